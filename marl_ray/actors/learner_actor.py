@@ -23,7 +23,7 @@ from marl_ray.models.lora import describe_adapter, has_adapter
 from marl_ray.models.tokenization import fingerprint
 from marl_ray.weights.receiver import Acknowledgement, ReceiverLostError, TransferStage, WeightSyncResult
 
-if TYPE_CHECKING:  # these import torch, which the driver does without
+if TYPE_CHECKING:  # these import torch, which a driver need not load to start
     from marl_ray.learning.learner import Learner
     from marl_ray.learning.ranks import RankGroup, Rendezvous
     from marl_ray.weights.deltas import WeightUpdate
@@ -130,7 +130,7 @@ class LearnerActor(Actor):
         deadline_s: float,
     ) -> None:
         """Make the policy's generators accept weight updates from this incarnation only. `deadline_s` limits each later
-        weight update (`resources.deadlines.sync_s`). Raises StaleSenderError."""
+        weight update (`resources.deadlines.sync_s`). Raises an error if a generator knows a later incarnation."""
         from marl_ray.weights.sender import WeightSender
 
         self._make_client = partial(
@@ -146,8 +146,8 @@ class LearnerActor(Actor):
 
     @collective_call
     def update_weights(self, generators: list[Handle[GenerationActor]], changed: bool) -> WeightSyncResult | None:
-        """Let these generators serve the weights as version `Learner.step`, and return the result on rank 0. Send the
-        weights only if they have `changed`. Raises WeightSyncError and StaleSenderError."""
+        """Let these generators serve the weights as version `Learner.step`, and return the result on rank 0. Send
+        unchanged weights only if this incarnation has not sent any. Raises WeightSyncError and StaleSenderError."""
 
         def send() -> WeightSyncResult:
             assert self._sender is not None, "rank 0 has connected"

@@ -1,8 +1,8 @@
 """The learner of one policy as one object, which the trainer calls.
 
-A lost learner is restored in its next incarnation from the last checkpoint and the batch log, up to the group's
-version, and the interrupted call is repeated: each batch is applied exactly once. If one rank is lost, all are
-replaced.
+A lost learner is restored in its next incarnation from the last checkpoint and the batch log, up to
+`LearnerGroup.version`, and the interrupted call is repeated: each batch is applied exactly once. If one rank is lost,
+all are replaced.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LearnerGroup:
         self.policy = policy
         self.transport = transport
         self.version = 0
-        """Number of batches with a confirmed update, which is the version of the weights."""
+        """Number of batches that all ranks have reported as learned, which is the version of the weights."""
         self.device = device
         device.register(self)
         self.ranks = supervise(self._initialize_rank)
@@ -94,7 +94,8 @@ class LearnerGroup:
 
     async def update_weights(self, changed: bool) -> WeightSyncResult | None:
         """Let all generators serve the learner's weights as `version`. Weights that have not `changed` since the last
-        update are sent only to engines that sleep. Returns None if no generator serves."""
+        update are sent again only if an engine sleeps or this incarnation has not sent any. Returns None if no
+        generator serves."""
         await self.device.wait_for_learners(self)
         async with self._update_lock:
             generators = self._connected.replicas.serving()
@@ -161,7 +162,7 @@ class LearnerGroup:
             return (await self._call_all(ranks, deadline, LearnerActor.finish, batch, sent))[0]
 
     async def _send_weights(self, generators: Sequence[Handle[GenerationActor]], changed: bool) -> WeightSyncResult:
-        """Send the weights to these generators. Generators that do not accept them are lost."""
+        """Send the weights to these generators. Generators that die or miss the deadline are reported as lost."""
         deadline = self._deadline("sync_s", "to update weights", GRACE_S)
         replicas = self._connected.replicas
 

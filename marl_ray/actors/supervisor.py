@@ -231,7 +231,7 @@ class Supervisor(Generic[A]):
                 logger.warning(f"{member.spec.id} does not start: {reason}")
                 # A start that times out waits for a place, for example after the loss of a node.
                 is_timeout = isinstance(error, DeadlineExceeded)
-                given_up = not self.serving() if is_timeout else failures == MAX_FAILED_STARTS
+                given_up = not self.serving() if is_timeout else failures >= MAX_FAILED_STARTS
             except Exception as error:
                 self._end(member)
                 member.state, self._bug = "retired", error
@@ -285,7 +285,7 @@ class Supervisor(Generic[A]):
     async def _initialize(self, member: _Member[A], handle: Handle[A]) -> None:
         member.state = "initializing"
         await self._initialize_actor(handle)
-        member.state = "serving"  # up to date, as no other coroutine has run since the initialisation returned
+        member.state = "serving"  # no coroutine has run since the initialisation returned, so no update was missed
         self._notify()
 
     async def _monitor(self, member: _Member[A], handle: Handle[A], heartbeat_s: float) -> None:

@@ -107,7 +107,7 @@ class OptimizerConfig(Section):
     max_grad_norm: PositiveFloat | None = 1.0
     """Maximum gradient norm. null: no clipping."""
     train_batch_size: PositiveInt | None = None
-    """Groups per optimizer step. null: all groups of the step."""
+    """Groups per optimizer step (verl: ppo_mini_batch_size). null: all groups of the step."""
     loss: Literal["policy_gradient", "clip", "gspo", "m2po"] = "policy_gradient"
     """Policy loss. policy_gradient: advantage times log-probability; clip: PPO's clipped ratio per token, relative to
     the policy before the batch's first optimizer step, clipped at 1 - clip_low and 1 + clip_high (DAPO); gspo: the same

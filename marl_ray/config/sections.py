@@ -227,7 +227,8 @@ class OutputConfig(Section):
     keep_checkpoints: PositiveInt = 2
     """Number of checkpoints to keep. Older ones are deleted."""
     keep_batches: bool = False
-    """Keep the batches of all steps in batches/ for `marl-ray replay`. false: only those since the last checkpoint."""
+    """Keep the batches of all steps in batches/ for `marl-ray replay`. false: only those since the oldest kept
+    checkpoint."""
     resume: Literal["never", "auto"] = "never"
     """Behaviour if the run folder exists. auto: resume the run, such as after a requeue by a scheduler; never: fail."""
     episodes_per_step: NonNegativeInt = 2
@@ -332,7 +333,7 @@ class Deadlines(Section):
     checkpoint_s: PositiveFloat = 600.0
     """Writing or reading a checkpoint or a model."""
     heartbeat_s: PositiveFloat = 60.0
-    """Maximum time without a heartbeat from a busy actor, independent of the duration of its work."""
+    """Maximum time without a heartbeat from a generator, a learner or a busy sandbox worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,11 +57,11 @@ class Batch:
 
 
 class GroupQueue:
-    """The groups of one policy's batch, from the rollout tasks to the learner, in the order of gradient accumulation.
+    """An append-only list of one policy's groups in a batch, which its learner can read again from any position.
 
-    The producer puts groups while other episodes of the batch still run, and closes the queue with the complete batch
-    once that batch is in the batch log and the policy may learn from it. Reading does not remove groups: a learner that
-    is lost in the middle of a batch starts again with `get(0)`.
+    The producer puts groups, in the order of gradient accumulation, while other episodes of the batch still run, and
+    closes the queue with the complete batch once that batch is in the batch log and the policy may learn from it.
+    Reading does not remove groups: a learner that is lost in the middle of a batch starts again with `get(0)`.
     """
 
     def __init__(self, step: int) -> None:

@@ -19,7 +19,7 @@ class DeadlineExceeded(UserError):
     def after(cls, deadline_s: float, waited_for: str, setting: str) -> DeadlineExceeded:
         """Return the error. `setting` is a key of resources.deadlines, or empty if no setting holds the deadline."""
         hint = f" (resources.deadlines.{setting})" if setting else ""
-        return cls(f"waited {deadline_s:g} s for {waited_for}, in vain{hint}")
+        return cls(f"timed out after {deadline_s:g} s waiting for {waited_for}{hint}")
 
 
 def now() -> float:

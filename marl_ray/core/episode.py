@@ -76,7 +76,7 @@ class Evidence(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The environment's verdict on one joint action.
+    """The environment's evaluation of one joint action.
 
     `reward` is the sum of `levels`. `metrics` are logged as means (0 or 1 for flags) and `counts` as sums. `rewards`
     has one reward per agent, or is empty if all agents get `reward`. `failure` is set if the execution gave no verdict;

@@ -1,6 +1,7 @@
 """Replaying updates from a checkpoint and the batch log, without Ray, engine or sandbox.
 
-A replay reproduces the recorded metrics, bit for bit on the machine of the run, and verifies the log.
+A replay reproduces the recorded metrics, bit for bit on the machine of the run if its learner had one rank, otherwise
+up to rounding. It verifies the log.
 """
 
 from __future__ import annotations

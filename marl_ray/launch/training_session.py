@@ -75,7 +75,7 @@ class TrainingSession:
             await gather(*(x.update_weights(changed=True) for x in actors.learners))
         with self.startup.part("agreement"):
             await check_logprob_agreement(self.config, actors, self.inputs)
-            # A new version, so that no engine reuses cached keys and values of the comparison.
+            # One more update of the same version, so that no engine reuses cached keys and values of the comparison.
             await gather(*(x.update_weights(changed=False) for x in actors.learners))
 
 

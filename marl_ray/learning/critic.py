@@ -70,8 +70,8 @@ class Critic:
     def credit_groups(self, groups: Sequence[Group]) -> tuple[list[Group], list[ValueEstimate]]:
         """Return the groups with weights from their advantages, and the value estimates.
 
-        Each state is evaluated by itself, so the result is bit-identical for any portions. With normalize_advantages
-        the groups must be all groups of a batch.
+        Each state is evaluated by itself, so the result is bit-identical however groups are split into calls. With
+        normalize_advantages the groups must be all groups of a batch.
         """
         estimates = [self._estimate(group) for group in groups]
         advantages = [[target - one.value for target in one.targets] for one in estimates]

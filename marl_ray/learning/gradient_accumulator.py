@@ -95,9 +95,9 @@ class GradientAccumulator:
 
     The loss is a sum over tokens and linear in the groups, so gradients are accumulated as groups arrive, and divided
     by the mini-batch's normalizer once, in `close`. The assignment of groups to micro-batches depends on their order
-    only, so the result is bit-identical for any portions. The token filter of m2po depends on all groups: they wait
-    for `close`, which runs one more forward pass. With several ranks, each rank receives all groups and computes its
-    share of the tokens; `close` sums over ranks.
+    only, so the result is bit-identical however groups are split into calls. The token filter of m2po depends on all
+    groups: they wait for `close`, which runs one more forward pass. With several ranks, each rank receives all groups
+    and computes its share of the tokens; `close` sums over ranks.
 
     `groups` is the number of added groups, and `value_estimates` the critic's estimates for them.
     """

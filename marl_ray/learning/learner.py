@@ -152,9 +152,9 @@ class Learner:
     def accumulate(self, step: int, start: int, groups: Sequence[Group]) -> None:
         """Accumulate the gradient of groups `start` and following of batch `step`'s first mini-batch; 0 starts anew.
 
-        Weights do not change before `finish`, whose result is bit-identical for any portions. Raises ValueError for a
-        batch that is not the next one, for groups that do not continue the previous ones, and if the critic needs the
-        whole batch. After any other error the mini-batch must start anew.
+        Weights do not change before `finish`, whose result is bit-identical however the groups are split into calls.
+        Raises ValueError for a batch that is not the next one, for groups that do not continue the previous ones, and
+        if the critic needs the whole batch. After any other error the mini-batch must start anew.
         """
         if self.critic is not None and self.critic.needs_whole_batch:
             raise ValueError(f"groups of batch {step} came alone, and the critic needs the whole batch")
@@ -168,7 +168,8 @@ class Learner:
     def finish(self, batch: Batch, accumulated: int) -> UpdateStats:
         """Train on the remaining groups, with one optimizer step per mini-batch, and count the batch as applied.
 
-        The first mini-batch of `batch` holds its groups after the first `accumulated` ones. A mini-batch with a zero
+        `batch` is the next batch without the first `accumulated` groups of its first mini-batch, which `accumulate` has
+        received. A mini-batch with a zero
         gradient takes no optimizer step, because momentum would change the weights. Importance ratios, entropy and
         log-probability gap come from the first mini-batch with a gradient. Raises ValueError as `accumulate` does.
         """

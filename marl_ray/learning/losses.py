@@ -15,7 +15,9 @@ Tensor = torch.Tensor
 
 
 def importance_factors(ratios: Tensor, mode: str, bound: float) -> Tensor:
-    """Return each token's importance factor, without a gradient, given rho = pi(token) / behaviour(token).
+    """Return each token's importance factor, without a gradient, given rho = old(token) / behaviour(token).
+
+    For losses without clipping `old` is the current policy (the decoupled correction of PPO).
 
     - none: 1;
     - truncate: min(rho, C) (Ionides, 2008, "Truncated importance sampling"; per token, Yao et al., 2025, "Your

@@ -33,8 +33,9 @@ WINDOW = 8
 class WeightedCompletion:
     """A completion, with the factors in the loss of its summed log-probability and of its summed reference KL.
 
-    old_logprobs: the policy's log-probabilities before the batch's first optimizer step; None where they equal the
-    current ones. reference_logprobs: the reference policy's, if there is one.
+    old_logprobs: the policy's log-probabilities before the batch's first optimizer step; None in the first mini-batch
+    and for losses without a clip range, which use the current ones. reference_logprobs: the reference policy's, if
+    there is one.
     """
 
     token_ids: tuple[int, ...]

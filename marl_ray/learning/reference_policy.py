@@ -90,7 +90,7 @@ class ReferencePolicy:
     def _logprobs(self, logprob_model: LogprobModel, groups: Sequence[Group]) -> list[list[torch.Tensor]]:
         """Return log-probabilities per completion per group, empty without tokens.
 
-        Each group is scored by itself, so the result is bit-identical for any portions.
+        Each group is scored by itself, so the result is bit-identical however groups are split into calls.
         """
         rows = [unweighted_row(group) for group in groups]
         logprobs = iter(logprob_model.logprobs(rows, self._settings.microbatch_tokens, per_row=True))

@@ -147,7 +147,7 @@ class EpisodeRunner:
         attempts = [self.environment.attempt(run.task, responses_of(completions, i), last) for i in indices]
         probe = self.config.output.probe_helpers in (("eval", "always") if run.evaluation else ("always",))
         try:
-            outcomes = await self._verdicts(attempts, probe)
+            outcomes = await self._evaluate_attempts(attempts, probe)
             actions = [self._rewarded(i, outcome) for i, outcome in zip(indices, outcomes, strict=True)]
             node = Node(
                 turn, sampled.prompts, sampled.prompt_ids, completions, actions, other_prompts=sampled.other_prompts
@@ -218,7 +218,9 @@ class EpisodeRunner:
         if not joint:
             return
         distinct = list(dict.fromkeys(joint))  # in joint mode cross many are equal
-        outcomes = await self._verdicts([self.environment.attempt(task, list(texts), last) for texts in distinct])
+        outcomes = await self._evaluate_attempts(
+            [self.environment.attempt(task, list(texts), last) for texts in distinct]
+        )
         rewarded = {texts: self._rewarded((), outcome) for texts, outcome in zip(distinct, outcomes, strict=True)}
         for agent, of_agent in counterfactual.items():
             node.counterfactuals[agent] = [rewarded[texts].rewards[agent] for texts in of_agent]
@@ -234,7 +236,7 @@ class EpisodeRunner:
         joint = (responses_of(node.completions, action.indices) for action in node.joint_actions)
         return [(*texts[:agent], replacement, *texts[agent + 1 :]) for texts in joint]
 
-    async def _verdicts(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
+    async def _evaluate_attempts(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
         """Return the outcomes. Raises _NoVerdict if an execution failed."""
         outcomes = await self.outcomes(attempts, probe)
         failure = next((outcome.failure for outcome in outcomes if outcome.failure), "")

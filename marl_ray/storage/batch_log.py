@@ -1,4 +1,4 @@
-"""The batch log: the batches of every step, on disk before a learner uses them.
+"""The batch log: the batches of every step, on disk before their first optimizer step.
 
 A checkpoint and the later batches determine a learner's exact weights. A step is one file, `step_000012.npz`, written
 atomically: a JSON header and flat arrays per agent, in which lengths and counts separate the items. Its last bytes, the

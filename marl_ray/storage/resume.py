@@ -55,7 +55,7 @@ class SavedRun:
 
 @dataclass(frozen=True, slots=True)
 class ResumeState:
-    """The point from which a run resumes: learners load the checkpoint and learn the logged batches again."""
+    """The point from which a run resumes: learners load the checkpoint and repeat the updates of the logged batches."""
 
     checkpoint: Path | None
     """The newest complete checkpoint. None: the base models."""
@@ -117,7 +117,7 @@ def check_resume(config: Config, saved: SavedRun, num_tasks: int) -> None:
 
 
 def same_learning_settings(config: Config, saved: SavedRun, num_tasks: int) -> bool:
-    """Return whether learning the logged batches again gives the same weights. If not, they are rolled out again."""
+    """Return whether repeating the logged updates gives the same weights. If not, they are rolled out again."""
     return _learning(config, num_tasks) == _learning(saved.config(), num_tasks)
 
 

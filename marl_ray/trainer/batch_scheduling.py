@@ -24,7 +24,7 @@ class SchedulingGate:
     """The schedule of one run of `agents` agents with bound `staleness`, from step `first` to step `total`.
 
     `evaluations`: the steps after which an evaluation is due, in any order. `logged`: the number of batches that are
-    in the batch log already and will be learned from again; these batches are never started.
+    in the batch log already, and their updates are repeated; these batches are never started.
 
     Example:
         >>> gate = SchedulingGate(agents=2, staleness=1, first=0, total=3)

@@ -7,7 +7,7 @@
                    |                BatchLog ----complete batch---+                                    |
                    +---------------------- weights with the next version ------------------------------+
 
-Each arrow into a task below is a wait; nothing polls.
+The learner receives a batch from memory once it is in the log. The table lists what each task waits for; no task polls.
 
     task       number            for each step                            waits for
     ---------  ----------------  ---------------------------------------  -----------------------------------------
@@ -24,7 +24,8 @@ Each arrow into a task below is a wait; nothing polls.
 
 With `max_staleness` 0 the loop is synchronous: batch b starts when every policy has version b. Waits for other machines
 have a deadline that names the peer (`resources.deadlines`, and the timeouts of an expert or LLM judge). A resumed run
-reads batches from the log instead of rolling them out again, and learns from them a second time.
+reads batches from the log instead of rolling them out again, and repeats their updates from the
+checkpoint.
 """
 
 from __future__ import annotations

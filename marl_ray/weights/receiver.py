@@ -29,7 +29,7 @@ class StaleSenderError(UserError):
 
 
 class ReceiverLostError(RuntimeError):
-    """A generator was lost during an update, so no generator has the new weights."""
+    """A generator was lost during an update, so the transfer must be repeated for the others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -301,7 +301,7 @@ def test_generators_that_do_not_acknowledge_the_weights_are_named(local_ray: Non
             result = await sender.update_weights(changed=True)
             assert result is not None
             assert {str(id): reason for id, reason in result.failed.items()} == {
-                f"agent 0 generator {i}": f"waited 2 s for agent 0 generator {i} to update weights, in vain "
+                f"agent 0 generator {i}": f"timed out after 2 s waiting for agent 0 generator {i} to update weights "
                 "(resources.deadlines.sync_s)"
                 for i in range(2)
             }

@@ -31,7 +31,7 @@ def test_errors_in_an_actor_name_the_actor(tmp_path: Path) -> None:
             with pytest.raises(ActorFailed, match=rf"^agent 0 generator 0 \({location}\) failed in fail: KeyError: "):
                 await echo.call(Echo.fail).within(SOON)
             with pytest.raises(
-                DeadlineExceeded, match=r"^waited 0.1 s for agent 0 generator 0 to nap, in vain \(.*sync_s"
+                DeadlineExceeded, match=r"^timed out after 0.1 s waiting for agent 0 generator 0 to nap \(.*sync_s"
             ):
                 await echo.call(Echo.wait, 1.0).within(Deadline(0.1, "sync_s", "to nap"))
             kill(echo)
@@ -77,7 +77,9 @@ def test_an_actor_that_waits_for_other_actors_names_them(tmp_path: Path) -> None
             os.kill(process_of(busy), signal.SIGSTOP)
             kill(dead)
             late, died, own = await asking.call(Echo.ask, [busy, dead, asking], 0.5).within(SOON)
-            assert late == "waited 0.5 s for agent 0 generator 1 to answer, in vain (resources.deadlines.sync_s)"
+            assert (
+                late == "timed out after 0.5 s waiting for agent 0 generator 1 to answer (resources.deadlines.sync_s)"
+            )
             assert died.startswith("agent 0 generator 2 died (process")
             assert own == "asked", "an answer that has arrived counts, even if others are late"
 

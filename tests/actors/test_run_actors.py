@@ -82,6 +82,7 @@ def test_released_resources_can_be_reserved_again_at_once(local_ray: None) -> No
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_the_actors_of_a_run_work_together_and_a_lost_actor_is_named(
     local_ray: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -89,10 +89,10 @@ def test_an_expired_wait_names_the_peer_and_the_setting() -> None:
 
     with pytest.raises(UserError) as found:
         asyncio.run(wait("rollout_s"))
-    assert str(found.value) == "waited 0.01 s for the generators, in vain (resources.deadlines.rollout_s)"
+    assert str(found.value) == "timed out after 0.01 s waiting for the generators (resources.deadlines.rollout_s)"
     with pytest.raises(DeadlineExceeded) as found:
         asyncio.run(wait(""))
-    assert str(found.value) == "waited 0.01 s for the generators, in vain"
+    assert str(found.value) == "timed out after 0.01 s waiting for the generators"
 
 
 def test_a_timeout_of_the_awaitable_itself_is_raised_unchanged() -> None:

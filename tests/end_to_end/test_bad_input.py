@@ -83,6 +83,7 @@ def test_missing_resources_are_reported_before_any_actor_starts(tmp_path: Path) 
     assert not (tmp_path / "runs").exists() or list((tmp_path / "runs").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_prompts_that_are_all_too_long_end_the_run(tmp_path: Path) -> None:
     overrides = [f"output.base_dir={tmp_path / 'runs'}", "model.max_length=66", "magrpo.max_new_tokens=64"]
     result = train(*QUICK, *ONE_AGENT, *overrides)
@@ -99,6 +100,7 @@ class Broken(CodeGeneration):
 """
 
 
+@pytest.mark.slow
 def test_the_traceback_of_a_bug_is_printed_and_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_plugin.py").write_text(BROKEN)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")

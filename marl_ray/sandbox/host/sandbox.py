@@ -42,7 +42,8 @@ def local(): return attempt(socket.socket, socket.AF_UNIX, socket.SOCK_DGRAM)
 
 
 class Sandbox:
-    """One zygote, one judge, and a guest per program. Thread-safe; batches of several threads run one after the other.
+    """One zygote, one judge, and guests that programs never share. Thread-safe; batches of several threads run one
+    after the other.
 
     `without` is for tests: "bwrap" and "landlock" in this collection are treated as missing on this machine.
     """

@@ -1,8 +1,8 @@
-"""The judge: holds the tests, sends requests to the guest, and is the only source of "pass".
+"""The judge: holds the tests, sends requests to the guest, and decides every verdict.
 
 It evaluates asserts itself, with the program's functions replaced by proxies that send the arguments to the guest and
 receive plain data, and it compares printed output itself. Only tests that need the program's classes as classes run in
-the guest; their report has `trusted: false`.
+the guest; a pass of such a test rests on the guest's answer and has `trusted: false`.
 """
 
 from __future__ import annotations

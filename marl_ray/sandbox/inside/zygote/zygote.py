@@ -59,7 +59,7 @@ class Isolation:
 
 
 class Zygote:
-    """The fork server of one judge."""
+    """The process that forks the guests of one judge."""
 
     def __init__(
         self, link: socket.socket, lifeline: int, isolation: Isolation, streams: script_process.StandardStreams
