@@ -7,7 +7,7 @@
                    |                BatchLog ----complete batch---+                                    |
                    +---------------------- weights with the next version ------------------------------+
 
-The learner receives a batch from memory once it is in the log. The table lists the conditions of each task; no task polls.
+The learner receives a batch from memory once it is in the log. The table lists the conditions of each task; none polls.
 
     task       number            for each step                            waits for
     ---------  ----------------  ---------------------------------------  -----------------------------------------
