@@ -27,7 +27,8 @@ class Group:
     `returns` [G] are the values that the estimator compares. `weights` [G] multiply the summed log-probabilities in the
     loss, before the mini-batch's normalizer, so that the number of groups may still be unknown. `baselines` [G] are
     subtracted from the returns by some estimators (`marl_ray.credit.returns`), else empty. With a critic,
-    `critic_sample` is its training data, and `weights` are the factors of its advantages.
+    `critic_sample` is its training data, and `weights` are the loss shares only, which the learner multiplies by the
+    critic's advantages.
     """
 
     turn: int

@@ -1,8 +1,9 @@
 """Losses and importance factors: pure functions of the S tokens of one micro-batch.
 
 `logprobs` [S] are the policy's, with a gradient. `weights` [S] are the product of the completion's advantage and loss
-share (`marl_ray.credit.groups`) and the token's importance factor, without a gradient. `old` is the learner's own
-policy before the batch's first optimizer step. docs/explanation/losses.md compares the losses.
+share (`marl_ray.credit.groups`) and the token's importance factor, without a gradient (for gspo also 1 / length of the
+completion). `old` is the learner's own policy before the batch's first optimizer step. docs/explanation/losses.md
+compares the losses.
 """
 
 from __future__ import annotations
