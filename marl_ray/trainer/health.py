@@ -89,6 +89,6 @@ class HealthMonitor:
         """Raise UserError if a run without any optimizer step has ended at `step`. `learned` counts all policies."""
         if learned == 0:
             raise UserError(
-                f"no optimizer step up to step {step} had a gradient, usually because every group's rewards were equal, "
-                "so nothing was learned. See episodes.jsonl; raise temperature or num_generations"
+                f"no optimizer step up to step {step} had a gradient, mostly because every group's rewards were equal: "
+                "nothing was learned. See episodes.jsonl; raise temperature or num_generations"
             )
