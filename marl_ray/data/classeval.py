@@ -4,15 +4,18 @@ Class-level Code Generation", 2023), from the hub or a local file: a class to co
 Errors of the dataset are repaired, so that every task can be solved from its text:
 
 - A skeleton gets the imports of its solution (field import_statement).
-- A skeleton that does not parse is rebuilt from the row's other fields, with open docstrings closed.
+- A skeleton in a second pair of quotes or with typographic quotation marks gets plain ones.
+- A skeleton that still does not define the class with all its methods is rebuilt from the row's other fields, with open
+  docstrings closed.
 - A method that the tests call and the skeleton lacks is copied from the solution.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import keyword
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from marl_ray.core.episode import Task
@@ -22,6 +25,9 @@ from marl_ray.data.loading import DataRow
 from marl_ray.environments.code_completion.skeleton import FunctionNode, class_in, is_stub, methods_of, parse_skeleton
 from marl_ray.environments.code_generation.extraction import first_line, parse
 from marl_ray.sandbox import count_tests
+
+PLAIN_QUOTES = str.maketrans("“”„‟‘’‚‛", "\"\"\"\"''''")
+"""Typographic quotation marks with their plain ones."""
 
 
 def _task(row: DataRow, number: int) -> Task:
@@ -50,12 +56,10 @@ CLASSEVAL = Conversion("code_completion", _task)
 
 
 def _skeleton(row: DataRow, name: str) -> str:
-    """Return the skeleton with the row's imports. One that does not parse is returned for `class_in` to reject."""
-    source = text_of(row, "skeleton")
+    """Return the repaired skeleton with the row's imports, or for `class_in` to reject the row's own."""
+    named = {text_of(info, "method_name") for info in _methods_info(row)}
+    source = next((text for text in _repairs(row, name) if _defines(text, name, named)), text_of(row, "skeleton"))
     tree = parse(source)
-    if tree is None:
-        source = _from_parts(row, name) or source
-        tree = parse(source)
     if tree is None or "import_statement" not in row:
         return source
     lines = source.split("\n")
@@ -66,13 +70,40 @@ def _skeleton(row: DataRow, name: str) -> str:
     return "\n".join([*imports, *[""] * bool(imports), "\n".join(lines).strip("\n")]) + "\n"
 
 
+def _repairs(row: DataRow, name: str) -> Iterator[str]:
+    """Yield the row's skeleton and repaired skeletons, the closest to the original first."""
+    source = text_of(row, "skeleton")
+    unquoted = _without_quotes(source.strip())
+    yield from (source, unquoted, source.translate(PLAIN_QUOTES), unquoted.translate(PLAIN_QUOTES))
+    rebuilt = _from_parts(row, name)
+    yield from (rebuilt, rebuilt.translate(PLAIN_QUOTES))
+
+
+def _without_quotes(text: str) -> str:
+    """Return the content of a quoted text, whose quotes may be escaped or not."""
+    with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+        value = ast.literal_eval(text)
+        return value if isinstance(value, str) else text
+    quotes = ('"""', "'''", '"', "'")
+    quote = next((quote for quote in quotes if text.startswith(quote) and text.endswith(quote)), "")
+    return text[len(quote) : len(text) - len(quote)]
+
+
+def _defines(source: str, name: str, methods: set[str]) -> bool:
+    """Return whether a module defines the class with these methods."""
+    try:
+        return methods <= {method.name for method in methods_of(class_in(source, name))}
+    except ValueError:
+        return False
+
+
 def _from_parts(row: DataRow, name: str) -> str:
     """Return a skeleton from class_description, class_constructor and the descriptions in methods_info."""
     _, _, constructor = text_of(row, "class_constructor").partition("\n")
     parts = [f"class {name}:", text_of(row, "class_description").rstrip(), constructor.rstrip()]
     for info in _methods_info(row):
         description = f"    {text_of(info, 'method_description').strip()}"
-        if parse(f"class _:\n{description}") is None:
+        if parse(f"class _:\n{description.translate(PLAIN_QUOTES)}") is None:
             description += '\n        """'
         parts.append(f"\n{description}")
     return "\n".join(parts) + "\n"
@@ -110,7 +141,11 @@ def _to_write(row: DataRow, skeleton: str, name: str) -> dict[str, int]:
 
 
 def _methods_info(row: DataRow) -> list[Mapping[str, Any]]:
+    """Return one mapping per method. Some readers of the dataset return one mapping of lists instead."""
     infos = row.get("methods_info")
+    if isinstance(infos, Mapping):
+        columns = {field: values for field, values in infos.items() if isinstance(values, list | tuple)}
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=False)]
     return [info for info in infos if isinstance(info, Mapping)] if isinstance(infos, list | tuple) else []
 
 

@@ -17,14 +17,14 @@ from typing import Any, Protocol
 
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
-from marl_ray.data.loading import DataRow
+from marl_ray.data.loading import DataRow, UnsupportedRow
 from marl_ray.environments.bug_fix.patching import diff_lines, parse_buggy_program
 from marl_ray.environments.code_generation.extraction import parse
 from marl_ray.sandbox import StdioCase, count_tests, stdio_tests
 
 MAIN = "main"
 """The entry point of a program that reads standard input and prints."""
-FUNCTION = "asks for a function, not for a program that reads standard input: leave it out of the split"
+FUNCTION = "asks for a function, not for a program that reads standard input"
 MAX_BYTES = 1 << 28
 """Maximum bytes of decompressed private tests."""
 
@@ -93,14 +93,16 @@ def _apps(row: DataRow, number: int) -> Task:
     """Convert a row of APPS (Hendrycks et al., "Measuring Coding Challenge Competence With APPS", 2021).
 
     Fields are problem_id, question and input_output: `{"inputs": [...], "outputs": [...]}`, as JSON. Problems that ask
-    for a function (`fn_name`) are rejected.
+    for a function (`fn_name`) and problems without tests are not supported.
     """
     task_id = id_of(row, "APPS", number, "problem_id", "id")
-    tests = _json(row.get("input_output"), task_id, "input_output")
+    if not row.get("input_output"):
+        raise UnsupportedRow(f"task {task_id} has no tests (field input_output is empty)")
+    tests = _json(row["input_output"], task_id, "input_output")
     if not isinstance(tests, dict) or not isinstance(tests.get("inputs"), list):
         raise UserError(f"task {task_id} has no tests (field input_output, with inputs and outputs)")
     if tests.get("fn_name"):
-        raise UserError(f"task {task_id} {FUNCTION}")
+        raise UnsupportedRow(f"task {task_id} {FUNCTION}")
     inputs, outputs = tests["inputs"], tests.get("outputs")
     if not isinstance(outputs, list) or len(inputs) != len(outputs):
         raise UserError(f"task {task_id}: input_output should have as many outputs as inputs")
@@ -112,7 +114,7 @@ def _livecodebench(row: DataRow, number: int) -> Task:
 
     Fields are question_id, question_content, public_test_cases and private_test_cases, both JSON lists of `{"input",
     "output", "testtype"}`. Private tests may be packed as on the hub, or missing. They follow the public tests, which
-    `external.sandbox_slice` therefore selects first. Problems that ask for a function (`functional`) are rejected.
+    `external.sandbox_slice` therefore selects first. Problems that ask for a function (`functional`) are not supported.
     """
     task_id = id_of(row, "LiveCodeBench", number, "question_id")
     pairs: list[tuple[Any, Any]] = []
@@ -121,7 +123,7 @@ def _livecodebench(row: DataRow, number: int) -> Task:
         if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
             raise UserError(f"task {task_id}: {field} should be a list of objects")
         if any(case.get("testtype", "stdin") != "stdin" for case in cases):
-            raise UserError(f"task {task_id} {FUNCTION}")
+            raise UnsupportedRow(f"task {task_id} {FUNCTION}")
         pairs += [(case.get("input"), case.get("output")) for case in cases]
     return _script_task(task_id, row, "question_content", pairs)
 
@@ -231,12 +233,11 @@ def _script_task(task_id: str, row: DataRow, field: str, pairs: Sequence[tuple[A
 
 
 def _text(value: Any, task_id: str) -> str:
-    """Return an input or output, which some rows of APPS have as a list of lines."""
-    if isinstance(value, list) and all(isinstance(line, str) for line in value):
-        return "\n".join(value)
-    if not isinstance(value, str):
+    """Return an input or output. Some rows of APPS have a list of lines, or an integer in place of its text."""
+    lines = [str(line) if type(line) is int else line for line in (value if isinstance(value, list) else [value])]
+    if not all(isinstance(line, str) for line in lines):
         raise UserError(f"task {task_id}: inputs and outputs should be texts, not {value!r:.60}")
-    return value
+    return "\n".join(lines)
 
 
 def _json(value: Any, task_id: str, field: str) -> Any:
@@ -244,9 +245,17 @@ def _json(value: Any, task_id: str, field: str) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return json.loads(value, parse_int=_integer)
     except (ValueError, RecursionError):
         raise UserError(f"task {task_id}: {field} is not JSON") from None
+
+
+def _integer(digits: str) -> int | str:
+    """Return an integer, or its digits if they are more than Python converts (APPS has such rows)."""
+    try:
+        return int(digits)
+    except ValueError:
+        return digits
 
 
 def _unpacked(value: Any, task_id: str, field: str) -> Any:

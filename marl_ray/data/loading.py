@@ -8,14 +8,16 @@ A split is a name with an optional slice, as in `datasets`: `test`, `test[33:163
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
+from marl_ray.core.text import pluralize
 from marl_ray.data import DATASETS, infer_type
 from marl_ray.models.names import is_hub_id
 
@@ -23,46 +25,91 @@ if TYPE_CHECKING:
     from marl_ray.data.convert import DatasetType
 
 DataRow = Mapping[str, Any]
+logger = logging.getLogger(__name__)
 
 LOCAL_SUFFIXES = (".jsonl", ".parquet")
 OTHER_SUFFIXES = (".json", ".csv", ".tsv", ".txt", ".gz", ".zip", ".arrow")
 """Suffixes of files, which no hub id has."""
 BUNDLED = ("bundled:toy", "bundled:toy-hard")
+MAX_BAD_SHARE = 0.05
+"""Maximum share of a dataset's rows that may be left out because they cannot be read."""
+LISTED_ROWS = 5
+"""Maximum rows in one message."""
 
 _SPLIT = re.compile(r"(?P<name>[\w.-]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
 
 
-def load_tasks(name: str, split: str, dataset_type: str | None = None) -> list[Task]:
+class UnsupportedRow(UserError):
+    """A correct row of a kind that the dataset type does not support. It is no bad row."""
+
+
+def load_tasks(
+    name: str, split: str, dataset_type: str | None = None, on_bad_row: Literal["skip", "error"] = "skip"
+) -> list[Task]:
     """Return the tasks of a split (with slices) in the dataset's order.
 
     `name` is a hub id, the path of a .jsonl or .parquet file (with the single split `test`, also called `train`),
-    `bundled:toy` or `bundled:toy-hard`. Raises UserError for invalid rows and repeated task ids.
+    `bundled:toy` or `bundled:toy-hard`. Rows that are no tasks are treated as `DatasetConfig.on_bad_row` says.
     """
+    return list(load_tasks_by_row(name, split, dataset_type, on_bad_row).values())
+
+
+def load_tasks_by_row(
+    name: str, split: str, dataset_type: str | None = None, on_bad_row: Literal["skip", "error"] = "skip"
+) -> dict[int, Task]:
+    """Return the tasks of a split by row number (index into `load_rows`), like `load_tasks`."""
     converter: DatasetType = DATASETS.get(infer_type(name) if dataset_type is None else dataset_type)
-    tasks = [converter.task(row, number) for number, row in enumerate(load_rows(name, split))]
-    seen: dict[str, int] = {}
-    for number, task in enumerate(tasks):
-        if task.id in seen:
-            raise UserError(f"dataset {name}: rows {seen[task.id]} and {number} of {split!r} are both {task.id}")
-        seen[task.id] = number
+    rows, total = _rows_and_total(name, split)
+    tasks: dict[int, Task] = {}
+    numbers: dict[str, int] = {}
+    unsupported: list[UserError] = []
+    bad: list[UserError] = []
+    for number, row in enumerate(rows):
+        try:
+            task = converter.task(row, number)
+            if (first := numbers.setdefault(task.id, number)) != number:
+                raise UserError(f"rows {first} and {number} of {split!r} are both {task.id}")
+            tasks[number] = task
+        except UserError as error:
+            if on_bad_row == "error":
+                raise UserError(f"dataset {name}: {error}") from None
+            (unsupported if isinstance(error, UnsupportedRow) else bad).append(error)
+    for errors in filter(None, (unsupported, bad)):
+        more = f"; and {len(errors) - LISTED_ROWS} more" if len(errors) > LISTED_ROWS else ""
+        listed = f"{'; '.join(map(str, errors[:LISTED_ROWS]))}{more}"
+        left_out = f"dataset {name}: {len(errors)} of {pluralize(len(rows), 'row')} of {split!r}"
+        if errors is bad and len(bad) > MAX_BAD_SHARE * total:
+            raise UserError(
+                f"{left_out} cannot be read, more than {MAX_BAD_SHARE:.0%} of the {pluralize(total, 'row')} of the "
+                f"dataset: {listed}. Correct or remove these rows"
+            )
+        if not tasks:
+            raise UserError(f"{left_out} cannot be read: {listed}")
+        logger.warning("%s left out: %s", left_out, listed)
     return tasks
 
 
 def load_rows(name: str, split: str) -> list[DataRow]:
     """Return the rows of a split (with slices). Raises UserError if the dataset, split or rows do not exist."""
+    return _rows_and_total(name, split)[0]
+
+
+def _rows_and_total(name: str, split: str) -> tuple[list[DataRow], int]:
+    """Return the rows of a split (with slices), and the number of rows without slices."""
     splits: Mapping[str, Sequence[DataRow]]
     if name.startswith("bundled:"):
         splits = _bundled(name)
     elif name.endswith(LOCAL_SUFFIXES):
-        rows = _local(expand_home(name))
-        splits = {"test": rows, "train": rows}
+        local = _local(expand_home(name))
+        splits = {"test": local, "train": local}
     else:
         splits = _hub(name)
     check_dataset_name(name, [split])
-    rows = [row for part in split.split("+") for row in _select(name, splits, part.strip())]
+    parts = [_parsed(name, splits, part.strip()) for part in split.split("+")]
+    rows = [row for match in parts for row in _select(name, splits, match)]
     if not rows:
         raise UserError(f"dataset {name}: split {split!r} holds no rows")
-    return rows
+    return rows, sum(len(splits[part]) for part in {match["name"] for match in parts})
 
 
 def needs_download(name: str) -> bool:
@@ -110,14 +157,18 @@ def one_line(error: BaseException, limit: int = 300) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def _select(name: str, splits: Mapping[str, Sequence[DataRow]], split: str) -> list[DataRow]:
+def _parsed(name: str, splits: Mapping[str, Sequence[DataRow]], split: str) -> re.Match[str]:
     match = _SPLIT.fullmatch(split)
     assert match is not None, "call check_dataset_name first"
     if match["name"] not in splits:
         raise UserError(f"dataset {name} has no split {match['name']!r}; its splits: {', '.join(splits) or 'none'}")
+    return match
+
+
+def _select(name: str, splits: Mapping[str, Sequence[DataRow]], match: re.Match[str]) -> list[DataRow]:
     rows = splits[match["name"]]
-    start = _bound(match["start"], 0, len(rows), name, split)
-    stop = _bound(match["stop"], len(rows), len(rows), name, split)
+    start = _bound(match["start"], 0, len(rows), name, match[0])
+    stop = _bound(match["stop"], len(rows), len(rows), name, match[0])
     return [rows[index] for index in range(start, stop)]  # a slice of a hub dataset has columns, not rows
 
 

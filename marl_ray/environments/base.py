@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from marl_ray.core.episode import Outcome, Task
@@ -42,6 +43,9 @@ class Environment(ABC, Generic[A]):
 
     modes: ClassVar[tuple[str, ...]] = ()
     """The external modes that `feedback` supports. `plain` and `expert_edits` need no support."""
+
+    pays_probes: bool = False
+    """Whether rewards depend on probes, so that every attempt is probed."""
 
     def __init__(self, num_agents: int) -> None:
         self.num_agents = num_agents
@@ -107,12 +111,17 @@ class Environment(ABC, Generic[A]):
         return QUESTION.format(problem=task.prompt.strip(), answers=answers, names=", ".join(roles))
 
     def probes(self, attempt: A, report: Any) -> list[Any]:
-        """Return further programs, whose reports show the value of each agent's part (`output.probe_helpers`)."""
+        """Return further programs, whose reports show the value of each agent's part (see `output.probe_helpers` and
+        `pays_probes`)."""
         return []
 
     def probed(self, attempt: A, report: Any, reports: Sequence[Any]) -> dict[str, float]:
         """Return metrics from the reports of `probes`."""
         return {}
+
+    def probed_outcome(self, attempt: A, report: Any, outcome: Outcome, reports: Sequence[Any]) -> Outcome:
+        """Return the outcome after the probes: by default with the metrics of `probed`."""
+        return replace(outcome, metrics={**outcome.metrics, **self.probed(attempt, report, reports)})
 
 
 def labelled_answers(roles: Sequence[str], answers: Sequence[str]) -> str:

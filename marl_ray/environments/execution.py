@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
@@ -13,6 +14,7 @@ from marl_ray.sandbox import ExecutionReport, TestResult
 if TYPE_CHECKING:
     from marl_ray.config import Config
 
+logger = logging.getLogger(__name__)
 SandboxSlice = int | Literal["all"] | None
 """The tests that feedback may mention: the first N, the last N if negative, all if 0, None or "all"."""
 LINE_CHARS = 100
@@ -29,6 +31,7 @@ class CodeEnvironment(Environment[A]):
         if num_agents < 1:
             raise ValueError(f"num_agents must be at least 1, not {num_agents}")
         self._count_untrusted = count_untrusted
+        self._warned = False
         self._slice = sandbox_slice
 
     @classmethod
@@ -41,6 +44,12 @@ class CodeEnvironment(Environment[A]):
 
     def _passing(self, report: ExecutionReport) -> frozenset[int]:
         """Return the indices of the tests that pass with a verdict that counts."""
+        if report.tests and not (self._warned or self._count_untrusted or any(test.trusted for test in report.tests)):
+            self._warned = True
+            logger.warning(
+                "no test of a task is trusted, so that no policy can earn its tests: set sandbox.count_untrusted: "
+                f"true if programs may forge them, or leave the task out ({shorten(report.tests[0].source)})"
+            )
         tests = enumerate(report.tests)
         return frozenset(n for n, test in tests if test.status == "pass" and (test.trusted or self._count_untrusted))
 
@@ -59,14 +68,14 @@ class ExecutionEvidence:
         return {"report": self.report.to_dict()}
 
     def lines(self) -> list[str]:
-        """Return the number of passed tests, and a line for each failed test."""
+        """Return the number of passed tests, and a line for each failed test; messages cannot begin lines."""
         report, failed = self.report, (test for test in self.report.tests if test.status != "pass")
         if report.syntax_error is not None:
             summary = f"[sandbox] syntax error: {report.syntax_error.message}"
         else:
             summary = f"[sandbox] {report.passed} of {report.total} tests passed"
         lines = (f"    {t.status}: {t.source}   {t.error_type or ''} {t.message or ''}" for t in failed)
-        return [summary, *map(str.rstrip, lines)]
+        return [" ".join(line.splitlines()).rstrip() for line in (summary, *lines)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,11 +234,10 @@ async def _episodes_of(
 def _tasks(config: Config, split: str | None) -> list[Task]:
     """Return the tasks of the split, by default the tasks of training's evaluations."""
     dataset = config.dataset
-    if split is not None:
-        return load_tasks(dataset.name, split, dataset.type)
-    if dataset.eval_split is None:
+    if split is None and dataset.eval_split is None:
         raise UserError("the config has no dataset.eval_split: give --split")
-    return load_tasks(dataset.name, dataset.eval_split, dataset.type)[: config.evaluation.eval_num_samples]
+    tasks = load_tasks(dataset.name, split or dataset.eval_split or "", dataset.type, dataset.on_bad_row)
+    return tasks if split is not None else tasks[: config.evaluation.eval_num_samples]
 
 
 def _new_folder(path: Path) -> Path:

@@ -23,7 +23,7 @@ from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
 from marl_ray.core.text import did_you_mean, pluralize
-from marl_ray.data.loading import load_rows, load_tasks, read_jsonl
+from marl_ray.data.loading import load_rows, load_tasks_by_row, read_jsonl
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, Executor
 from marl_ray.environments.plugin_checks import check_texts, qualified_method_name
@@ -48,9 +48,9 @@ class JointResponse:
 
 def tasks_by_id(dataset: str, split: str, dataset_type: str) -> dict[str, Task]:
     """Return the tasks of a split by their ids and by the ids in the dataset's rows (MBPP: 11). Raises UserError."""
-    tasks = load_tasks(dataset, split, dataset_type)
-    row_ids = (str(row.get("task_id")) for row in load_rows(dataset, split))
-    return dict(zip(row_ids, tasks, strict=True)) | {task.id: task for task in tasks}
+    rows, tasks = load_rows(dataset, split), load_tasks_by_row(dataset, split, dataset_type)
+    row_ids = {str(rows[number].get("task_id")): task for number, task in tasks.items()}
+    return row_ids | {task.id: task for task in tasks.values()}
 
 
 def read_completions(path: Path, tasks: Mapping[str, Task]) -> list[JointResponse]:

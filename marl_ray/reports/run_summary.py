@@ -123,4 +123,4 @@ def _turn_lines(node: Node, index: int) -> list[str]:
 
 
 def _indent(text: str) -> str:
-    return "\n".join(f"    | {line}" for line in text.strip("\n").split("\n"))
+    return "\n".join(f"    | {line}" for line in text.strip("\n").splitlines() or [""])

@@ -36,7 +36,6 @@ from marl_ray.environments.plugin_checks import (
     check_outcome,
     check_reports,
     check_texts,
-    check_turn_metrics,
     qualified_method_name,
 )
 from marl_ray.external.transition import Transition
@@ -250,21 +249,23 @@ class EpisodeRunner:
         outcomes = [self.environment.outcome(a, report) for a, report in zip(attempts, of_attempt, strict=True)]
         for outcome in outcomes:
             check_outcome(qualified_method_name(self.environment, "outcome"), outcome, self.config.num_agents)
-        return await self._probe(attempts, of_attempt, outcomes) if probe else outcomes
+        if not probe and not self.environment.pays_probes:
+            return outcomes
+        return await self._probe(attempts, of_attempt, outcomes)
 
     async def _probe(
         self, attempts: Sequence[Attempt], reports: Sequence[Any], outcomes: Sequence[Outcome]
     ) -> list[Outcome]:
-        """Return the outcomes with further metrics, from executing each attempt's probes."""
+        """Return the outcomes after executing each attempt's probes."""
         probes = [self.environment.probes(a, report) for a, report in zip(attempts, reports, strict=True)]
         results = iter(await self._execute([program for of_attempt in probes for program in of_attempt]))
-        metrics = [
-            self.environment.probed(a, report, [next(results) for _ in of_attempt])
-            for a, report, of_attempt in zip(attempts, reports, probes, strict=True)
+        probed = [
+            self.environment.probed_outcome(a, report, outcome, [next(results) for _ in of_attempt])
+            for a, report, outcome, of_attempt in zip(attempts, reports, outcomes, probes, strict=True)
         ]
-        for new in metrics:
-            check_turn_metrics(qualified_method_name(self.environment, "probed"), new)
-        return [replace(o, metrics={**o.metrics, **new}) for o, new in zip(outcomes, metrics, strict=True)]
+        for outcome in probed:
+            check_outcome(qualified_method_name(self.environment, "probed"), outcome, self.config.num_agents)
+        return probed
 
     async def _execute(self, programs: list[Any]) -> list[Any]:
         reports = await self.environment.execute(programs, self.executor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -91,9 +92,17 @@ def test_a_method_that_only_the_tests_call_is_copied_from_the_solution() -> None
     assert "scaled" not in task(solution_code=SOLUTION).prompt
 
 
-def test_a_skeleton_that_does_not_parse_is_rebuilt_from_its_parts() -> None:
+@pytest.mark.parametrize(
+    "skeleton",
+    [
+        SKELETON.replace('Their sum."""', "Their sum."),  # an open docstring
+        SKELETON.replace('"""Their sum."""', "“Their sum."),
+        SKELETON.split("    def swap")[0],  # lacks a method that methods_info describes
+    ],
+)
+def test_a_skeleton_without_all_methods_is_rebuilt_from_its_parts(skeleton: str) -> None:
     parts = {
-        "skeleton": SKELETON.replace('Their sum."""', "Their sum."),
+        "skeleton": skeleton,
         "import_statement": ["import re"],
         "class_description": '    """\n    Two numbers.\n    """\n',
         "class_constructor": "class Pair: \n    def __init__(self):\n        self.count = 2\n\n",
@@ -109,6 +118,40 @@ def test_a_skeleton_that_does_not_parse_is_rebuilt_from_its_parts() -> None:
         'import re\n\nclass Pair:\n    """\n    Two numbers.\n    """\n    def __init__(self):\n'
     )
     assert '        Their sum.\n        """\n' in made.prompt
+
+
+def quoted(text: str, quote: str) -> str:
+    return f"{quote}{text}{quote}"
+
+
+@pytest.mark.parametrize(
+    "skeleton",
+    [
+        quoted(SKELETON, '"'),  # not even a string literal
+        quoted(SKELETON, "'") + "\n",
+        quoted(SKELETON, "'''"),
+        repr(SKELETON),
+        json.dumps(SKELETON),
+        SKELETON.replace('"""', "“”“"),
+        SKELETON.replace('"pair"', "‘pair’"),
+        quoted(SKELETON.replace('"""Their sum."""', "“““Their sum.”””"), '"'),
+    ],
+)
+def test_quotes_of_a_skeleton_are_repaired(skeleton: str) -> None:
+    made = task(skeleton=skeleton)
+    assert made.fields["methods"] == ("add", "swap")
+    assert made.prompt.replace("'pair'", '"pair"').strip() == SKELETON.strip()
+
+
+def test_quotes_that_parse_stay() -> None:
+    skeleton = SKELETON.replace("Two numbers.", "Two “numbers”.")
+    assert task(skeleton=skeleton).prompt == skeleton
+
+
+def test_methods_info_may_be_columns() -> None:
+    """Accept the form of a reader that turns a list of objects into an object of lists."""
+    columns = {"method_name": ["add", "swap"], "method_description": ["", ""], "other": None}
+    assert task(methods_info=columns).fields["methods"] == ("add", "swap")
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,31 @@ def test_invalid_rows_are_rejected(tmp_path: Path, changes: dict[str, Any], said
     assert said in message(written(tmp_path / "x.jsonl", [row(0), row(1, **changes)]))
 
 
+def test_a_few_bad_rows_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [row(number) for number in range(40)]
+    rows[3]["test"], rows[7]["task_id"] = "", "t/6"
+    name = written(tmp_path / "x.jsonl", rows)
+    assert [task.id for task in load_tasks(name, "test[2:9]", "humaneval")] == ["t/2", "t/4", "t/5", "t/6", "t/8"]
+    said = "task t/3 has no tests (field test); rows 4 and 5 of 'test[2:9]' are both t/6"
+    assert caplog.messages == [f"dataset {name}: 2 of 7 rows of 'test[2:9]' left out: {said}"]
+    assert len(load_tasks(name, "test", "humaneval")) == 38, "2 of 40 rows are 5 %"
+    with pytest.raises(UserError, match=r"x.jsonl: task t/3 has no tests \(field test\)$"):
+        load_tasks(name, "test", "humaneval", "error")
+
+
+def test_many_bad_rows_are_rejected(tmp_path: Path) -> None:
+    name = written(
+        tmp_path / "x.jsonl", [row(number, test="" if number < 7 else "assert f(1)") for number in range(99)]
+    )
+    said = message(name)
+    start = (
+        f"dataset {name}: 7 of 99 rows of 'test' cannot be read, more than 5% of the 99 rows of the dataset: task t/0"
+    )
+    assert said.startswith(start)
+    assert said.endswith("task t/4 has no tests (field test); and 2 more. Correct or remove these rows")
+    assert "3 of 3 rows of 'test[:3]' cannot be read: task t/0 has no tests" in message(name, "test[:3]")
+
+
 def test_rows_without_an_id_are_named_by_their_index(tmp_path: Path) -> None:
     name = written(tmp_path / "x.jsonl", [row(0, task_id=None), row(1, task_id=7)])
     assert [task.id for task in load_tasks(name, "test", "humaneval")] == ["humaneval/row 0", "7"]

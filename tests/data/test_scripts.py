@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import zlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from marl_ray.core.errors import UserError
 from marl_ray.data import infer_type
 from marl_ray.data.convert import APPS, LIVECODEBENCH
+from marl_ray.data.loading import load_tasks
 from marl_ray.sandbox import count_tests
 
 PAIRS = {"inputs": ["1 2\n", ["3", "4"]], "outputs": ["3\n", ["7"]]}
@@ -46,6 +48,27 @@ def test_apps() -> None:
     assert APPS.task(apps(input_output=PAIRS, problem_id=None), 4).id == "APPS/row 4"
 
 
+def test_integers_of_apps_are_texts() -> None:
+    """Convert numbers in place of texts, and integers of more digits than Python converts."""
+    digits = "7" * 5000
+    tests = f'{{"inputs": [["1", 2], 3], "outputs": [{digits}, "4"]}}'
+    assert pairs(APPS.task(apps(input_output=tests), 0)) == [("1\n2", digits), ("3", "4")]
+
+
+def test_rows_of_another_kind_are_left_out_without_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    function = json.dumps({"fn_name": "add", **PAIRS})
+    rows = [apps(problem_id=n, input_output="" if n == 1 else function if n < 9 else PAIRS) for n in range(10)]
+    path = tmp_path / "apps.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert [task.id for task in load_tasks(str(path), "test", "apps")] == ["APPS/9"]
+    (warning,) = caplog.messages
+    assert "9 of 10 rows of 'test' left out: task APPS/0 asks for a function" in warning
+    assert "task APPS/1 has no tests" in warning
+    assert warning.endswith("; and 4 more")
+    with pytest.raises(UserError, match=r"9 of 9 rows of .* cannot be read: task APPS/0 asks for a function"):
+        load_tasks(str(path), "test[:9]", "apps")
+
+
 def test_public_tests_of_livecodebench_come_first() -> None:
     for private in (packed(json.dumps(PRIVATE)), json.dumps(PRIVATE), PRIVATE):
         task = LIVECODEBENCH.task(live(private_test_cases=private), 0)
@@ -57,11 +80,12 @@ def test_public_tests_of_livecodebench_come_first() -> None:
 @pytest.mark.parametrize(
     ("dataset", "row", "says"),
     [
-        (APPS, apps(input_output=""), "task APPS/7: input_output is not JSON"),
+        (APPS, apps(input_output="{"), "task APPS/7: input_output is not JSON"),
+        (APPS, apps(input_output=""), "has no tests (field input_output"),
         (APPS, apps(input_output=None), "has no tests (field input_output"),
         (APPS, apps(input_output={**PAIRS, "fn_name": "add"}), "asks for a function, not for a program"),
         (APPS, apps(input_output={**PAIRS, "outputs": ["3"]}), "as many outputs as inputs"),
-        (APPS, apps(input_output={"inputs": [[1, 2]], "outputs": ["3"]}), "should be texts, not [1, 2]"),
+        (APPS, apps(input_output={"inputs": [[1.5, 2]], "outputs": ["3"]}), "should be texts, not [1.5, 2]"),
         (APPS, apps(input_output={"inputs": [], "outputs": []}), "has no tests"),
         (APPS, apps(question=" "), "has no problem text (field question)"),
         (LIVECODEBENCH, live(public_test_cases="{", private_test_cases=""), "public_test_cases is not JSON"),

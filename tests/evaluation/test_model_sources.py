@@ -88,7 +88,7 @@ def test_a_shared_policy_provides_the_weights_of_each_of_its_agents(tmp_path: Pa
 def test_adapters_are_recognised_and_must_be_complete(run: RunFolder, config: Config) -> None:
     adapter = run.checkpoints.all()[1] / "agent_0"
     (adapter / "adapter_model.safetensors").touch()
-    (adapter / "tokenizer.json").touch()
+    (adapter / "tokenizer.json").write_text("{}")
     (newest,) = find_model_sources([str(run)], config)
     assert newest.adapters == {str(adapter): "bundled:toy-base"}
     with pytest.raises(UserError, match=r"agent_0 cannot be loaded: adapter_model.safetensors is cut off"):

@@ -22,6 +22,8 @@ TASKS = [
 ]
 AUX, MAIN = "def aux(x):\n    return x + 1", "def f(x):\n    return aux(x) + 1"
 NO_AUX = {"main": 0.6, "syntax": 0.5, "tests": 1.0, "aux": 0, "aux_called": 0, "not_thin": 0, "misused": 0}
+STATIC = ("--override", "code_generation.helper_reward=static")
+"""The rule by text: the splits of these solutions move any expression, even a single name, into a helper."""
 Score = Callable[..., list[dict[str, Any]]]
 
 
@@ -168,7 +170,7 @@ def test_humaneval_solutions_earn_full_rewards(score: Score) -> None:
     assert None not in split
     rows = [line(name, "", text) for name, text in solutions.items()]
     rows += [line(name, *texts) for name, texts in zip(solutions, split, strict=True) if texts]
-    found = score(rows, dataset=path)
+    found = score(rows, *STATIC, dataset=path)
     assert [one["task_id"] for one in found[: len(solutions)] if levels(one) != NO_AUX] == []
     assert [one["task_id"] for one in found[len(solutions) :] if one["reward"] != 4.0] == []
 
@@ -184,7 +186,7 @@ def test_mbpp_solutions_of_one_function_earn_full_rewards(score: Score) -> None:
             assert split is not None
             rows += [line(row["task_id"], "", code), line(task.id, *split)]
     assert len(rows) > 60
-    found = score(rows, "--split", "test[:40]", kind="mbpp", dataset=path)
+    found = score(rows, "--split", "test[:40]", *STATIC, kind="mbpp", dataset=path)
     assert all(one["task_id"].startswith("MBPP/") for one in found)
     assert [levels(one) for one in found[0::2]] == [NO_AUX] * (len(rows) // 2)
     assert {one["reward"] for one in found[1::2]} == {4.0}

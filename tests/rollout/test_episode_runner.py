@@ -162,8 +162,9 @@ def test_an_evaluation_runs_all_turns(sandbox: Sandbox) -> None:
 def test_helpers_are_probed_if_configured(sandbox: Sandbox, setting: str, evaluation: bool, probed: bool) -> None:
     run = rollout_config({"output": {"probe_helpers": setting}}, num_turns=1)
     row = episode_metrics([run_episode(run, DirectExecutor(sandbox), *pair(), evaluation=evaluation)], 1.0, 1)
-    assert row.get("turn_1/helper_needed") == (pytest.approx(2 / 3) if probed else None)
-    assert row.get("turn_1/helper_suffices") == (0.0 if probed else None)
+    # WRONG passes only one test, with any helper.
+    assert row.get("turn_1/helper_needed") == (pytest.approx(1 / 3) if probed else None)
+    assert row.get("turn_1/helper_suffices") == (pytest.approx(1 / 3) if probed else None)
 
 
 def test_later_turns_count_an_ended_episode_with_its_last_node(sandbox: Sandbox) -> None:

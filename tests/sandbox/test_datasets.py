@@ -41,7 +41,8 @@ def test_classeval_solutions_pass_except_those_that_need_packages_or_files(sandb
     for task, reason in datasets.CLASSEVAL_FAILING.items():
         if reason is datasets.NEEDS_PACKAGE:
             assert {kind for _, kind, _ in failing[task]} == {"ModuleNotFoundError"}, (task, failing[task])
-    assert all(not report.trusted for report in reports.values()), "tests in the guest can be forged"
+    assert sum(report.trusted for report in reports.values()) == 49
+    assert sum(test.trusted for report in reports.values() for test in report.tests) == 1148
 
 
 def test_quixbugs_solutions_pass_and_bugs_are_found(sandbox: Sandbox) -> None:

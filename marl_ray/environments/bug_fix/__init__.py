@@ -15,7 +15,7 @@ from marl_ray.core.text import pluralize
 from marl_ray.environments.bug_fix import prompts
 from marl_ray.environments.bug_fix.attempt import RepairAttempt, repair_attempt
 from marl_ray.environments.bug_fix.feedback import FEEDBACK_BY_MODE, RepairEvidence, diagnose_repair
-from marl_ray.environments.bug_fix.patching import assign_functions, parse_buggy_program
+from marl_ray.environments.bug_fix.patching import assign_functions, count_changed_tokens, parse_buggy_program
 from marl_ray.environments.execution import CodeEnvironment, SandboxSlice, execution_counts
 from marl_ray.sandbox import ExecutionReport
 
@@ -88,6 +88,7 @@ class BugFix(CodeEnvironment[RepairAttempt]):
             "tests_kept_rate": kept * runs,
             "tests_fixed_rate": fixed * runs,
             "changed_lines": float(attempt.diff.size),
+            "changed_tokens": float(attempt.tokens),
         }
         if attempt.diagnosis is not None:
             levels["diagnosis"] = DIAGNOSIS * small * attempt.diagnosed
@@ -117,6 +118,5 @@ class BugFixPatchers(BugFix):
 def _smallness(attempt: RepairAttempt) -> float:
     """Return how small the patch is, from 0 to 1, relative to the reference or to the program's length."""
     if attempt.needed:
-        return min(1.0, attempt.needed / max(1, attempt.diff.size))
-    lines = sum(1 for line in attempt.buggy.lines if line.strip())
-    return max(0.0, 1.0 - attempt.diff.size / lines)
+        return min(1.0, attempt.needed / max(1, attempt.tokens))
+    return max(0.0, 1.0 - attempt.tokens / count_changed_tokens("", attempt.buggy.text))

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from marl_ray.core.episode import Task
 from marl_ray.environments.bug_fix.patching import (
     BuggyProgram,
     LineDiff,
+    allowed_definition_code,
     apply_patches,
     assign_functions,
+    count_changed_tokens,
+    definition_code,
     diff_lines,
     parse_buggy_program,
 )
@@ -39,10 +42,12 @@ class BugReport:
 @dataclass(frozen=True, slots=True)
 class Patch:
     """One patcher's answer. `names` are the functions that it may change, `parts` the ones in its response, including
-    broken ones."""
+    broken ones. `refused` are functions with new decorators or defaults, which leave the program unchanged: such code
+    could replace the function outside of its body."""
 
     names: tuple[str, ...]
     parts: tuple[ExtractedFunction, ...]
+    refused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +55,9 @@ class RepairAttempt:
     """A parsed joint action.
 
     `diagnosis` is None if no agent diagnoses; `patches` has one entry per patcher. `starts` are the lines of the
-    patched program on which each function starts. `diff` is the change that the patches make, and `needed` the number
-    of lines that the reference changes, 0 without a reference.
+    patched program on which each function starts. `diff` is the change that the patches make in lines, and `tokens` the
+    number of tokens that it changes. `reference` is the change that the reference makes, and `needed` its number of
+    tokens, None and 0 without a reference.
 
     `program` has two entries, the patched program and the buggy one, which shows the tests that passed before. Both are
     executed under the same conditions, so a patch that changes nothing fixes nothing, even if tests time out.
@@ -63,14 +69,16 @@ class RepairAttempt:
     patches: tuple[Patch, ...]
     starts: Mapping[str, int]
     diff: LineDiff
+    tokens: int
+    reference: LineDiff | None
     needed: int
     program: tuple[Program, Program]
 
     @property
     def diagnosed(self) -> bool:
-        """Whether the diagnosis names a line that the patches change."""
+        """Whether the diagnosis names a line that the reference changes, or the patches without a reference."""
         report = self.diagnosis
-        return report is not None and not report.problem and self.diff.changes(report.line)
+        return report is not None and not report.problem and (self.reference or self.diff).changes(report.line)
 
     @property
     def answers(self) -> list[str]:
@@ -105,20 +113,42 @@ def repair_attempt(task: Task, responses: Sequence[str], diagnoses: bool, visibl
     buggy = parse_buggy_program(fields["buggy"])
     patching = responses[1:] if diagnoses else responses
     shares = assign_functions(buggy, len(patching))
-    patches = tuple(_patch(text, names) for text, names in zip(patching, shares, strict=True))
+    reference = fields["reference"]
+    allowed = {name: allowed_definition_code(buggy.text, reference, name) for name in buggy.functions}
+    extracted = (_patch(text, names) for text, names in zip(patching, shares, strict=True))
+    patches = tuple(_without_refused(patch, allowed) for patch in extracted)
     patched, starts = apply_patches(buggy, [part for patch in patches for part in patch.parts])
     before, after = (
         Program(text + "\n", fields["tests"], fields["entry_point"], prompt=task.prompt, visible=visible)
         for text in (buggy.text, patched)
     )
     diagnosis = parse_bug_report(responses[0], len(buggy.lines)) if diagnoses else None
-    diff, needed = diff_lines(buggy.text, patched), _needed_lines(buggy.text, fields["reference"])
-    return RepairAttempt(tuple(responses), buggy, diagnosis, patches, starts, diff, needed, (after, before))
+    needed = count_changed_tokens(buggy.text, reference) if reference else 0
+    return RepairAttempt(
+        tuple(responses),
+        buggy,
+        diagnosis,
+        patches,
+        starts,
+        diff=diff_lines(buggy.text, patched),
+        tokens=count_changed_tokens(buggy.text, patched),
+        reference=_reference_diff(buggy.text, reference),
+        needed=needed,
+        program=(after, before),
+    )
 
 
 @lru_cache(maxsize=1024)
-def _needed_lines(buggy: str, reference: str) -> int:
-    return diff_lines(buggy, reference).size if reference else 0
+def _reference_diff(buggy: str, reference: str) -> LineDiff | None:
+    return diff_lines(buggy, reference) if reference else None
+
+
+def _without_refused(patch: Patch, allowed: Mapping[str, frozenset[str]]) -> Patch:
+    """Return the patch without functions that have new decorators or defaults."""
+    refused = tuple(
+        part.name for part in patch.parts if part.function and not definition_code(part.function) <= allowed[part.name]
+    )
+    return replace(patch, parts=tuple(part for part in patch.parts if part.name not in refused), refused=refused)
 
 
 @lru_cache(maxsize=256)  # in joint mode `cross` each response is part of many joint actions of its node

@@ -49,21 +49,22 @@ class RepairEvidence:
 @dataclass(frozen=True, slots=True)
 class RepairDiagnosis:
     """The facts about a joint action for one agent. `diagnoses`: whether the agent writes the diagnosis. `missing` are
-    the roles whose answer contains no function, `others` the changes of other agents. `tests` are the verdicts in
-    `sandbox_slice` on the patched program, each with whether the test passed before; no other fact depends on other
-    tests."""
+    the roles whose answer contains no function, `refused` the functions with new decorators or defaults, `others` the
+    changes of other agents. `tests` are the verdicts in `sandbox_slice` on the patched program, each with whether the
+    test passed before; no other fact depends on other tests."""
 
     attempt: RepairAttempt
     diagnoses: bool
     missing: tuple[str, ...]
+    refused: tuple[str, ...]
     others: tuple[Hunk, ...]
     syntax: SyntaxErrorLocation | None
     tests: tuple[tuple[TestResult, bool], ...]
 
     @property
     def small(self) -> bool:
-        """Whether the patch changes something, and no more lines than needed if that number is known."""
-        size = self.attempt.diff.size
+        """Whether the patch changes something, and no more tokens than needed if that number is known."""
+        size = self.attempt.tokens
         return 0 < size <= (self.attempt.needed or size)
 
     def results(self, passed_before: bool) -> list[bool]:
@@ -90,6 +91,7 @@ def diagnose_repair(
         attempt,
         diagnoses=own < 0,
         missing=tuple(role for role, patch in zip(patching, attempt.patches, strict=True) if not patch.parts),
+        refused=tuple(name for patch in attempt.patches for name in patch.refused),
         others=tuple(hunk for hunk in attempt.diff.hunks if not any(hunk.first in span for span in spans)),
         syntax=locate_syntax_error(report, attempt.starts.items()),
         tests=sliced([(test, number in before) for number, test in enumerate(report.tests)], sandbox_slice),
@@ -100,6 +102,7 @@ def level_feedback(facts: RepairDiagnosis) -> list[str]:
     """Return every level in detail, and the other agents' answers: the diagnosis and the changes."""
     lines = _diagnosis(facts)
     lines += [f"{role}: missing (no function that it may change)" for role in facts.missing]
+    lines += [f"{name}: refused (a new decorator or default; change the body)" for name in facts.refused]
     lines.append(f"syntax: {describe_syntax(facts.syntax)}")
     if facts.syntax is not None:
         lines.append("tests: not run")
@@ -117,7 +120,7 @@ def level_passed(facts: RepairDiagnosis) -> list[str]:
     lines = [f"patch: missing {', '.join(facts.missing)}" if facts.missing else "patch: OK"]
     lines.append(f"syntax: {'correct' if facts.syntax is None else 'incorrect'}")
     lines += _tests(facts, _part) if facts.syntax is None else ["tests: not run"]
-    if not attempt.diff.size:
+    if not attempt.tokens:
         lines.append("edit: nothing changed")
     elif attempt.needed:
         lines.append(f"edit: {'as small as needed' if facts.small else 'larger than needed'}")
@@ -140,14 +143,15 @@ def _diagnosis(facts: RepairDiagnosis) -> list[str]:
 
 
 def _named(facts: RepairDiagnosis) -> str:
-    return f"names {'a' if facts.attempt.diagnosed else 'no'} line that the patch changes"
+    right = "that has to change" if facts.attempt.reference else "that the patch changes"
+    return f"names {'a' if facts.attempt.diagnosed else 'no'} line {right}"
 
 
 def _size(facts: RepairDiagnosis) -> str:
-    size, needed = facts.attempt.diff.size, facts.attempt.needed
+    size, needed = facts.attempt.tokens, facts.attempt.needed
     if not size:
         return "nothing changed"
-    return f"{pluralize(size, 'line')} changed" + (f", {needed} needed" if needed else "")
+    return f"{pluralize(size, 'token')} changed" + (f", {needed} needed" if needed else "")
 
 
 def _hunk(hunk: Hunk) -> str:

@@ -1,12 +1,14 @@
-"""The buggy program, the program after patches, and the line diff between two programs.
+"""The buggy program, the program after patches, and the differences between two programs in lines and in tokens.
 
 Patches replace functions at the top level of the program. A patch's imports go above its function unless the program
-has them already. A diff ignores blank lines and white space at the ends of lines.
+has them already. A line diff ignores blank lines and white space at the ends of lines. Tokens measure the size of a
+change, because any change fits into one line.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -15,6 +17,10 @@ from functools import lru_cache
 from marl_ray.environments.code_generation.extraction import ExtractedFunction, first_line, parse, source_of
 
 Import = ast.Import | ast.ImportFrom
+TOKEN = re.compile(r"(?m)^[ \t]+(?=\S)|\w{1,12}|[^\w\s]")
+"""A token: the indentation of a line, at most 12 characters of a word, or a symbol, in strings and comments too."""
+RUNS = ast.Call | ast.NamedExpr | ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+"""Expressions that may run other code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +142,39 @@ def diff_lines(old: str, new: str) -> LineDiff:
         around = numbers[i:end] or numbers[max(0, i - 1) : i + 1] or [1]
         hunks.append(Hunk(around[0], around[-1], tuple(lines[i:end]), tuple(after[j:stop])))
     return LineDiff(tuple(hunks))
+
+
+@lru_cache(maxsize=1024)
+def count_changed_tokens(old: str, new: str) -> int:
+    """Return the number of tokens that differ between two texts; a replaced token counts once.
+
+    Example:
+        >>> count_changed_tokens("a = b + 1", "a = b - 1  # sign")
+        3
+    """
+    before, after = TOKEN.findall(old), TOKEN.findall(new)
+    if len(after) > 2 * len(before) + 200:
+        return len(after)  # bounds the time of the comparison
+    changes = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    return sum(max(end - i, stop - j) for kind, i, end, j, stop in changes if kind != "equal")
+
+
+def definition_code(function: ast.FunctionDef) -> frozenset[str]:
+    """Return the decorators, defaults and calls in annotations of a function: code that runs when the function is
+    defined, outside of its tests."""
+    own = function.args
+    annotations = [argument.annotation for argument in ast.walk(own) if isinstance(argument, ast.arg)]
+    called = [
+        node for node in (*annotations, function.returns) if node and not isinstance(node, ast.Name | ast.Constant)
+    ]
+    called = [node for node in called if any(isinstance(part, RUNS) for part in ast.walk(node))]
+    nodes = (*function.decorator_list, *own.defaults, *filter(None, own.kw_defaults), *called)
+    return frozenset(ast.unparse(node) for node in nodes)
+
+
+@lru_cache(maxsize=1024)
+def allowed_definition_code(buggy: str, reference: str, name: str) -> frozenset[str]:
+    """Return the definition code that a patch of a function may have: that of the two programs' own functions."""
+    trees = (parse(text) for text in (buggy, reference) if text)
+    functions = (node for tree in trees if tree for node in tree.body if isinstance(node, ast.FunctionDef))
+    return frozenset[str]().union(*(definition_code(node) for node in functions if node.name == name))

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.environments.code_generation import prompts
 from marl_ray.environments.code_generation.attempt import CodeAttempt, code_attempt, is_script
 from marl_ray.environments.code_generation.extraction import strip_fence
 from marl_ray.environments.code_generation.feedback import FEEDBACK_BY_MODE, diagnose
+from marl_ray.environments.code_generation.probes import needed_and_sufficient, probe_statements
+from marl_ray.environments.code_generation.usage import conditions_on
 from marl_ray.environments.execution import (
     CodeEnvironment,
     ExecutionEvidence,
@@ -21,10 +24,17 @@ from marl_ray.environments.execution import (
     execution_counts,
     report_of,
 )
-from marl_ray.sandbox import ExecutionReport, Program
+from marl_ray.sandbox import ExecutionReport, Limits, Program
 
+if TYPE_CHECKING:
+    from marl_ray.config import Config
+
+HelperReward = Literal["executed", "static"]
 AUX_DEFINED, MAIN_DEFINED, SYNTAX_OK, TESTS = 0.4, 0.6, 0.5, 1.0
 AUX_CALLED, NOT_THIN, MISUSED = 0.5, 1.0, 0.5
+PROBE_CPU_S = 1.0
+"""CPU seconds of one test of a probe, plus twice the CPU time of the whole joint program. A stand-in can make a loop
+endless."""
 
 
 class CodeGeneration(CodeEnvironment[CodeAttempt]):
@@ -33,10 +43,25 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
 
     modes = tuple(FEEDBACK_BY_MODE)
 
-    def __init__(self, num_agents: int, count_untrusted: bool = True, sandbox_slice: SandboxSlice = 1) -> None:
+    def __init__(
+        self,
+        num_agents: int,
+        count_untrusted: bool = True,
+        sandbox_slice: SandboxSlice = 1,
+        helper_reward: HelperReward = "static",
+        memory_mb: int = 512,
+    ) -> None:
         super().__init__(num_agents, count_untrusted, sandbox_slice)
+        self._memory_mb = memory_mb
+        self.pays_probes = helper_reward == "executed" and num_agents > 1
         self.helpers = tuple(prompts.numbered_names("aux", num_agents - 1))
         self.max_reward = 4.0 if self.helpers else MAIN_DEFINED + SYNTAX_OK + TESTS
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        sandbox, own = config.sandbox, config.code_generation
+        slice_ = config.external.sandbox_slice
+        return cls(config.num_agents, sandbox.count_untrusted, slice_, own.helper_reward, sandbox.memory_mb)
 
     def roles(self, task: Task) -> list[str]:
         """Return the name of each agent's function, main's last."""
@@ -52,12 +77,13 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
         return code_attempt(task, responses, self.helpers, self._visible(last))
 
     def outcome(self, attempt: CodeAttempt, report: ExecutionReport) -> Outcome:
-        """Return the reward by levels, from the attempt and the report on its program."""
+        """Return the reward by levels, from the attempt and the report on its program. With `pays_probes`, the levels
+        of helper use are provisional until `probed_outcome`."""
         evidence = ExecutionEvidence(report)
         if report.infra_error:
             return Outcome(0.0, evidence=evidence, failure=report.infra_error)
         *helpers, main = attempt.parts
-        use = attempt.use
+        use, called = attempt.use, self._called(attempt)
         runs = main.defined and report.syntax_error is None
         rate = self._pass_rate(report, runs)
         share = 1.0 / max(1, len(helpers))
@@ -71,7 +97,6 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
         }
         if helpers:
             defined = sum(helper.defined for helper in helpers)
-            called = [helper.name for helper in helpers if helper.function and helper.name in use.called]
             misused = [name for name in called if name in use.misused]
             earned = share if rate > 0 else 0.0
             levels["aux"] = AUX_DEFINED * share * defined
@@ -94,27 +119,49 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
         return prompts.question(task.prompt, attempt.program.source, self.roles(task))
 
     def probes(self, attempt: CodeAttempt, report: ExecutionReport) -> list[Program]:
-        """Return two programs for each helper that main calls: the joint program with the helper returning None, and
-        with the helper in place of main. A program that passes no test has no probes."""
-        *helpers, main = attempt.parts
-        if not report.passed:
+        """Return the probes (see `probes`) of each helper that main calls. A program that passes no test has none."""
+        main = attempt.parts[-1]
+        if not self._passing(report) or main.function is None:
             return []
-        names = [helper.name for helper in helpers if helper.function and helper.name in attempt.use.called]
-        statements = ((f"def {name}(*args, **kwargs):\n    return None", f"{main.name} = {name}") for name in names)
-        return [attempt.with_statement(statement) for pair in statements for statement in pair]
+        cpu_s = PROBE_CPU_S + 2 * round(report.cpu_s)
+        limits = Limits(cpu_s, 3 * cpu_s, 6 * cpu_s, max_timeouts=1, memory_mb=self._memory_mb)
+        return [
+            attempt.with_statement(statement, limits)
+            for name in self._called(attempt)
+            for statement in probe_statements(name, main.function, conditions_on(main, name), bool(attempt.call))
+        ]
 
     def probed(self, attempt: CodeAttempt, report: Any, reports: Sequence[Any]) -> dict[str, float]:
-        """Return the mean over helpers of two metrics, 0 for a helper that main does not call. `helper_needed`: without
-        the helper a test no longer passes. `helper_suffices`: the helper alone passes the same tests, so main adds
-        nothing."""
+        """Return the share of helpers that main needs (`helper_needed`), and of helpers that suffice alone, so that
+        main adds nothing (`helper_suffices`). Helpers that main does not call count as neither."""
         if not self.helpers:
             return {}
-        passed = _passing(report)
-        needed = sum(not r.infra_error and not passed <= _passing(r) for r in reports[0::2])
-        suffices = sum(passed <= _passing(r) for r in reports[1::2])
-        return {"helper_needed": needed / len(self.helpers), "helper_suffices": suffices / len(self.helpers)}
+        found = self._probed(report, reports)
+        needed, suffices = (
+            (sum(flags) / len(self.helpers) for flags in zip(*found, strict=True)) if found else (0.0, 0.0)
+        )
+        return {"helper_needed": needed, "helper_suffices": suffices}
 
+    def probed_outcome(self, attempt: CodeAttempt, report: Any, outcome: Outcome, reports: Sequence[Any]) -> Outcome:
+        """Return the outcome with the metrics of probes. With `pays_probes`, `aux_called` is paid per needed helper and
+        `not_thin` per needed helper that does not suffice."""
+        outcome = super().probed_outcome(attempt, report, outcome, reports)
+        if not self.pays_probes or outcome.failure:
+            return outcome
+        failure = next((probe.infra_error for probe in reports if probe.infra_error), None)
+        if failure:
+            return replace(outcome, failure=failure)
+        found = self._probed(report, reports)
+        needed = sum(flags[0] for flags in found) / max(1, len(found))
+        working = sum(flags == (True, False) for flags in found) / max(1, len(found))
+        levels = dict(outcome.levels)
+        levels["aux_called"] *= needed
+        levels["not_thin"] *= working
+        return replace(outcome, reward=math.fsum(levels.values()), levels=levels)
 
-def _passing(report: ExecutionReport) -> frozenset[int]:
-    """Return the indices of the tests that pass."""
-    return frozenset(i for i, test in enumerate(report.tests) if test.status == "pass")
+    def _probed(self, report: ExecutionReport, reports: Sequence[ExecutionReport]) -> list[tuple[bool, bool]]:
+        return needed_and_sufficient(self._passing(report), [self._passing(probe) for probe in reports])
+
+    def _called(self, attempt: CodeAttempt) -> list[str]:
+        """Return the helpers that exist and that main calls."""
+        return [part.name for part in attempt.parts[:-1] if part.function and part.name in attempt.use.called]

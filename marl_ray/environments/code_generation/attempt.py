@@ -20,7 +20,7 @@ from marl_ray.environments.code_generation.extraction import (
     mentioned_names,
 )
 from marl_ray.environments.code_generation.usage import HelperUse, helper_use
-from marl_ray.sandbox import Program
+from marl_ray.sandbox import Limits, Program
 
 CACHED_RESPONSES = 256
 """Parsed responses in memory. In joint mode `cross` each response is part of many joint actions of its node."""
@@ -39,10 +39,10 @@ class CodeAttempt:
     program: Program
     call: str = ""
 
-    def with_statement(self, statement: str) -> Program:
+    def with_statement(self, statement: str, limits: Limits) -> Program:
         """Return the joint program with one more statement after all definitions."""
         source = f"{self.program.source.removesuffix(self.call)}\n\n{statement}\n{self.call}"
-        return replace(self.program, source=source, visible=None)
+        return replace(self.program, source=source, visible=None, limits=limits)
 
 
 def code_attempt(task: Task, responses: Sequence[str], helpers: tuple[str, ...], visible: int | None) -> CodeAttempt:

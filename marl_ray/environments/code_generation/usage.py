@@ -31,6 +31,7 @@ NEUTRAL = {"Add 0", "Add ''", "Add []", "Sub 0", "Mult 1", "Div 1", "FloorDiv 1"
 NEUTRAL |= {"Add 0.0", "Sub 0.0", "Mult 1.0", "Div 1.0"}
 """Operations that leave their left operand unchanged, by operator and right operand; `0 + x` and `1 * x` count too."""
 WORK = "(work)"
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,7 @@ class HelperUse:
 def helper_use(main: ExtractedFunction, helpers: Collection[str]) -> HelperUse:
     if main.function is None or not helpers:
         return HelperUse()
-    inside = (node for child in ast.iter_child_nodes(main.function) for node in ast.walk(child))
-    bound = {name for node in inside for name in _bound_names(node)}
-    flow = _Flow(main.function, frozenset(helpers) - main.imported - bound)
+    flow = _flow(main, main.function, helpers)
     returned = flow.returned[main.function]
     used = flow.calls_behind([*returned, *flow.conditions, *flow.effects])
     sources = flow.sources(returned)
@@ -57,6 +56,22 @@ def helper_use(main: ExtractedFunction, helpers: Collection[str]) -> HelperUse:
         misused=frozenset(name for _, name in flow.calls - used),
         thin_wrapper=not flow.calls.isdisjoint(sources) and WORK not in sources and not chosen,
     )
+
+
+def conditions_on(main: ExtractedFunction, helper: str) -> list[ast.AST]:
+    """Return main's conditions that depend on the helper's result, except conditions of and within `while` loops."""
+    if main.function is None:
+        return []
+    flow = _flow(main, main.function, [helper])
+    loops = (node for node in ast.walk(main.function) if isinstance(node, ast.While))
+    within = {node for loop in loops for node in ast.walk(loop)}
+    return [node for node in flow.conditions if node not in within and flow.calls_behind([node])]
+
+
+def _flow(main: ExtractedFunction, function: ast.FunctionDef, helpers: Collection[str]) -> _Flow:
+    inside = (node for child in ast.iter_child_nodes(function) for node in ast.walk(child))
+    bound = {name for node in inside for name in _bound_names(node)}
+    return _Flow(function, frozenset(helpers) - main.imported - bound)
 
 
 class _Flow:
@@ -73,17 +88,16 @@ class _Flow:
         self._values: dict[ast.AST, frozenset[Binding]] = defaultdict(frozenset)
         self._changing: frozenset[str] = frozenset()
         self._repeated: set[ast.AST] = set()
+        self._seen: dict[int, frozenset[Binding]] = {}
         self._outer = {name for n in ast.walk(main) if isinstance(n, ast.Global | ast.Nonlocal) for name in n.names}
+        self._read_functions: dict[Function, None] = {}
         self._block(main.body, {})
-        functions = [node for node in ast.walk(main) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-        while reachable := [f for f in functions if f not in self.returned and self._is_read(f)]:
-            self._function = function = reachable[0]
+        outer = _bindings_within(main)
+        while self._read_functions:
+            self._function = function = self._read_functions.popitem()[0]
             self.returned[function] = []
             parameters = {n.arg: frozenset([(n, False)]) for n in ast.walk(function.args) if isinstance(n, ast.arg)}
-            self._block(function.body, _bindings_within(main) | parameters)
-
-    def _is_read(self, function: ast.AST) -> bool:
-        return any((function, True) in values for values in self._values.values())
+            self._block(function.body, outer | parameters)
 
     def _block(self, block: Sequence[ast.stmt], names: Names) -> Names | None:
         """Return the bindings in force after statements; None if their end is not reachable."""
@@ -95,8 +109,9 @@ class _Flow:
     def _statement(self, node: ast.stmt, names: Names) -> Names | None:
         changing = self._changing
         if isinstance(node, ast.For | ast.While):
-            names = _merged(names, _bindings_within(node))
-            self._changing |= _bindings_within(node).keys()
+            bound = _bindings_within(node)
+            names = _merged(names, bound)
+            self._changing |= bound.keys()
         parts = list(_own_nodes(node))
         walrus = [b for part in parts if isinstance(part, ast.NamedExpr) for b in _bindings(part)]
         self._read(parts, names | {name: frozenset([(value, exact)]) for name, value, exact in walrus})
@@ -119,6 +134,8 @@ class _Flow:
                 ends = [self._block([*body, *orelse], names), *(self._block(h.body, caught) for h in handlers)]
                 final = self._block(finalbody, _merged(*ends) or caught)
                 return None if all(end is None for end in ends) else final
+        if not hasattr(node, "body") and not hasattr(node, "cases"):
+            return names
         parents = [node, *getattr(node, "cases", [])]
         blocks = [getattr(parent, field, []) for parent in parents for field in ("body", "orelse")]
         after = _merged(names, *(self._block(block, names) for block in blocks))
@@ -131,7 +148,7 @@ class _Flow:
         own = {name for part in comprehensions for name, _, _ in _unpacked(part.target, part)}
         for part in parts:
             if isinstance(part, ast.Name) and part.id not in own:
-                self._values[part] |= names.get(part.id, frozenset())
+                self._add_values(part, names.get(part.id, frozenset()))
         for part in parts:
             match part:
                 case ast.Return(value=ast.expr() as value) | (ast.Yield() | ast.YieldFrom() as value):
@@ -155,6 +172,16 @@ class _Flow:
                     if any(isinstance(n, ast.Name) and n.id in self._changing for n in ast.walk(part)):
                         self._repeated.add(part)
 
+    def _add_values(self, name: ast.Name, values: frozenset[Binding]) -> None:
+        """Record values of a name, and the functions among them. Equal sets are kept as one object."""
+        if values <= self._values[name]:
+            return
+        self._values[name] = self._values[name] | values if self._values[name] else values
+        if id(values) not in self._seen:
+            self._seen[id(values)] = values
+            functions = (value for value, exact in values if exact and isinstance(value, Function))
+            self._read_functions |= dict.fromkeys(function for function in functions if function not in self.returned)
+
     def _helpers_of(self, *nodes: ast.AST) -> frozenset[str]:
         """Return the helpers that names stand for."""
         values = [value for node in nodes for value, exact in self._values.get(node, ()) if exact]
@@ -162,14 +189,16 @@ class _Flow:
 
     def calls_behind(self, values: Iterable[ast.AST]) -> set[HelperCall]:
         """Return the helper calls whose results these values depend on."""
-        queue, seen = list(values), set()
+        queue, seen, followed = list(values), set(), set()
         while queue:
             node = queue.pop()
             if node not in seen:
                 seen.add(node)
                 queue += ast.iter_child_nodes(node)
-                for value, _ in self._values.get(node, ()):
+                bindings = self._values.get(node, frozenset())
+                for value, _ in () if id(bindings) in followed else bindings:
                     queue += self.returned.get(value, [value])
+                followed.add(id(bindings))
         return {call for call in self.calls if call[0] in seen}
 
     def sources(self, values: Iterable[ast.AST]) -> set[Source]:
@@ -222,10 +251,12 @@ class _Flow:
 
 def _merged(*paths: Names | None) -> Names:
     """Return the bindings where several paths meet. Paths that end earlier are None."""
-    merged: Names = defaultdict(frozenset)
+    merged: Names = {}
     for name, bindings in (item for names in paths for item in (names or {}).items()):
-        merged[name] |= bindings
-    return dict(merged)
+        known = merged.setdefault(name, bindings)
+        if known is not bindings and not bindings <= known:
+            merged[name] = known | bindings
+    return merged
 
 
 def _own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
@@ -237,8 +268,10 @@ def _own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
 
 
 def _bindings_within(node: ast.AST) -> Names:
-    bindings = (binding for part in ast.walk(node) for binding in _bindings(part))
-    return _merged(*({name: frozenset([(value, exact)])} for name, value, exact in bindings))
+    bindings: dict[str, list[Binding]] = defaultdict(list)
+    for name, value, exact in (binding for part in ast.walk(node) for binding in _bindings(part)):
+        bindings[name].append((value, exact))
+    return {name: frozenset(values) for name, values in bindings.items()}
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[str, ast.AST, bool]]:

@@ -73,7 +73,8 @@ class SolverTester(CodeEnvironment[SolutionAttempt]):
         rate = self._pass_rate(own, runs)
         written = evidence.written
         valid = [sum(test.valid for test in tests) / max(prompts.TESTS_PER_WRITER, len(tests)) for tests in written]
-        correct = [float(runs and _judge_correctly(tests, rate == 1.0)) for tests in written]
+        truth = [float(runs and _judge_correctly(tests, rate == 1.0)) for tests in written]
+        correct = [(1.0 if rate == 1.0 else 1.0 - rate) * right for right in truth]
 
         levels = {"solution": SOLUTION * runs, "tests": TESTS * rate}
         metrics = {
@@ -88,7 +89,7 @@ class SolverTester(CodeEnvironment[SolutionAttempt]):
         levels |= {"valid": VALID * fmean(valid), "found": FOUND * fmean(correct)}
         found = any(test.exposes_bug for tests in written for test in tests)
         metrics |= {"tests_written": fmean(map(len, written)), "tests_valid_rate": fmean(valid)}
-        metrics |= {"mistakes_found": float(found), "found_truth": fmean(correct)}
+        metrics |= {"mistakes_found": float(found), "found_truth": fmean(truth)}
         rewards = (*(VALID * v + FOUND * t for v, t in zip(valid, correct, strict=True)), solved + levels["found"])
         return Outcome(math.fsum(levels.values()), levels, metrics, execution_counts(own), rewards, evidence=evidence)
 

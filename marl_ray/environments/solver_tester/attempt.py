@@ -10,6 +10,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 from marl_ray.core.episode import Task
 from marl_ray.environments.code_generation.attempt import CodeAttempt, code_attempt
@@ -51,7 +53,8 @@ def solution_attempt(task: Task, responses: Sequence[str], visible: int | None) 
     """Parse a joint action, the solver's response last. `visible`: as in `Program`, for the problem's tests."""
     function, reference = task.fields["entry_point"], task.fields["reference"]
     solution = code_attempt(task, responses[-1:], (), visible)
-    written = tuple(written_tests(text, function) for text in responses[:-1])
+    parameters = _parameters(reference, function)
+    written = tuple(written_tests(text, function, parameters) for text in responses[:-1])
     both = (
         Program(source, tests, function, prompt=task.prompt, form="asserts")
         for tests in written
@@ -61,21 +64,43 @@ def solution_attempt(task: Task, responses: Sequence[str], visible: int | None) 
     return SolutionAttempt(tuple(responses), solution, written, (solution.program, *both))
 
 
-def written_tests(response: str, function: str) -> tuple[str, ...]:
-    """Return the distinct tests of `function` in a response, one line each, in order.
+def written_tests(response: str, function: str, parameters: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the tests of `function` in a response, one line each, in order. Of tests with equal arguments the first
+    counts. `parameters` are the function's, by which keyword arguments are compared with positional ones.
 
     Example:
-        >>> written_tests("Here you are:\\nassert f( 1 )==2, 'off by one'", "f")
+        >>> written_tests("Here you are:\\nassert f( 1 )==2, 'off by one'\\nassert f(1.0) == 3", "f")
         ('assert f(1) == 2',)
     """
-    tests: dict[str, None] = {}
+    tests: list[str] = []
+    seen: list[dict[str | int, Any]] = []
     for node in _asserts(strip_fence(response)):
         test = _canonical_test(node.test, function)
-        if test and len(test) <= MAX_TEST_CHARS:
-            tests[test] = None
+        if test and len(test) <= MAX_TEST_CHARS and (arguments := _arguments(node.test, parameters)) not in seen:
+            tests.append(test)
+            seen.append(arguments)
         if len(tests) == MAX_TESTS:
             break
     return tuple(tests)
+
+
+@lru_cache(maxsize=1024)
+def _parameters(reference: str, function: str) -> tuple[str, ...]:
+    """Return the names of the function's parameters in the reference."""
+    tree = parse(reference)
+    nodes = [
+        node for node in (tree.body if tree else []) if isinstance(node, ast.FunctionDef) and node.name == function
+    ]
+    return tuple(argument.arg for node in nodes[-1:] for argument in (*node.args.posonlyargs, *node.args.args))
+
+
+def _arguments(test: ast.expr, parameters: tuple[str, ...]) -> dict[str | int, Any]:
+    """Return the arguments of a canonical test by parameter, or by position without one."""
+    call = test.left if isinstance(test, ast.Compare) else test
+    assert isinstance(call, ast.Call), "a canonical test"
+    names = (*parameters, *range(len(parameters), len(call.args)))
+    given = [*zip(names, call.args, strict=False), *((keyword.arg or "", keyword.value) for keyword in call.keywords)]
+    return {name: ast.literal_eval(value) for name, value in given}
 
 
 def _asserts(text: str) -> Iterator[ast.Assert]:

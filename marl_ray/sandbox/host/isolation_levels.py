@@ -10,7 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from marl_ray.sandbox.host.python_files import SINGLE_THREADED, find_packages, readable_by_all, readable_copy
+from marl_ray.sandbox.host.python_files import (
+    SINGLE_THREADED,
+    essential_files,
+    find_packages,
+    readable_by_all,
+    readable_copy,
+)
 from marl_ray.sandbox.inside.protocol.messages import Limits
 
 LEVELS = ("none", "process", "process+landlock", "bwrap")
@@ -113,10 +119,13 @@ def launch_spec(level: str, package_names: tuple[str, ...] = (), scratch_mb: int
         "may_open": level != "process",
         "user": NOBODY if root and level != "none" else None,
         "readable": [prefix, _INSIDE, *_SYSTEM, *_DEVICES, *packages],
+        "readable_on_shared_mounts": [],
         "packages": package_names,
         "package_roots": roots,
         "readable_by_all": level == "bwrap" or readable_by_all(prefix),
     }
+    if level == "process+landlock":  # the zygote reads all of these at its start (see `inside.isolation.access_times`)
+        config["readable_on_shared_mounts"] = [*essential_files(prefix), _INSIDE, _SYSTEM[-1], *_DEVICES, *packages]
     if level == "bwrap":
         program = shutil.which("bwrap")
         if program is None:

@@ -57,6 +57,15 @@ def readable_by_all(prefix: str) -> bool:
     return all(path.stat().st_mode & 0o001 for path in (folder, *folder.parents) if path.exists())
 
 
+def essential_files(prefix: str) -> list[str]:
+    """Return Python's library without installed packages, the system's shared libraries, locales and time zones."""
+    library = Path(prefix, sys.platlibdir, f"python{sys.version_info.major}.{sys.version_info.minor}")
+    own = [path for path in library.iterdir() if path.name not in ("site-packages", "dist-packages")]
+    folders = {Path(os.path.realpath(folder)) for folder in ("/lib", "/lib64", "/usr/lib", "/usr/lib64")}
+    shared = [path for folder in folders for place in ("*.so*", "*-linux-*/*.so*") for path in folder.glob(place)]
+    return [*{os.path.realpath(path) for path in own + shared}, "/usr/lib/locale", "/usr/share/zoneinfo"]
+
+
 @functools.cache
 def readable_copy(prefix: str) -> str | None:
     """Return a PYTHONHOME to use instead of `prefix`, or None if no folder can hold the copy."""

@@ -85,6 +85,8 @@ class Sandbox:
             facts.append(f"{self.settings.scratch_mb} MiB of scratch")
         if level != "none":
             facts.append(f"{zygote.get('threads') or 'any number of'} threads per guest")
+        if level.startswith("process") and not zygote.get("own_mounts"):
+            facts.append("mounts shared with the machine")
         facts.append(f"uid {zygote.get('uid')}")
         line = f"sandbox: {level} active ({', '.join(facts)})"
         return line + "".join(f"; not {reason}" for reason in self._rejected)

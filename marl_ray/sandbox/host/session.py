@@ -13,7 +13,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from marl_ray.sandbox.host.isolation_levels import LaunchSpec, SandboxUnavailable
@@ -22,20 +22,35 @@ from marl_ray.sandbox.inside.protocol import messages
 from marl_ray.sandbox.inside.protocol.messages import Limits, TestResult
 
 _START_S = 30.0
+_END_S = 5.0
+"""Seconds that the isolated processes may take to end after they have closed their connection."""
 _GRACE_S = 10.0
 """Seconds that a judge may be silent beyond a program's wall limit before it counts as stuck."""
+_MIN_WALL_S = 0.1
+"""Seconds for the remaining tests of a program whose time is used up; all of them are skipped by then."""
 _AHEAD_BYTES = 65536
 """A program up to this size is sent while the previous one runs; it fits the socket's buffer."""
 _MAX_REPORT = 64 << 20
 
 
 class SandboxFailure(Exception):
-    """The isolated processes died, did not answer in time (`timed_out`), or cannot fork guests (`infrastructure`)."""
+    """The isolated processes died, did not answer in time (`timed_out`), or cannot fork guests (`infrastructure`).
 
-    def __init__(self, message: str, *, timed_out: bool = False, infrastructure: bool = False) -> None:
+    `stuck` are program and test if the kernel killed the judge, which did not return from C code (`judge.deadlines`).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        timed_out: bool = False,
+        infrastructure: bool = False,
+        stuck: tuple[int, int] | None = None,
+    ) -> None:
         super().__init__(message)
         self.timed_out = timed_out
         self.infrastructure = infrastructure
+        self.stuck = stuck
 
 
 class SandboxConnection:
@@ -48,31 +63,35 @@ class SandboxConnection:
 
     def __init__(self, spec: LaunchSpec) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - standard error of bubblewrap and the zygote
+        self._progress = tempfile.TemporaryFile()  # noqa: SIM115 - see messages.PROGRESS
         self._socket, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
         self._reader = messages.FrameReader(self._receive, _MAX_REPORT)
         self._deadline = 0.0
+        descriptors = (theirs.fileno(), lifeline, self._progress.fileno())
         try:
             self.process = subprocess.Popen(
-                [*spec.command, str(theirs.fileno()), str(lifeline)],
+                [*spec.command, *map(str, descriptors)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
                 env=spec.environment,
                 cwd="/",
                 close_fds=True,
-                pass_fds=(theirs.fileno(), lifeline),
+                pass_fds=descriptors,
                 start_new_session=True,
             )
         except OSError:
             self._socket.close()
             os.close(self._lifeline)
             self._errors.close()
+            self._progress.close()
             raise
         finally:
             theirs.close()
             os.close(lifeline)
-        self.stop = weakref.finalize(self, _stop, self.process, self._errors, self._socket, self._lifeline)
+        files = (self._errors, self._progress)
+        self.stop = weakref.finalize(self, _stop, self.process, files, self._socket, self._lifeline)
 
     def send(self, data: bytes, deadline: float) -> None:
         """Send a frame before the deadline (`time.monotonic`). Raises SandboxFailure."""
@@ -92,7 +111,8 @@ class SandboxConnection:
         except messages.FrameTooLong:
             raise SandboxFailure("the sandbox sent an oversized report") from None
         except messages.ConnectionClosed:
-            raise SandboxFailure(self._last_error()) from None
+            message = self._last_error()
+            raise SandboxFailure(message, stuck=self._stuck_test()) from None
 
     def _receive(self, size: int) -> bytes:
         """Return some bytes for the frame reader before the deadline; none at the end of the stream."""
@@ -110,13 +130,22 @@ class SandboxConnection:
     def _last_error(self) -> str:
         """Return the last line that a zygote wrote to standard error before it ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(0.5)
+            self.process.wait(_END_S)
         self._errors.seek(0)
         lines = self._errors.read()[-4000:].decode("utf-8", "replace").strip().splitlines()
         return (lines[-1].strip() if lines else "") or "the sandbox ended without an error message"
 
+    def _stuck_test(self) -> tuple[int, int] | None:
+        """Return program and test that held the judge in C code, if it ended for that reason."""
+        if self.process.returncode != messages.STUCK_STATUS:
+            return None
+        number, test = messages.PROGRESS.unpack(os.pread(self._progress.fileno(), messages.PROGRESS.size, 0))
+        return (number, test) if test >= 0 else None
 
-def _stop(process: subprocess.Popen[bytes], errors: IO[bytes], connection: socket.socket, lifeline: int) -> None:
+
+def _stop(
+    process: subprocess.Popen[bytes], files: Iterable[IO[bytes]], connection: socket.socket, lifeline: int
+) -> None:
     """End every process behind a connection: through the lifeline, and by force."""
     connection.close()
     os.close(lifeline)
@@ -127,7 +156,8 @@ def _stop(process: subprocess.Popen[bytes], errors: IO[bytes], connection: socke
         process.wait(5)
     except subprocess.TimeoutExpired:
         process.kill()
-    errors.close()
+    for file in files:
+        file.close()
 
 
 @dataclass(slots=True)
@@ -138,7 +168,15 @@ class _Request:
     limits: Limits
     frame: bytes
     number: int
+    stuck: list[int]
+    """Tests that held a judge in C code, which the next judge skips."""
     sent: bool = False
+
+    def encode(self, wall_s: float) -> None:
+        """Encode the request, with this limit on the seconds of all tests."""
+        limits = replace(self.limits, program_wall_s=max(_MIN_WALL_S, wall_s))
+        limited = {"limits": messages.to_dict(limits), "number": self.number, "stuck": self.stuck}
+        self.frame = messages.pack({**self.program.to_dict(), **limited})
 
 
 class SandboxSession:
@@ -201,24 +239,31 @@ class SandboxSession:
 
     def _request(self, program: Program) -> _Request:
         count_tests(program.tests, program.entry_point, program.form)  # raises ValueError here, not in the judge
-        limits, number = program.limits or self.limits, next(self._numbers)
-        message = {**program.to_dict(), "limits": messages.to_dict(limits), "number": number}
-        return _Request(program, limits, messages.pack(message), number)
+        request = _Request(program, program.limits or self.limits, b"", next(self._numbers), [])
+        request.encode(request.limits.program_wall_s)
+        return request
 
     def _run(self, queue: deque[_Request], requests: Iterator[_Request]) -> ExecutionReport:
         """Return the report of the first program in the queue, retried once in restarted processes.
 
-        Two failures, or a judge that is stuck, are attributed to the program, unless the judge may be stuck on a
-        program of an abandoned batch.
+        A test that holds the judge in C code is a timeout, and the program is repeated without that test. Two other
+        failures, or a judge that is stuck, are attributed to the program, unless the judge may be stuck on a program of
+        an abandoned batch.
         """
         started = time.monotonic()
-        program, number = queue[0].program, queue[0].number
-        for attempt in (1, 2):
+        first = queue[0]
+        program, number, failures = first.program, first.number, 0
+        while failures < 2:
             try:
-                return self._attempt(queue, requests, ahead=attempt == 1)
+                return self._attempt(queue, requests, ahead=failures == 0)
             except SandboxFailure as error:
                 failure = error
                 culprit = error.timed_out and number == min(self._unanswered, default=None)
+                if error.stuck is not None and error.stuck[0] == number and error.stuck[1] not in first.stuck:
+                    first.stuck.append(error.stuck[1])
+                    first.encode(first.limits.program_wall_s - (time.monotonic() - started))
+                else:
+                    failures += 1
                 for request in queue:
                     request.sent = False
                 try:

@@ -36,6 +36,7 @@ def test_a_correct_solution_earns_the_maximum() -> None:
         "tests_kept_rate": 1.0,
         "tests_fixed_rate": 1.0,
         "changed_lines": 2.0,
+        "changed_tokens": 2.0,
         "diagnosis_given": 1.0,
         "diagnosis_right": 1.0,
     }
@@ -68,10 +69,10 @@ def test_kept_and_fixed_tests_earn_their_shares(now: str, was: str, levels: tupl
     [
         (FIXED, FIXED, 0.5),
         (PATCH, FIXED, 0.5),  # smaller than the reference
-        (ROWS, FIXED, 0.5 * 2 / 3),
+        (ROWS, FIXED, 0.5 * 2 / 12),
         (PATCH.replace("\n\n", "\n"), FIXED, 0.5),  # blank lines do not count
-        (PATCH.replace("y = half(x)", "# half\n    y = half(x)"), BUGGY.replace("y - 1", "y + 1"), 0.25),
-        (PATCH, "", 0.5 * 4 / 5),  # without a reference: the share of unchanged lines
+        (PATCH.replace("y = half(x)", "# half\n    y = half(x)"), BUGGY.replace("y - 1", "y + 1"), 0.5 / 4),
+        (PATCH, "", 0.5 * 28 / 29),  # without a reference: the share of unchanged tokens
         ("def f(x):\n" + "    x = x + 0\n" * 9 + "    return x", "", 0.0),
     ],
 )
@@ -85,20 +86,67 @@ def test_patch_size_is_relative_to_the_reference(patch: str, reference: str, sma
     [
         (RIGHT, FIXED, "++++", 0.5, 1.0),
         ("line: 2\nwhy: division", FIXED, "++++", 0.5, 1.0),
-        ("line: 2\nwhy: division", PATCH, "++++", 0.0, 0.0),  # this patch does not change it
+        ("line: 2\nwhy: division", PATCH, "++++", 0.5, 1.0),  # the reference changes it
         (WRONG, FIXED, "++++", 0.0, 0.0),
         (RIGHT, FIXED, "+++-", 0.0, 0.0),  # not accepted
         ("line: 8", FIXED, "++++", 0.0, 0.0),  # not in its form
         ("", FIXED, "++++", 0.0, 0.0),
-        ("line: 6\nwhy: division", ROWS, "++++", 0.5 * 2 / 3, 1.0),  # with a large patch
+        ("line: 6\nwhy: division", ROWS, "++++", 0.0, 0.0),  # only this patch changes it
+        ("line: 8\nwhy: sign", ROWS, "++++", 0.5 * 2 / 12, 1.0),  # with a large patch
     ],
 )
-def test_a_diagnosis_must_name_a_changed_line_of_an_accepted_patch(
+def test_a_diagnosis_must_name_a_line_that_the_reference_changes(
     diagnosis: str, patch: str, now: str, level: float, right: float
 ) -> None:
     found = assess(diagnosis, patch, now=now)
     assert found.levels["diagnosis"] == pytest.approx(level)
     assert found.metrics["diagnosis_right"] == right
+
+
+def test_a_diagnosis_without_a_reference_must_name_a_line_that_the_patch_changes() -> None:
+    assert assess("line: 2\nwhy: division", PATCH, reference="").levels["diagnosis"] == 0.0
+    assert assess(RIGHT, PATCH, reference="").metrics["diagnosis_right"] == 1.0
+
+
+REPLACED = "lambda f: lambda x: x // 2 + 1"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        f"@({REPLACED})\ndef f(x):",
+        f"def f(x, g={REPLACED}):",
+        f"def f(x, *, g={REPLACED}):",
+        "def f(x: print(1)):",
+        "def f(x) -> [y for y in 'ab']:",
+    ],
+)
+def test_new_code_outside_of_the_body_is_refused(head: str) -> None:
+    """Refuse it in one line too: it replaces the function without a change of the body."""
+    patch = f"{head}\n    y = half(x)\n\n    return y - 1"
+    environment = BugFix(2)
+    attempt = environment.attempt(task(), [WRONG, patch], last=True)
+    assert (attempt.patches[0].refused, attempt.tokens) == (("f",), 0)
+    found = environment.outcome(attempt, (report("++++"), report("++--")))
+    assert (found.reward, found.metrics["patch_given"]) == (0.0, 0.0)
+    assert "f: refused (a new decorator or default; change the body)" in environment.feedback(
+        attempt, found, "level_feedback", 1
+    )
+
+
+def test_decorators_and_defaults_of_program_and_reference_are_accepted() -> None:
+    patch = "@cache\ndef f(x: int, k: 'int | None' = 1) -> list[int]:\n    return half(x) + k"
+    buggy = "from functools import cache\n\n" + BUGGY.replace("def f(x)", "@cache\ndef f(x)")
+    for reference, refused in ((FIXED.replace("def f(x)", "def f(x, k=1)"), ()), (FIXED, ("f",))):
+        attempt = BugFix(1).attempt(task(buggy, reference), [patch], last=True)
+        assert attempt.patches[0].refused == refused
+
+
+def test_a_rewritten_function_on_one_line_is_no_small_patch() -> None:
+    one_line = "def f(x): return (lambda a, b: a // b + len([a][1:]) + 1)(x, 2) if x or not x else half(x) - 1"
+    encoded = f"def f(x): return eval(bytes.fromhex('{'787f' * 40}'))"
+    for patch in (one_line, encoded):
+        assert assess(patch).levels["small"] < 0.5 * 0.1
 
 
 @pytest.mark.parametrize("patch", ["", "I cannot.", "def g(x):\n    return x", "x = 1", "class f:\n    pass"])
@@ -153,6 +201,16 @@ def test_count_untrusted_decides_about_forgeable_passes() -> None:
     attempt = environment.attempt(task(), [PATCH], last=True)
     found = environment.outcome(attempt, (report("++++", trusted=False), report("++--")))
     assert (found.levels["kept"], found.levels["fixed"], found.counts["sandbox/untrusted"]) == (0.0, 0.0, 1)
+
+
+def test_a_task_without_trusted_tests_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    tree = {"model": {"name": "m"}, "dataset": {"name": "quixbugs.jsonl"}, "magrpo": {"num_agents": 1}}
+    environment = BugFix.from_config(from_tree(tree, "magrpo"))
+    attempt = environment.attempt(task(), [PATCH], last=True)
+    for _ in range(2):
+        assert environment.outcome(attempt, (report("++++", trusted=False), report("++--"))).levels["fixed"] == 0.0
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "set sandbox.count_untrusted: true" in caplog.text
 
 
 @pytest.mark.parametrize("place", [0, 1])

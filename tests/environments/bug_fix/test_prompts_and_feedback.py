@@ -70,10 +70,10 @@ def test_level_feedback_contains_the_other_agents_answer() -> None:
         "tests that passed before: 1 of 1 still pass",
         "tests that failed before: 2 of 3 pass now",
         "failed: assert f(3) == 2 -> fail",
-        "edit: 1 line changed, 2 needed",
+        "edit: 1 token changed, 2 needed",
     ]
     assert diagnosis == [
-        "diagnosis: names a line that the patch changes",
+        "diagnosis: names a line that has to change",
         *common,
         "changed: line 8 `return y - 1` -> `return y + 1`",
     ]
@@ -98,20 +98,20 @@ def test_level_feedback_describes_faults() -> None:
     )
     broken = received(environment, "line: 1\nwhy: x", "def f(x):\n    return (x", syntax=SyntaxDiagnosis("why", 6, 12))
     assert broken[0] == [
-        "diagnosis: names no line that the patch changes",
+        "diagnosis: names no line that has to change",
         "syntax: error in f line 2 column 12: why",
         "tests: not run",
-        "edit: 2 lines changed, 2 needed",
+        "edit: 9 tokens changed, 2 needed",
         "changed: lines 6 to 8 `y = half(x)` and 1 line more -> `return (x`",
     ]
-    assert received(BugFix(1), FIXED, reference="")[0][-1] == "edit: 2 lines changed"
+    assert received(BugFix(1), FIXED, reference="")[0][-1] == "edit: 2 tokens changed"
 
 
 def test_patchers_see_the_changes_of_the_other_patchers() -> None:
     longer = "def f(x):\n    y = half(x)\n    z = 1\n\n    return y + z"
     first, second = received(BugFixPatchers(2), HALF, longer)
     assert first[-2:] == [
-        "edit: 3 lines changed, 2 needed",
+        "edit: 7 tokens changed, 2 needed",
         "changed: line 8 `return y - 1` -> `z = 1` and 1 line more",
     ]
     assert second[-1] == "changed: line 2 `return n / 2` -> `return n // 2`"
@@ -130,7 +130,7 @@ def test_level_passed() -> None:
                 "tests that passed before: all still pass",
                 "tests that failed before: 2 of 3 pass now",
                 "edit: larger than needed",
-                "diagnosis: names a line that the patch changes",
+                "diagnosis: names a line that has to change",
             ]
         ]
         * 2

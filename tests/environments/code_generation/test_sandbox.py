@@ -85,7 +85,7 @@ def test_probes_measure_the_value_of_several_helpers(sandbox: Sandbox) -> None:
     attempt = environment.attempt(TASK, joint, last=True)
     report = sandbox.run(attempt.program)
     probes = environment.probes(attempt, report)
-    assert len(probes) == 4
+    assert len(probes) == 14
     found = environment.probed(attempt, report, sandbox.run_batch(probes))
     assert found == {"helper_needed": 0.5, "helper_suffices": 0.0}
     alone = CodeGeneration(1).attempt(TASK, ["def f(x):\n    return x + 2"], last=True)

@@ -52,14 +52,14 @@ def played(sandbox: Sandbox, *answers: str, task: Task = TASK) -> tuple[SolverTe
         (EASY, RIGHT, (0.5, 1.5, 0.5, 1.0), 1.5, 3.0),
         (SHARP, RIGHT, (0.5, 1.5, 0.5, 1.0), 1.5, 3.0),
         (EASY, WRONG, (0.5, 1.0, 0.5, 0.0), 0.5, 1.5),
-        (SHARP, WRONG, (0.5, 1.0, 0.5, 1.0), 1.5, 2.5),
+        (SHARP, WRONG, (0.5, 1.0, 0.5, 1 / 3), 0.5 + 1 / 3, 1.5 + 1 / 3),  # fails one of three tests
         (FALSE, RIGHT, (0.5, 1.5, 0.5 / 3, 1.0), 0.5 / 3 + 1, 3.0),
         (FALSE, WRONG, (0.5, 1.0, 0.5 / 3, 0.0), 0.5 / 3, 1.5),
-        ("assert f(-5) == 0", WRONG, (0.5, 1.0, 0.5 / 3, 1.0), 0.5 / 3 + 1, 2.5),
+        ("assert f(-5) == 0", WRONG, (0.5, 1.0, 0.5 / 3, 1 / 3), 0.5, 1.5 + 1 / 3),
         ("", RIGHT, (0.5, 1.5, 0.0, 0.0), 0.0, 2.0),
         (SHARP, BROKEN, (0.0, 0.0, 0.5, 0.0), 0.5, 0.0),
         (SHARP, "", (0.0, 0.0, 0.5, 0.0), 0.5, 0.0),
-        (SHARP, "def f(x):\n    while x < 0: pass\n    return 2 * x", (0.5, 1.0, 0.5, 1.0), 1.5, 2.5),
+        (SHARP, "def f(x):\n    while x < 0: pass\n    return 2 * x", (0.5, 1.0, 0.5, 1 / 3), 0.5 + 1 / 3, 1.5 + 1 / 3),
     ],
 )
 def test_levels(
@@ -76,8 +76,9 @@ def test_levels(
 
 def test_several_testers_and_a_solver_alone(sandbox: Sandbox) -> None:
     _, _, three = played(sandbox, SHARP, EASY, WRONG)
-    assert three.rewards == pytest.approx((1.5, 0.5, 2.0))
-    assert three.levels == pytest.approx({"solution": 0.5, "tests": 1.0, "valid": 0.5, "found": 0.5})
+    assert three.rewards == pytest.approx((0.5 + 1 / 3, 0.5, 1.5 + 1 / 6))
+    assert three.levels == pytest.approx({"solution": 0.5, "tests": 1.0, "valid": 0.5, "found": 1 / 6})
+    assert three.metrics["found_truth"] == 0.5
     _, _, alone = played(sandbox, RIGHT)
     assert (alone.reward, alone.rewards, dict(alone.levels)) == (2.0, (), {"solution": 0.5, "tests": 1.5})
 

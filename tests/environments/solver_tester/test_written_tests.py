@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from marl_ray.contracts import UNUSUAL_RESPONSES
-from marl_ray.environments.solver_tester.attempt import MAX_TESTS, written_tests
+from marl_ray.core.episode import Task
+from marl_ray.environments.solver_tester.attempt import MAX_TESTS, solution_attempt, written_tests
 
 FENCED = "Here are the tests:\n```python\nassert f(1) == 2\nassert f(x=[1, 2], y=-3) == {'a': (None, True)}\n```\n"
 
@@ -67,3 +68,17 @@ def test_the_number_of_tests_is_limited() -> None:
     assert written_tests(f"Well:\n{many}", "f") == tuple(f"assert f({n}) == {n}" for n in range(MAX_TESTS))
     for response in UNUSUAL_RESPONSES:
         assert written_tests(response, "f") == ()
+
+
+def test_tests_with_equal_arguments_count_once() -> None:
+    lines = ["f(1, 2) == 3", "f(1, 2) == 4", "f(1.0, 2) == 3", "f(1, b=2) == 3", "f(a=1, b=2) == 3", "f(2, 1) == 3"]
+    response = "\n".join(f"assert {line}" for line in lines)
+    assert written_tests(response, "f", ("a", "b")) == ("assert f(1, 2) == 3", "assert f(2, 1) == 3")
+    assert len(written_tests(response, "f")) == 4, "without parameters, keywords are other arguments"
+
+
+def test_the_reference_names_the_parameters() -> None:
+    fields = {"entry_point": "f", "tests": ("assert f(1) == 2",), "reference": "def f(x):\n    return 2 * x\n"}
+    task = Task("t", "Double.", fields)
+    attempt = solution_attempt(task, ["assert f(1) == 2\nassert f(x=1) == 2", fields["reference"]], None)
+    assert attempt.written == (("assert f(1) == 2",),)

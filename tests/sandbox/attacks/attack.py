@@ -61,8 +61,6 @@ class Attack:
     """The permitted verdicts; empty: all but `pass`."""
     after: str | None = None
     """A second program, run next in the same sandbox, that searches for traces and reports through `attempt`."""
-    judge_may_die: bool = False
-    """For tests that compute endlessly on a value of the program."""
     untrusted: bool = False
     """A forged pass is permitted if the report has `trusted: false`."""
     limits: dict[str, Any] = field(default_factory=dict)

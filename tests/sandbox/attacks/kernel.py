@@ -1,4 +1,4 @@
-"""Programs that attack the kernel and other processes' memory: raw calls, other ABIs, shellcode, descriptors.
+"""Programs that attack the kernel and other processes: memory, clocks, raw calls, other ABIs, shellcode, descriptors.
 
 Every operation must be denied, or the guest killed.
 """
@@ -294,6 +294,65 @@ def f(x):
     gc.unfreeze()
     attempt([("objects", lambda: strings(gc.get_objects())), ("frames", frames), ("argv", lambda: strings([sys.argv, sys.orig_argv]))])
 ''',
+        contained=True,
+    ),
+    Attack(
+        "process_numbers",
+        "Read the numbers of the process, its parent, its thread, group and session by every call.",
+        PRELUDE
+        + r"""
+import threading
+def f(x):
+    numbers = []
+    thread = threading.Thread(target=lambda: numbers.append(threading.get_native_id()))
+    thread.start()
+    thread.join()
+    attempt([(name, lambda call=call: call() or None) for name, call in {
+        "pid": os.getpid, "parent": os.getppid, "group": os.getpgrp, "group 0": lambda: os.getpgid(0),
+        "session": lambda: os.getsid(0), "thread": threading.get_native_id, "other thread": numbers.pop,
+        "raw pid": lambda: raw(39, 172), "raw thread": lambda: raw(186, 178), "address": lambda: raw(218, 96, 0),
+        "proc": lambda: os.readlink("/proc/self"), "proc 1": lambda: os.stat("/proc/1/task").st_ino and libc and os.readlink("/proc/thread-self"),
+    }.items()])
+""",
+        contained=True,
+    ),
+    Attack(
+        "clocks_of_others",
+        "Read CPU clocks, limits, CPU sets and load of other processes.",
+        PRELUDE
+        + r"""
+import resource, time
+def f(x):
+    buffer = ctypes.create_string_buffer(256)
+    pids = [1, 2, int("@HOST_PID@")] + [int("@HOST_PID@") + n for n in range(1, 40)]
+    actions = [(f"clock {pid}", true(lambda pid=pid: time.clock_gettime((~pid << 3) | 2))) for pid in pids]
+    actions += [(f"limits {pid}", true(lambda pid=pid: raw(302, 261, pid, 0, None, buffer))) for pid in pids]
+    actions += [(f"cpus {pid}", true(lambda pid=pid: os.sched_getaffinity(pid))) for pid in [0, *pids]]
+    attempt(actions + [
+        ("timer", true(lambda: raw(222, 107, 1, None, buffer))), ("load", true(os.getloadavg)),
+        ("system", true(lambda: raw(99, 179, buffer))), ("page cache", true(lambda: raw(27, 232, id(buffer) & ~4095, 4096, buffer))),
+        ("own clock of a thread", true(lambda: time.clock_gettime(time.pthread_getcpuclockid(__import__("threading").get_ident())))),
+    ])
+""",
+        contained=True,
+    ),
+    Attack(
+        "locks_and_waiting_threads",
+        "Find locks and waiting threads of other processes.",
+        PRELUDE
+        + r"""
+import fcntl, struct
+def f(x):
+    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0)
+    word = ctypes.c_int(0)
+    attempt([(f"{name} {fd}", true(lambda fd=fd, number=number: fcntl.fcntl(fd, number, lock)))
+             for fd in (0, 1) for name, number in (("get", fcntl.F_GETLK), ("wait", fcntl.F_SETLKW), ("ofd", 36), ("lease", 1024))]
+            + [("null for writing", true(lambda: fcntl.lockf(0, fcntl.LOCK_EX | fcntl.LOCK_NB))),
+               ("flock", true(lambda: fcntl.flock(0, fcntl.LOCK_SH | fcntl.LOCK_NB))),
+               ("wake", true(lambda: raw(202, 98, ctypes.addressof(word), 1, 10, None))),
+               ("requeue", true(lambda: raw(202, 98, ctypes.addressof(word), 3, 1, 1, ctypes.addressof(word)))),
+               ("wait on many", true(lambda: raw(449, 449, ctypes.addressof(word), 0, 0, 0, 0)))])
+""",
         contained=True,
     ),
 )

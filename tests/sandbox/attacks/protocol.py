@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from tests.sandbox.attacks.attack import SOCKETS, Attack
 
+COMPUTED_IN_C = {"test_cpu_s": 1.0, "test_wall_s": 10.0, "program_wall_s": 30.0, "memory_mb": 512}
+"""The guest builds its value within the CPU limit; the judge cannot compute with it."""
 BIG = {"test_cpu_s": 1.0, "test_wall_s": 2.0, "program_wall_s": 4.0}
 
 ATTACKS = (
@@ -208,6 +210,22 @@ def f(x): return 0
         "M = 2**61 - 1\ndef f(x):\n    return [n * M for n in range(8000)]\n",
         tests=("assert set(f(1)) == {'@WANTED@'}",),
         limits=BIG,
+    ),
+    Attack(
+        "value_collisions_counted",
+        "Return integers with equal hashes, which `Counter` counts in C code in quadratic time.",
+        "M = 2**61 - 1\ndef f(x):\n    return [n * M for n in range(1, 60000)]\n",
+        tests=("from collections import Counter\nassert Counter(f(1)) == '@WANTED@'", "assert f(1) == '@WANTED@'"),
+        limits=COMPUTED_IN_C,
+        statuses=("timeout", "skipped"),
+    ),
+    Attack(
+        "value_lists_summed",
+        "Return lists whose sum copies each list again and again in C code.",
+        "def f(x): return [[0] * 40 for _ in range(50000)]\n",
+        tests=("assert sum(f(1), []) == '@WANTED@'", "assert f(1) == '@WANTED@'"),
+        limits=COMPUTED_IN_C,
+        statuses=("timeout", "skipped"),
     ),
     Attack(
         "value_range_giant",

@@ -132,8 +132,7 @@ def test_attack_is_contained(runner: AttackRunner, variant: Variant, attack: Att
         assert "ESCAPED" not in guest_text(seen)
         assert "CONTAINED" in guest_text(seen), guest_text(seen)
         assert seen["passed"] == 0
-    if not attack.judge_may_die:
-        assert "JudgeDied" not in {test["error_type"] for test in report["tests"]}
+    assert "JudgeDied" not in {test["error_type"] for test in report["tests"]}
     if attack.statuses:
         assert set(statuses) <= set(attack.statuses), f"{rule}: {text}"
     assert outcome.secret not in json.dumps(answer["reports"])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from marl_ray.sandbox import Limits, Program, Sandbox
-from marl_ray.sandbox.inside.judge.remote_errors import decode_exception
+from marl_ray.sandbox.inside.judge.remote_errors import ErrorDecoder
 
 LIMITS = Limits(test_cpu_s=2.0, test_wall_s=4.0, program_wall_s=20.0)
 COUNTER = """
@@ -69,8 +69,8 @@ def decoded(wire: Any) -> Any:
 def test_a_unicode_error_reads_no_memory_outside_its_object(
     arguments: tuple[Any, ...], attributes: dict[str, Any]
 ) -> None:
-    details = [True, arguments, attributes, None]
-    error = decode_exception(["UnicodeDecodeError", "said", 1, ["UnicodeDecodeError"], details], decoded)
+    details = [True, arguments, attributes, None, False, None]
+    error = ErrorDecoder(decoded).exception(["UnicodeDecodeError", "said", 1, ["UnicodeDecodeError"], details])
     assert isinstance(error, UnicodeError)
     position = getattr(error, "start", 0)
     assert 0 <= position < 2
@@ -79,8 +79,8 @@ def test_a_unicode_error_reads_no_memory_outside_its_object(
 
 
 def test_plain_attributes_of_builtin_exceptions_cross() -> None:
-    details = [True, ("gone",), {"name": "x", "own": [1], "path": [1]}, None]
-    error: Any = decode_exception(["ImportError", "gone", 1, ["ImportError"], details], decoded)
+    details = [True, ("gone",), {"name": "x", "own": [1], "path": [1]}, None, False, None]
+    error: Any = ErrorDecoder(decoded).exception(["ImportError", "gone", 1, ["ImportError"], details])
     assert (error.name, error.own, error.path) == ("x", [1], None)
 
 
@@ -112,3 +112,33 @@ def test_truncated_output_is_wrong(sandbox: Sandbox) -> None:
     report = sandbox.run(Program(source, (test,), "", form="stdio", limits=LIMITS))
     assert [(result.status, result.error_type) for result in report.tests] == [("fail", "WrongOutput")]
     assert "bytes were printed" in (report.tests[0].message or "")
+
+
+HELD_IN_C = """
+def f(x):
+    return [number * (2 ** 61 - 1) for number in range(1, 60_000)]
+def g(x):
+    return x
+"""
+COUNTED = "from collections import Counter\nassert Counter(f(1))"
+
+
+def test_a_test_that_holds_the_judge_in_c_code_costs_only_itself(sandbox: Sandbox) -> None:
+    limits = Limits(test_cpu_s=1.0, test_wall_s=20.0, program_wall_s=60.0)
+    tests = ("assert g(1) == 1", COUNTED, "assert g(2) == 3", "assert g(3) == 3")
+    restarts = sandbox.restarts
+    hostile, honest = sandbox.run_batch(
+        [Program(HELD_IN_C, tests, "g", limits=limits), Program("def g(x): return x\n", ("assert g(1) == 1",), "g")]
+    )
+    assert [result.status for result in hostile.tests] == ["pass", "timeout", "fail", "pass"]
+    assert "CPU limit" in (hostile.tests[1].message or "")
+    assert (hostile.trusted, honest.passed) == (True, 1)
+    assert sandbox.restarts == restarts + 1
+
+
+@pytest.mark.slow
+def test_tests_in_c_code_count_as_timeouts_of_visible_and_hidden_tests(sandbox: Sandbox) -> None:
+    limits = Limits(test_cpu_s=1.0, test_wall_s=20.0, program_wall_s=60.0, max_timeouts=1)
+    tests = ("assert g(1) == 1", COUNTED, "assert g(2) == 2", "assert g(3) == 3")
+    report = sandbox.run(Program(HELD_IN_C, tests, "g", limits=limits, visible=1))
+    assert [result.status for result in report.tests] == ["pass", "timeout", "skipped", "skipped"]

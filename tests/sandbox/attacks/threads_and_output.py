@@ -183,7 +183,7 @@ def f(x):
     raw(223, 110, timer.value, 0, when, None)
     while True: pass
 """,
-        statuses=("crash", "skipped"),
+        statuses=("error",),
     ),
     Attack(
         "finaliser_loops",

@@ -6,8 +6,7 @@ docs/explanation/sandbox.md gives the same reasons. Remove a fixed difference fr
 from __future__ import annotations
 
 KNOWN_DIFFERENCES: dict[str, dict[str, tuple[int, ...]]] = {
-    "state of two processes: output, contexts, builtins and names that a test sets are not shared with the program": {
-        "effects/prints": (1,),
+    "state of two processes: contexts, builtins and names that a test sets are not shared with the program": {
         "globals/tests_set_a_name": (1,),
         "state/decimal_context_is_set": (1,),
         "state/builtins_are_changed": (0,),
@@ -16,18 +15,13 @@ KNOWN_DIFFERENCES: dict[str, dict[str, tuple[int, ...]]] = {
         "standard_types/simple_namespace": (1,),
         "standard_types/array_and_views": (1,),
         "standard_types/paths_and_uuids": (1,),
-        "standard_types/mapping_proxy": (1,),
         "subclasses/of_int": (2,),
-        "subclasses/user_dict": (1,),
     },
-    "a proxy is not the object: code that inspects it (dataclasses, inspect) or passes views sees the proxy": {
+    "a proxy is not the object: views of a dict cannot be passed": {
         "generators/takes_a_generator": (3,),
-        "standard_types/dataclass": (4,),
-        "functions/signatures": (4,),
     },
-    "exceptions: tests get no StopIteration and no groups; the program's `__exit__` gets no exception of a test": {
+    "exceptions: tests get no StopIteration; the program's `__exit__` gets no exception of a test": {
         "errors/stop_iteration": (0,),
-        "errors/groups": (0, 1),
         "classes/context_manager": (1,),
     },
     "a guest has no files: neither its own source nor temporary files": {

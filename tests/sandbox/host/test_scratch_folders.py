@@ -71,6 +71,13 @@ def f():
     assert result_of(scratch, source) == (b"te", [(7,)], ["s.db", "z.zip"])
 
 
+def test_a_program_gets_a_new_folder(scratch: Sandbox) -> None:
+    """Give no guest a folder whose times another guest has set."""
+    source = "import os\ndef f():\n    return os.stat('.').st_ino"
+    numbers = [result_of(scratch, source) for _ in range(file_access.FOLDERS + 2)]
+    assert len(set(numbers)) == len(numbers)
+
+
 def test_a_program_finds_no_file_of_another(scratch: Sandbox) -> None:
     first = "import os\ndef f():\n    open('left', 'w').write('x')\n    return os.getcwd()"
     before = result_of(scratch, first)

@@ -9,7 +9,8 @@ import pytest
 from marl_ray.sandbox.inside.isolation import seccomp, syscalls
 
 pytestmark = pytest.mark.skipif(not syscalls.supported(), reason="no seccomp filter for this machine")
-ALLOW, EPERM, KILL = 0x7FFF0000, 0x00050001, 0x80000000
+ALLOW, ANSWER_0, KILL = 0x7FFF0000, 0x00050000, 0x80000000
+EPERM, EACCES, EINVAL = 0x00050001, 0x0005000D, 0x00050016
 ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 
@@ -33,14 +34,66 @@ def evaluate(code: bytes, number: int, architecture: int | None = None, argument
 
 
 @pytest.mark.parametrize("may_open", [True, False])
-@pytest.mark.parametrize("extra", [frozenset(), syscalls.JUDGE_ONLY])
-def test_exactly_the_listed_calls_are_allowed(may_open: bool, extra: frozenset[str]) -> None:
-    code = seccomp.build_filter(may_open=may_open, extra=extra)
-    names = (syscalls.GUEST_ALLOWED | extra) - (frozenset() if may_open else syscalls.READS_LINKS)
+@pytest.mark.parametrize("own_mounts", [True, False])
+@pytest.mark.parametrize("judge", [True, False])
+def test_exactly_the_listed_calls_are_allowed(may_open: bool, own_mounts: bool, judge: bool) -> None:
+    code = seccomp.build_filter(may_open=may_open, own_mounts=own_mounts, judge=judge)
+    names = syscalls.ALLOWED | (syscalls.ABOUT_LINKS if own_mounts else frozenset())
+    names |= (syscalls.JUDGE_ONLY | syscalls.PROCESS_NUMBERS | syscalls.CLOCKS) if judge else frozenset()
     allowed = {syscalls.number(name) for name in names}
     checked = {syscalls.number(name) for name in syscalls.CHECKED - (frozenset() if may_open else {"open", "openat"})}
+    checked |= set() if judge else {syscalls.number(name) for name in syscalls.PROCESS_NUMBERS | syscalls.CLOCKS}
     for number in set(range(2000)) - checked:
         assert evaluate(code, number) == (ALLOW if number in allowed else EPERM), number
+
+
+def decision(name: str, *arguments: int, **options: bool) -> int:
+    """Return the action of a guest's filter for a call with these first arguments."""
+    code, number = seccomp.build_filter(may_open=True, **options), syscalls.number(name)
+    assert number is not None
+    return evaluate(code, number, arguments=(*arguments, *(0,) * (6 - len(arguments))))
+
+
+@pytest.mark.parametrize("name", sorted(syscalls.PROCESS_NUMBERS - {"getpgrp"}))
+def test_process_numbers_answer_0_in_guests(name: str) -> None:
+    assert decision(name) == ANSWER_0
+    assert decision(name, judge=True) == ALLOW
+
+
+@pytest.mark.parametrize("name", sorted(syscalls.CLOCKS))
+def test_a_guest_reads_no_clock_of_another_process(name: str) -> None:
+    assert [decision(name, clock) for clock in range(16)] == [ALLOW] * 16
+    for process in (0, 1, 1 << 20):
+        clock = (~process << 3 | 2) & 0xFFFFFFFF
+        assert decision(name, clock) == EINVAL
+        assert decision(name, clock, judge=True) == ALLOW
+
+
+def test_a_guest_reads_its_own_limits_only() -> None:
+    assert decision("prlimit64", 0, 7, 0) == ALLOW
+    assert {decision("prlimit64", 1), decision("prlimit64", 0, 7, 1), decision("prlimit64", 0, 7, 1 << 40)} == {EPERM}
+
+
+def test_a_guest_wakes_no_thread_of_another_process() -> None:
+    private, realtime = 128, 256
+    for command in range(14):
+        assert decision("futex", 0, command | private) == ALLOW
+        waits = command in (0, 9)
+        assert decision("futex", 0, command | realtime) == (ALLOW if waits else EPERM)
+
+
+def test_locks_are_set_and_never_read() -> None:
+    get, put, wait = 5, 6, 7
+    assert [decision("fcntl", 3, command, may_write=True) for command in (get, put, wait)] == [EPERM, ALLOW, EPERM]
+    assert decision("fcntl", 3, put) == EPERM
+
+
+def test_links_are_not_told_apart_on_shared_mounts() -> None:
+    nofollow, path_only = 0x100, 0o10000000
+    for own_mounts, expected in ((True, ALLOW), (False, EPERM)):
+        assert decision("newfstatat", 0, 0, 0, nofollow, own_mounts=own_mounts) == expected
+        assert decision("statx", 0, 0, nofollow, own_mounts=own_mounts) == expected
+        assert decision("openat", 0, 0, path_only, own_mounts=own_mounts) == (ALLOW if own_mounts else EACCES)
 
 
 def test_calls_of_other_abis_kill_the_process() -> None:

@@ -24,7 +24,7 @@ from marl_ray.sandbox.inside.judge.zygote_client import GuestProcess
 from marl_ray.sandbox.inside.protocol import messages
 from marl_ray.sandbox.inside.protocol.messages import GuestLimits
 from marl_ray.sandbox.inside.protocol.references import ALL_METHODS
-from marl_ray.sandbox.inside.suites.suite_parser import parse_tests
+from marl_ray.sandbox.inside.suites.suite_parser import SuitePart, parse_tests
 from tests.sandbox.strategies import wires
 
 pytestmark = pytest.mark.slow
@@ -147,7 +147,8 @@ def timer() -> Iterator[DeadlineTimer]:
 def verdicts(timer: DeadlineTimer, script: list[Reply], tests: Any, form: Any, load: bool, silent: bool) -> list[str]:
     zygote = GarbageZygote(script, load, silent)
     suite = parse_tests(tests, "f", form)
-    request = SuiteRequest("source", None, suite, LIMITS, None)
+    part = SuitePart(tuple(range(len(suite.cases))), suite)
+    request = SuiteRequest("source", None, part, LIMITS, None, {})
     started = time.monotonic()
     with timer.running():
         result = SuiteRunner(zygote, timer, request).run()  # type: ignore[arg-type]

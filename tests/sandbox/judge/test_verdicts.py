@@ -30,6 +30,11 @@ def test_every_assert_gets_its_own_verdict(sandbox: Sandbox) -> None:
     assert report.isolation == sandbox.level
 
 
+def test_an_entry_point_may_have_the_name_of_a_builtin(sandbox: Sandbox) -> None:
+    report = sandbox.run(Program("def sum(a, b):\n    return a + b\n", "assert sum(2, 3) == 5", "sum"))
+    assert statuses(report) == ["pass"]
+
+
 def test_long_values_are_truncated_in_messages(sandbox: Sandbox) -> None:
     report = sandbox.run(Program("def f(): return 'y' * 100000", ("assert f() == 'n' * 100000",), "f"))
     assert statuses(report) == ["fail"]
@@ -194,7 +199,7 @@ def test_program_reads_its_stdin(sandbox: Sandbox) -> None:
     assert sandbox.run(program).passed == 1
 
 
-def test_unittest_verdicts_are_not_trusted(sandbox: Sandbox) -> None:
+def test_unittest_verdicts_are_trusted(sandbox: Sandbox) -> None:
     tests = (
         "import unittest\nclass A(unittest.TestCase):\n    def setUp(self): self.c = C()\n"
         "    def test_one(self): self.assertEqual(self.c.one(), 1)\n"
@@ -203,7 +208,7 @@ def test_unittest_verdicts_are_not_trusted(sandbox: Sandbox) -> None:
     )
     report = sandbox.run(Program("class C:\n    def one(self): return 1\n", tests, "C", form="unittest"))
     assert statuses(report) == ["pass", "fail", "error", "skipped"]
-    assert report.trusted is False
+    assert report.trusted is True
 
 
 def test_tests_that_pass_functions_to_the_program_are_not_trusted(sandbox: Sandbox) -> None:

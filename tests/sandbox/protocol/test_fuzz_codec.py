@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from marl_ray.sandbox.inside.protocol.decoding import decode
 from marl_ray.sandbox.inside.protocol.encoding import MAX_DEPTH, CodecContext, ProtocolError, UnsupportedValue, encode
-from marl_ray.sandbox.inside.zygote.zygote import RECURSION
+from marl_ray.sandbox.inside.protocol.messages import RECURSION
 from tests.sandbox.strategies import wires
 
 FUZZ = settings(max_examples=400, deadline=None)

@@ -7,6 +7,7 @@ can reach that way is its own death or a wrong answer.
 from __future__ import annotations
 
 import builtins
+import copy
 import functools
 import marshal
 import operator
@@ -15,11 +16,12 @@ import socket
 import sys
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..protocol import messages
 from ..protocol.encoding import Wire
+from ..protocol.references import stdlib_name
 from . import script_process
 from .guest_objects import GuestObjects, describe_object
 
@@ -27,6 +29,22 @@ SOLUTION = "<solution>"
 _DESYNCHRONISED = 98
 _MAX_DETAILS = 1 << 16
 _MAX_CODE = 1 << 20
+_MAX_BASES, _MAX_MEMBERS = 8, 64
+
+
+_CONSTANT = (int, float, str, bool, bytes, type(None))
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "setrecursionlimit": sys.setrecursionlimit,
+    "mapping_items": lambda value: dict(value) if isinstance(value, Mapping) else None,
+}
+
+
+def _function(name: str) -> Callable[..., Any]:
+    """Return the function of an `operate` request."""
+    found: Any = _FUNCTIONS.get(name) or getattr(operator, name, None) or getattr(builtins, name)
+    return found  # type: ignore[no-any-return]
 
 
 class ResultTooLarge(Exception):
@@ -80,8 +98,16 @@ def describe_error(error: BaseException) -> list[Wire]:
     except BaseException:  # a hostile or broken __str__ may raise anything
         message = "<the exception cannot be printed>"
     kind = type(error)
-    bases = [base.__name__ for base in kind.__mro__ if base.__module__ == "builtins"]
-    return [kind.__name__, message, _line_of(error.__traceback__), bases[:6]]
+    bases = [name for name in map(_library_name, kind.__mro__) if name]
+    return [kind.__name__, message, _line_of(error.__traceback__), bases[:_MAX_BASES]]
+
+
+def _library_name(kind: type) -> str | None:
+    """Return the name of a builtin class, "module:name" of a library's class, or None for other classes."""
+    if kind.__module__ == "builtins":
+        return kind.__name__
+    name = stdlib_name(kind)
+    return name if name and "." not in name.partition(":")[2] else None
 
 
 class Guest:
@@ -110,8 +136,8 @@ class Guest:
             "get": (2, lambda target, attribute: getattr(self._shared.target(target), attribute)),
             "set": (2, lambda target, attribute, value: setattr(self._shared.target(target), attribute, value)),
             "delete": (2, lambda target, attribute: delattr(self._shared.target(target), attribute)),
-            "operate": (1, lambda name, *values: (getattr(operator, name, None) or getattr(builtins, name))(*values)),
-            "next": (2, self._next),
+            "operate": (1, lambda name, *values: _function(name)(*values)),
+            "next": (3, self._next),
         }
 
     def serve(self, count: int = -1) -> None:
@@ -166,7 +192,7 @@ class Guest:
             if raised is None:
                 answer = ["ok", *shared.encode_values(result), changes]
             else:
-                answer = ["raise", *describe_error(raised), self._details(raised), changes]
+                answer = ["raise", *self._description(raised), changes]
             frame = self._packed([nonce, *answer])
         except BaseException as error:
             shared.roll_back(first)
@@ -180,17 +206,24 @@ class Guest:
             raise ResultTooLarge(f"the result takes {len(frame)} bytes, more than {self.max_reply}")
         return frame
 
-    def _details(self, error: BaseException, causes: int = 3) -> Wire:
+    def _description(self, error: BaseException, causes: int = 3) -> list[Wire]:
+        return [*describe_error(error), self._details(error, causes)]
+
+    def _details(self, error: BaseException, causes: int) -> Wire:
         """Return the details for `remote_errors`; null if they are not plain data or too large."""
         first = self._shared.next_number
         try:
             kind = type(error)
-            exact = getattr(builtins, kind.__name__, None) is kind
+            exact = _library_name(kind) is not None
             attributes = {key: value for key, value in vars(error).items() if type(key) is str}
             attributes |= {key: getattr(error, key) for key in ("name", "filename", "lineno") if hasattr(kind, key)}
-            details = [exact, *self._shared.encode_values(error.args, attributes)]
-            cause = error.__cause__ if causes else None
-            details.append(cause and [*describe_error(cause), self._details(cause, causes - 1)])
+            members = error.exceptions[:_MAX_MEMBERS] if isinstance(error, BaseExceptionGroup) and causes else None
+            arguments = error.args if members is None else error.args[:1]
+            is_cause = error.__suppress_context__
+            related = (error.__cause__ if is_cause else error.__context__) if causes else None
+            details = [exact, *self._shared.encode_values(arguments, attributes)]
+            details += [related and self._description(related, causes - 1), is_cause]
+            details.append(members and [self._description(member, causes - 1) for member in members])
             if len(messages.pack(details)) <= _MAX_DETAILS:
                 return details
         except BaseException:  # e.g. too deep, or an exception that hides its arguments
@@ -230,7 +263,7 @@ class Guest:
         count = len(values) - len(keywords)
         return function(*values[:count], **dict(zip(keywords, values[count:], strict=True)))
 
-    def _next(self, target: str | int, limit: int) -> tuple[tuple[Any, ...], bool, Any]:
+    def _next(self, target: str | int, limit: int, constant: bool) -> tuple[tuple[Any, ...], bool, Any]:
         iterator = self._shared.target(target)
         items: list[Any] = []
         while len(items) < limit:
@@ -238,6 +271,8 @@ class Guest:
                 items.append(next(iterator))
             except StopIteration as end:
                 return tuple(items), True, end.value
+            if constant and type(items[-1]) not in _CONSTANT:
+                break
         return tuple(items), False, None
 
     # --- tests that must run in the guest ---

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import functools
 import importlib
+import sys
 import types
 from typing import Any
 
@@ -15,6 +16,8 @@ from ..protocol.shared_objects import SharedObjects
 
 class GuestObjects(SharedObjects):
     """The guest's table of shared objects, and the numbered objects that only the guest holds."""
+
+    longest_range_received = sys.maxsize
 
     def __init__(self, module: types.ModuleType) -> None:
         super().__init__()
@@ -76,6 +79,8 @@ def describe_object(value: Any) -> tuple[str, int, int | None]:
     """Return type name, abilities and, if its class defines one, hash."""
     kind: Any = type(value)
     mask = _abilities_of(kind)
+    if isinstance(value, type) and hasattr(value, "__class_getitem__"):
+        mask |= METHOD_BITS["getitem"]
     try:
         own_hash = hash(value) if mask & METHOD_BITS["hash"] else None
     except BaseException:  # __hash__ may raise anything

@@ -17,8 +17,11 @@ ARGV = ("solution.py",)
 class _BoundedOutput(io.RawIOBase):
     """Output stream that drops all text beyond its limit: a file size limit would make `print` fail in a program."""
 
-    def __init__(self, descriptor: int, remaining: list[int]) -> None:
+    mode = "wb"
+
+    def __init__(self, descriptor: int, name: str, remaining: list[int]) -> None:
         self._descriptor = descriptor
+        self.name = name
         self.remaining = remaining
 
     def writable(self) -> bool:
@@ -40,15 +43,19 @@ class StandardStreams:
     def __init__(self) -> None:
         self._remaining = [0]
         """Bytes that both streams may still write together, or standard output alone if they are separate."""
-        self._errors = _BoundedOutput(2, self._remaining)
-        for name, raw_output in (("stdout", _BoundedOutput(1, self._remaining)), ("stderr", self._errors)):
+        self._errors = _BoundedOutput(2, "<stderr>", self._remaining)
+        output = _BoundedOutput(1, "<stdout>", self._remaining)
+        for name, raw_output in (("stdout", output), ("stderr", self._errors)):
             buffered = io.BufferedWriter(raw_output, 8192)
-            stream = io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", newline="\n")
+            stream: Any = io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", newline="\n")
+            stream.mode = "w"  # names and modes as in CPython: templates for fast input read them
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
-        raw = io.BufferedReader(io.FileIO(0, closefd=False))
-        sys.stdin = io.TextIOWrapper(raw, encoding="utf-8", errors="replace", newline="\n")
-        sys.__stdin__ = sys.stdin  # type: ignore[misc]
+        raw: Any = io.FileIO(0, closefd=False)
+        raw.name = "<stdin>"
+        stdin: Any = io.TextIOWrapper(io.BufferedReader(raw), encoding="utf-8", errors="replace", newline="\n")
+        stdin.mode = "r"
+        sys.stdin = sys.__stdin__ = stdin  # type: ignore[misc]
 
     def set_limit(self, max_output: int, *, separate_stderr: bool) -> None:
         """Set the output limit in bytes. A separate standard error has a limit of its own."""

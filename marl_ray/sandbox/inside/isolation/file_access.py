@@ -12,7 +12,8 @@ import os
 import struct
 from collections.abc import Iterable
 
-from .process import check, libc, system_call
+from .mount_namespace import NODEV, NOEXEC, NOSUID, mount_tmpfs
+from .process import system_call
 
 _CREATE_VERSION = 1
 _RULE_PATH_BENEATH = 1
@@ -34,8 +35,6 @@ FOLDERS = 16
 few guests at a time; the spare guest and the compiling guest have one each."""
 MOUNT_POINTS = ("/scratch", "/mnt", "/media", "/srv")
 """Folders to mount on if they exist; they hold nothing that a guest could read anyway."""
-_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
-_NOSUID, _NODEV, _NOEXEC, _RECURSIVE, _PRIVATE = 2, 4, 8, 1 << 14, 1 << 18
 
 
 def landlock_abi() -> int:
@@ -92,15 +91,12 @@ def enforce(ruleset: int) -> None:
 class Scratch:
     """Scratch folders: one writable folder per guest on a tmpfs of the sandbox.
 
-    The zygote mounts the tmpfs once, in a mount namespace of its own, before it drops its rights; the contents end with
-    the processes. The mount bounds size and number of files, for all guests of a program together.
+    The zygote mounts the tmpfs once, in its own mount namespace, before it drops its rights; the contents end with the
+    processes. The mount bounds size and number of files, for all guests of a program together.
     """
 
-    def __init__(self, megabytes: int, user: int | None, own_namespace: bool) -> None:
-        """Mount the tmpfs with folders for `user` (None: the caller). Raises OSError with the reason if this fails.
-
-        `own_namespace`: the caller already has a mount namespace of its own; otherwise it enters a new one.
-        """
+    def __init__(self, megabytes: int, user: int | None) -> None:
+        """Mount the tmpfs with folders for `user` (None: the caller). Raises OSError with the reason if this fails."""
         if landlock_abi() < WRITING_ABI:
             raise OSError("a scratch folder needs Landlock as of Linux 6.2 (sandbox.scratch_mb)")
         mount_point = next((path for path in MOUNT_POINTS if os.path.isdir(path)), "")
@@ -108,10 +104,8 @@ class Scratch:
             raise OSError(f"a scratch folder needs one of {', '.join(MOUNT_POINTS)} to be mounted on")
         owner = os.getuid() if user is None else user
         group = os.getgid() if user is None else user
-        if not own_namespace:
-            _enter_namespace()
         options = f"size={megabytes}m,nr_inodes={MAX_FILES},mode=0700,uid={owner},gid={group}"
-        _mount("tmpfs", mount_point, "tmpfs", _NOSUID | _NODEV | _NOEXEC, options)
+        mount_tmpfs(mount_point, NOSUID | NODEV | NOEXEC, options)
         self._free = [f"{mount_point}/{number}" for number in range(FOLDERS)]
 
     def make_folders(self) -> None:
@@ -126,12 +120,14 @@ class Scratch:
         return self._free.pop()
 
     def give_back(self, path: str) -> None:
-        """Empty and reuse the folder of a guest that has ended."""
+        """Empty the folder of a guest that has ended, and replace it: its times may carry bits to the next guest."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             empty(descriptor)
         finally:
             os.close(descriptor)
+        os.rmdir(path)
+        os.mkdir(path, 0o700)
         self._free.append(path)
 
 
@@ -150,20 +146,3 @@ def empty(folder: int) -> None:
         finally:
             os.close(below)
         os.rmdir(name, dir_fd=folder)
-
-
-def _enter_namespace() -> None:
-    """Enter a new mount namespace, within a new user namespace if the caller lacks the right to create one."""
-    user, group = os.getuid(), os.getgid()
-    if libc.unshare(_CLONE_NEWNS) != 0:
-        check(libc.unshare(_CLONE_NEWNS | _CLONE_NEWUSER), "a scratch folder needs a mount namespace")
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
-    _mount(None, "/", None, _RECURSIVE | _PRIVATE, None)
-
-
-def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None) -> None:
-    texts = [None if text is None else text.encode() for text in (source, target, kind, options)]
-    result = libc.mount(*texts[:3], ctypes.c_ulong(flags), texts[3])
-    check(result, f"a scratch folder needs a file system of its own: mount on {target}")

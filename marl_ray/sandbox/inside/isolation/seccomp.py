@@ -25,7 +25,10 @@ _SECCOMP_SET_MODE_FILTER = 1
 _NEW_LISTENER, _WAIT_KILLABLE = 1 << 3, 1 << 5
 
 _CLONE_THREAD, _CLONE_NAMESPACES = 0x00010000, 0x7E020000 | 0x80
-_TMPFILE = 0o20000000
+_TMPFILE, _PATH_ONLY = 0o20000000, 0o10000000
+_NOFOLLOW = 0x100  # AT_SYMLINK_NOFOLLOW
+_FUTEX_PRIVATE, _FUTEX_COMMAND, _FUTEX_WAIT, _FUTEX_WAIT_BITSET = 0x80, 0x7F, 0, 9
+_MAX_CLOCKS = 16
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | _TMPFILE
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
 
@@ -39,7 +42,9 @@ _IOCTL_ALLOWED = (0x5401, 0x541B, 0x5451, 0x5450, 0x5421)  # TCGETS FIONREAD FIO
 # together send any signal to any process of the same user without kill(), and F_SETPIPE_SZ, which takes memory outside
 # RLIMIT_AS.
 _FCNTL_ALLOWED = (0, 1, 2, 3, 4, 1030, 1032)
-_F_LOCKS = (5, 6)  # F_GETLK F_SETLK, which databases use; not F_SETLKW, which blocks
+# F_SETLK, which databases use. Excluded are F_SETLKW, which blocks, and F_GETLK: all guests may put read locks on the
+# files that all may read, and only F_GETLK would show such a lock to another guest.
+_F_SETLK = 6
 _F_ADD_SEALS = 1033  # the judge seals the guest's standard input
 
 Instruction = tuple[int, int, int, int]
@@ -90,15 +95,13 @@ def _search(boundaries: Sequence[int], *, inside: bool) -> list[Instruction]:
     return [(_JUMP_GREATER_EQUAL, len(low), 0, boundaries[middle]), *low, *high]
 
 
-def build_filter(
-    *, may_open: bool, extra: Iterable[str] = (), may_seal: bool = False, may_write: bool = False
-) -> bytes:
+def build_filter(*, may_open: bool, own_mounts: bool = False, judge: bool = False, may_write: bool = False) -> bytes:
     """Return a filter as an array of `struct sock_filter`. Raises OSError on an unknown architecture.
 
-    - `may_open`: allow opening files for reading, and reading links; False if no path rule restricts them.
+    - `may_open`: allow opening files for reading; False if no path rule restricts them.
+    - `own_mounts`: allow reading links and their times (see `syscalls.ABOUT_LINKS`).
     - `may_write`: allow opening for writing, and creating, renaming, removing and locking files; only under Landlock.
-    - `may_seal`: allow sealing anonymous files.
-    - `extra`: further calls to allow.
+    - `judge`: allow the judge's calls, and tell processes and clocks apart.
     """
     if not syscalls.supported():
         raise OSError(errno.ENOSYS, f"no system call table for {syscalls.MACHINE}")
@@ -113,11 +116,31 @@ def build_filter(
             _deny(),
         ],
         "clone3": [_deny(errno.ENOSYS)],
-        # prlimit64 as a getter only: the pointer to the new limit must be null.
-        "prlimit64": [_low(2), (_JUMP_EQUAL, 0, 3, 0), _high(2), (_JUMP_EQUAL, 0, 1, 0), _return(_ALLOW), _deny()],
+        # Two processes that map one file could wake and count each other's waiting threads. Waiting stays allowed:
+        # pthread_join needs it, and the kernel itself wakes that thread.
+        "futex": [
+            _low(1),
+            (_JUMP_ANY_BIT, 3, 0, _FUTEX_PRIVATE),
+            (_AND, 0, 0, _FUTEX_COMMAND),
+            (_JUMP_EQUAL, 1, 0, _FUTEX_WAIT),
+            (_JUMP_EQUAL, 0, 1, _FUTEX_WAIT_BITSET),
+            _return(_ALLOW),
+            _deny(),
+        ],
+        # prlimit64 as a getter of the caller's own limits only: process 0, and no pointer to a new limit.
+        "prlimit64": [
+            _low(0),
+            (_JUMP_EQUAL, 0, 5, 0),
+            _low(2),
+            (_JUMP_EQUAL, 0, 3, 0),
+            _high(2),
+            (_JUMP_EQUAL, 0, 1, 0),
+            _return(_ALLOW),
+            _deny(),
+        ],
         "prctl": _one_of(0, _PRCTL_ALLOWED),
         "ioctl": _one_of(1, _IOCTL_ALLOWED),
-        "fcntl": _one_of(1, (*_FCNTL_ALLOWED, *[_F_ADD_SEALS] * may_seal, *_F_LOCKS * may_write)),
+        "fcntl": _one_of(1, (*_FCNTL_ALLOWED, *[_F_ADD_SEALS] * judge, *[_F_SETLK] * may_write)),
         # Connected local stream pairs only (asyncio needs one).
         "socketpair": [
             _low(0),
@@ -131,11 +154,18 @@ def build_filter(
         "sendto": _without_bits(3, _FORBIDDEN_MESSAGE_FLAGS),
         "recvfrom": _without_bits(3, _FORBIDDEN_MESSAGE_FLAGS),
         "recvmsg": _without_bits(2, _FORBIDDEN_MESSAGE_FLAGS),
+        "newfstatat": _without_bits(3, 0 if own_mounts else _NOFOLLOW),
+        "statx": _without_bits(2, 0 if own_mounts else _NOFOLLOW),
     }
     if may_open:
         # Landlock or the mount namespace decides which paths. O_TMPFILE is always denied.
-        forbidden = _TMPFILE if may_write else _WRITING
+        forbidden = (_TMPFILE if may_write else _WRITING) | (0 if own_mounts else _PATH_ONLY)
         checked |= {name: _without_bits(flags, forbidden, errno.EACCES) for name, flags in (("openat", 2), ("open", 1))}
+    if not judge:
+        checked |= {name: [_deny(0)] for name in syscalls.PROCESS_NUMBERS}
+        # Larger numbers are CPU clocks of other processes and threads.
+        own_clock = [_low(0), (_JUMP_GREATER_EQUAL, 1, 0, _MAX_CLOCKS), _return(_ALLOW), _deny(errno.EINVAL)]
+        checked |= {name: own_clock for name in syscalls.CLOCKS}
 
     program = _own_architecture()
     if syscalls.MACHINE == "x86_64":
@@ -144,9 +174,13 @@ def build_filter(
         number = syscalls.number(name)
         if number is not None:
             program += [(_JUMP_EQUAL, 0, len(body), number), *body]
+    allowed = syscalls.ALLOWED
+    if judge:
+        allowed |= syscalls.JUDGE_ONLY | syscalls.PROCESS_NUMBERS | syscalls.CLOCKS
     if may_write:
-        extra = (*extra, "ftruncate", *syscalls.SCRATCH_ONLY)
-    allowed = {*syscalls.GUEST_ALLOWED, *extra} - (frozenset() if may_open else syscalls.READS_LINKS)
+        allowed |= syscalls.SCRATCH_ONLY | {"ftruncate"}
+    if own_mounts:
+        allowed |= syscalls.ABOUT_LINKS
     numbers = {number for name in allowed if (number := syscalls.number(name)) is not None}
     boundaries = sorted(numbers ^ {number + 1 for number in numbers})  # where runs of consecutive numbers begin and end
     return _assembled([*program, *_search(boundaries, inside=False)])

@@ -24,8 +24,8 @@ getcwd 79 17, chdir 80 49, umask 95 166
 unlink 87 -, unlinkat 263 35, mkdir 83 -, mkdirat 258 34, rmdir 84 -, rename 82 -, renameat 264 38
 renameat2 316 276, fsync 74 82, fdatasync 75 83
 # memory
-mmap 9 222, mprotect 10 226, munmap 11 215, brk 12 214, mremap 25 216, msync 26 227, mincore 27 232
-madvise 28 233, membarrier 324 283
+mmap 9 222, mprotect 10 226, munmap 11 215, brk 12 214, mremap 25 216, msync 26 227, madvise 28 233
+membarrier 324 283
 # waiting, pipes and local sockets
 poll 7 -, ppoll 271 73, select 23 -, pselect6 270 72, epoll_create 213 -, epoll_create1 291 20
 epoll_ctl 233 21, epoll_wait 232 -, epoll_pwait 281 22, epoll_pwait2 441 441, eventfd2 290 19, pipe 22 -
@@ -34,19 +34,18 @@ shutdown 48 210
 # signals, threads, time
 rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139, rt_sigpending 127 136
 rt_sigtimedwait 128 137, rt_sigsuspend 130 133, sigaltstack 131 132, restart_syscall 219 128, pause 34 -
-clone 56 220, clone3 435 435, futex 202 98, futex_waitv 449 449, set_tid_address 218 96
+clone 56 220, clone3 435 435, futex 202 98, set_tid_address 218 96
 set_robust_list 273 99, rseq 334 293, arch_prctl 158 -, prctl 157 167, sched_yield 24 124
 sched_getaffinity 204 123, sched_setaffinity 203 122, getcpu 309 168, nanosleep 35 101
 clock_nanosleep 230 115, clock_gettime 228 113, clock_getres 229 114, gettimeofday 96 169, getitimer 36 102
-setitimer 38 103, alarm 37 -, timer_create 222 107, timer_settime 223 110, timer_gettime 224 108
-timer_getoverrun 225 109, timer_delete 226 111
+setitimer 38 103, alarm 37 -
 # information about the process itself
 getpid 39 172, getppid 110 173, gettid 186 178, getpgrp 111 -, getpgid 121 155, getsid 124 156, getuid 102 174
 geteuid 107 175, getgid 104 176, getegid 108 177, getgroups 115 158, getresuid 118 148, getresgid 120 150
-getrlimit 97 163, prlimit64 302 261, getrusage 98 165, times 100 153, sysinfo 99 179, uname 63 160
+getrlimit 97 163, prlimit64 302 261, getrusage 98 165, times 100 153, uname 63 160
 getrandom 318 278, wait4 61 260, waitid 247 95, exit 60 93, exit_group 231 94
 # used by this package, allowed in no filter
-seccomp 317 277, capset 126 91, landlock_create_ruleset 444 444, landlock_add_rule 445 445
+seccomp 317 277, capset 126 91, mount_setattr 442 442, landlock_create_ruleset 444 444, landlock_add_rule 445 445
 landlock_restrict_self 446 446
 """
 """Name, number on x86_64, number on aarch64; "-" where the architecture does not have the call."""
@@ -55,25 +54,32 @@ landlock_restrict_self 446 446
 _ROWS = [entry.split() for line in _TABLE.strip().splitlines() if line[0] != "#" for entry in line.split(", ")]
 _NUMBERS = {name: [None if text == "-" else int(text) for text in numbers] for name, *numbers in _ROWS}
 
+PROCESS_NUMBERS = frozenset({"getpid", "getppid", "gettid", "getpgrp", "getpgid", "getsid", "set_tid_address"})
+"""Calls that answer 0 in a guest: the kernel numbers processes and threads in order, so a number would tell how many
+threads earlier programs started."""
+CLOCKS = frozenset({"clock_gettime", "clock_getres", "clock_nanosleep"})
 CHECKED = frozenset(
-    {"open", "openat", "clone", "clone3", "prlimit64", "prctl", "ioctl", "fcntl"}
+    {"open", "openat", "newfstatat", "statx", "clone", "clone3", "futex", "prlimit64", "prctl", "ioctl", "fcntl"}
     | {"socketpair", "sendto", "recvfrom", "recvmsg"}
 )
-"""Calls whose arguments the filter checks (see `seccomp`)."""
+"""Calls whose arguments the filter checks (see `seccomp`), like PROCESS_NUMBERS and CLOCKS in guests."""
 
-_DENIED = frozenset({"seccomp", "capset", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"})
-JUDGE_ONLY = frozenset({"memfd_create", "ftruncate", "sched_setaffinity", "sendmsg"})
+_DENIED = frozenset(
+    {"seccomp", "capset", "mount_setattr", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"}
+)
+JUDGE_ONLY = frozenset({"memfd_create", "ftruncate", "sched_setaffinity", "sched_getaffinity", "sendmsg"})
 """Calls of the judge only. `sendmsg` sends descriptors; the kernel counts descriptors in flight per user, so one guest
-could block all others."""
+could block all others. `sched_getaffinity` tells whether the judge pins its guest, which depends on past programs."""
 SCRATCH_ONLY = frozenset(
     {"unlink", "unlinkat", "mkdir", "mkdirat", "rmdir", "rename", "renameat", "renameat2", "fsync", "fdatasync"}
 )
 """Calls of a guest with a scratch folder; Landlock decides which paths they reach. Excluded are chmod, chown and
 utimensat, which Landlock does not check, and truncate, links and special files, which programs do not need there."""
-GUEST_ALLOWED = frozenset(_NUMBERS) - CHECKED - _DENIED - JUDGE_ONLY - SCRATCH_ONLY
-"""Calls that a guest may make with any arguments."""
-READS_LINKS = frozenset({"readlink", "readlinkat"})
-"""Calls that reveal what another process of the same user runs, and where (/proc/PID/exe, cwd, fd/N)."""
+ABOUT_LINKS = frozenset({"readlink", "readlinkat", "lstat"})
+"""Calls that need mounts of the zygote's own: without those, the access time of a link tells whether a program has
+followed the link, and links in /proc reveal numbers, programs and folders of processes."""
+ALLOWED = frozenset(_NUMBERS) - CHECKED - PROCESS_NUMBERS - CLOCKS - _DENIED - JUDGE_ONLY - SCRATCH_ONLY - ABOUT_LINKS
+"""Calls that guests and judge may make with any arguments."""
 
 
 def supported() -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..protocol.encoding import base_value
 from ..protocol.references import origin_of, resolve_origin
-from ..suites.suite import ALL, COMPARE, OPERATE, SAME, TRUTH
+from ..suites.suite import ALL, ASKED, COMPARE, OPERATE, SAME, TRUTH
 from .evaluation_context import CONTEXT
 from .proxies import ProxyObject, describe, fetch_items, session_of
 from .remote_errors import clean_text, exception_text
@@ -73,7 +73,12 @@ class AssertEvaluator:
     def names(self) -> dict[str, Any]:
         """Return the globals that instrumented tests need, including builtins that must know about proxies."""
         instrumented = {COMPARE: self.compare, TRUTH: self.truth, SAME: self.same, OPERATE: self.operate}
-        return instrumented | {ALL: fetch_items, "isinstance": self.is_instance}
+        return instrumented | {ALL: fetch_items, ASKED: self.asked, "isinstance": self.is_instance}
+
+    def asked(self, value: Any) -> Any:
+        """Return a value with which the program decides the verdict."""
+        CONTEXT.untrusted = True
+        return value
 
     def operate(self, name: str, left: Any, right: Any) -> Any:
         """Evaluate an operator of an instance that the test made, and let the program be asked about both operands."""
@@ -111,6 +116,7 @@ class AssertEvaluator:
             if not CONTEXT.compares:
                 raise CONTEXT.refuse("only the program knows which of its objects are the same")
             CONTEXT.untrusted = True
+            return left is right or bool(session_of(left).fetch("operate", "is_", values=[left, right]))
         if left is right:
             return True
         if type(left) is type(right) and type(left) in _BY_VALUE and left == right:

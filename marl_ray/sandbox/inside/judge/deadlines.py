@@ -2,6 +2,10 @@
 
 One periodic timer checks the wall clock and the guest's CPU clock. It interrupts the judge wherever it is, waiting for
 the guest or computing on the guest's data, so no call needs a timeout of its own.
+
+Python runs the timer's handler between two bytecode instructions, so the handler cannot interrupt C code: `Counter` of
+numbers with equal hashes, `sum` of lists. A second timer counts the judge's CPU time since the last tick. At its limit
+the kernel kills the judge, and the host starts another judge, which skips that test.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ from ..isolation.process import libc
 from .guest_session import GuestSession
 
 TICK_S = 0.02
+_SLACK_CPU_S = 0.5
+"""CPU seconds that the judge may use in C code beyond the limit of a test."""
 _MAX_CPUS = 1024
 _CROWDED, _SLACK_S = 1.5, 0.001
 """A program had to wait for its CPU if it took longer than CPU time * _CROWDED + _SLACK_S."""
@@ -31,6 +37,7 @@ class DeadlineTimer:
         self._wall_end = 0.0
         self._cpu_end = 0.0
         self._quiet_until = 0.0
+        self._own_cpu_s = 0.0
         signal.signal(signal.SIGALRM, self._tick)
 
     @contextmanager
@@ -41,14 +48,20 @@ class DeadlineTimer:
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
             self._session = None
 
     @contextmanager
     def limit(self, session: GuestSession, cpu_s: float, wall_s: float) -> Iterator[None]:
-        """Raise GuestFault in the body after `cpu_s` more CPU seconds of the guest or `wall_s` seconds."""
+        """Raise GuestFault in the body after `cpu_s` more CPU seconds of the guest or `wall_s` seconds.
+
+        The kernel kills this process after `cpu_s` CPU seconds of its own in C code, in the body or after the body.
+        """
         self._wall_end = time.monotonic() + wall_s
         self._cpu_end = session.cpu_s() + cpu_s
         self._quiet_until, self._session = 0.0, session
+        self._own_cpu_s = min(cpu_s, wall_s) + _SLACK_CPU_S
+        signal.setitimer(signal.ITIMER_PROF, self._own_cpu_s)
         try:
             yield
         finally:
@@ -56,6 +69,7 @@ class DeadlineTimer:
 
     def _tick(self, number: int, frame: FrameType | None) -> None:
         session = self._session
+        signal.setitimer(signal.ITIMER_PROF, self._own_cpu_s)
         self.cpu.release(session.guest.pid if session is not None else 0)
         if session is None:
             return

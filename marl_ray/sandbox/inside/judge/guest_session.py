@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from ..protocol.encoding import ProtocolError, UnsupportedValue, Wire
 from ..protocol.messages import Status
 from .evaluation_context import CONTEXT, GuestFault
 from .proxies import JudgeObjects
-from .remote_errors import decode_exception
+from .remote_errors import ErrorDecoder
 from .zygote_client import GuestProcess
 
 _ANSWER_SIZES = {"ok": (1, 2), "raise": (6,), "syntax": (3,)}
@@ -35,7 +36,9 @@ class GuestSession:
         """Number of requests after which the program's objects may answer differently."""
         self.decoding = False
         self.objects = JudgeObjects(self)
+        self._errors = ErrorDecoder(self.objects.decode_value)
         self._dropped: list[int] = []
+        self._recursion_limit = messages.RECURSION
         self._connection = guest.connection
         self._reader = messages.FrameReader(guest.connection.recv, longest=max_reply + 4096)
         self._clock = (~guest.pid << 3) | 2  # the process's CPU clock, as in clock_getcpuclockid(3)
@@ -133,7 +136,7 @@ class GuestSession:
             if answer[-1] is not None and (answer[0] == "raise" or len(answer) == 3):
                 objects.apply_changes(answer[-1])
             if answer[0] == "raise":
-                result: Any = decode_exception(answer[1:6], objects.decode_value)
+                result: Any = self._errors.exception(answer[1:6])
             elif answer[0] == "ok" and len(answer) == 3:
                 result = objects.decode_value(answer[1])
             else:
@@ -155,5 +158,9 @@ class GuestSession:
         return self.fetch(operation, *plain, values=values)
 
     def call(self, target: str | int, attribute: str | None, arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
-        """Call a function of the program."""
+        """Call a function of the program, at the recursion limit that the tests have set."""
+        limit = sys.getrecursionlimit()
+        if limit != self._recursion_limit:
+            self._recursion_limit = limit
+            self.fetch("operate", "setrecursionlimit", values=[limit])
         return self.mutate("call", target, attribute, list(keywords), values=[*arguments, *keywords.values()])

@@ -44,10 +44,12 @@ class Judge:
     """Server of one host: receives requests and sends reports, one at a time.
 
     With `wait_for_kills` (guests have a scratch folder) no guest starts before the previous one is cleaned up.
+    `progress` is the descriptor of a file that tells the host which test is under evaluation.
     """
 
-    def __init__(self, host: socket.socket, link: socket.socket, wait_for_kills: bool) -> None:
+    def __init__(self, host: socket.socket, link: socket.socket, progress: int, wait_for_kills: bool) -> None:
         self._host = host
+        self._progress = progress
         self._zygote = ZygoteClient(link, wait_for_kills)
         self._timer = DeadlineTimer()
         self._compiler = ProgramCompiler(self._zygote, self._timer)
@@ -63,29 +65,35 @@ class Judge:
         started = time.monotonic()
         tests, limits = message["tests"], _limits(**message["limits"])
         tests = tests if isinstance(tests, str) else tuple(tests)
-        suites = split_suite(tests, message["entry_point"], message["form"], message["prompt"], message["visible"])
+        parts = split_suite(tests, message["entry_point"], message["form"], message["prompt"], message["visible"])
         infra_error = None
         total = SuiteResult()
         verdicts: dict[int, TestResult] = {}
+        if parts[0].suite.form == "unittest":  # before the tests, since their changes of modules are undone
+            import unittest.mock  # noqa: F401 - not in the zygote, where every module makes each fork dearer
         self._timer.cpu.pin()
         try:
             with self._timer.running():
                 code, total.syntax_error = self._compiler.compile(message["program"])
-                for numbers, suite in suites:
-                    error = total.syntax_error
+                for part in parts:
+                    suite, error = part.suite, total.syntax_error
                     if error is None:
-                        request = SuiteRequest(message["program"], code, suite, limits, message["stdin"])
+                        begin = functools.partial(self._begin, message)
+                        request = SuiteRequest(
+                            message["program"], code, part, limits, message["stdin"], verdicts, begin
+                        )
                         with preserved_state(suite):
-                            part = SuiteRunner(self._zygote, self._timer, request).run()
+                            result = SuiteRunner(self._zygote, self._timer, request).run()
                     else:
                         verdict = TestResult("error", "SyntaxError", error.message, error.line)
-                        part = SuiteResult([replace(verdict, source=case.source) for case in suite.cases], error)
-                    total.add(part)
-                    verdicts |= zip(numbers, part.verdicts, strict=True)
+                        result = SuiteResult([replace(verdict, source=case.source) for case in suite.cases], error)
+                    total.add(result)
+                    verdicts = dict(zip(part.numbers, result.verdicts, strict=True)) | verdicts
         except ZygoteError as error:
             infra_error = str(error)
         finally:
             self._timer.cpu.finish(total.cpu_s)
+            os.pwrite(self._progress, messages.PROGRESS.pack(message["number"], -1), 0)
         return {
             "number": message["number"],
             "trusted": all(verdict.trusted for verdict in verdicts.values()),
@@ -96,6 +104,11 @@ class Judge:
             "wall_s": round(time.monotonic() - started, 4),
             "infra_error": infra_error,
         }
+
+    def _begin(self, message: dict[str, Any], case: int) -> bool:
+        """Record the test that begins; return whether it may be evaluated."""
+        os.pwrite(self._progress, messages.PROGRESS.pack(message["number"], case), 0)
+        return case not in message["stuck"]
 
 
 class ProgramCompiler:

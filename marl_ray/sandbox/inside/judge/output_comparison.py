@@ -52,6 +52,8 @@ def first_difference(actual: list[str], expected: list[str]) -> str:
 
 
 _NUMBER = re.compile(r"[+-]?(?:\d+(?P<point>\.\d*)?|(?P<bare>\.\d+))(?P<exponent>[eE][+-]?\d{1,3})?", re.ASCII)
+_LEADING_ZERO = re.compile(r"[+-]?0[0-9]")
+"""Start of an expected number that is compared as text: `007` is padded on purpose."""
 _MAX_DIGITS = 400
 _ARITHMETIC = Context(prec=50)
 """A context of its own, so that changes of the thread's context by a test have no effect here."""
@@ -69,7 +71,7 @@ def _words_match(actual: str, expected: str) -> bool:
     if actual == expected:
         return True
     parts = _match_number(expected)
-    if parts is None or _match_number(actual) is None:
+    if parts is None or _LEADING_ZERO.match(expected) or _match_number(actual) is None:
         return False
     number, value = Decimal(actual), Decimal(expected)
     if not (parts["point"] or parts["bare"] or parts["exponent"]):

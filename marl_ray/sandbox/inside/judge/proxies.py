@@ -1,18 +1,19 @@
 """Proxies in the judge for objects and functions that live in the guest.
 
 The program never decides whether its own answer is right: a proxy is neither equal to nor ordered with plain data, and
-arithmetic is allowed between two proxies only, since `proxy - expected` would send the expected value to the program.
-Two exceptions ask the program and mark the verdict as not trusted: operators of an instance that the test's text makes
-of the program's class (see `instrumentation`), and comparisons of the program's objects with each other. A refused
-operation is recorded in the evaluation context, and a test with a refusal cannot pass.
+is not combined with plain data, since `proxy - expected` would send the expected value to the program. Exceptions ask
+the program and mark the verdict as not trusted: operators of an instance that the test's text makes of the program's
+class, or for which the text expects a TypeError (see `instrumentation`), and operators between two objects of the
+program. A refused operation is recorded in the evaluation context, and a test with a refusal cannot pass.
 """
 
 from __future__ import annotations
 
 import builtins
 import functools
+import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .guest_session import GuestSession
 
 _MAX_TYPES = 256
+_MAX_BLOCK = 4096
 _FUNCTION_ATTRIBUTES = frozenset(
     f"__{name}__"
     for name in ("name", "qualname", "dict", "wrapped", "defaults", "kwdefaults", "members", "bases", "mro")
@@ -75,6 +77,12 @@ class ProxyObject:
     def __delattr__(self, name: str) -> None:
         session_of(self).mutate("delete", _state(self).target, name)
 
+    def __copy__(self) -> Any:
+        return session_of(self).fetch("operate", "copy", values=[self])
+
+    def __deepcopy__(self, memo: object) -> Any:
+        return session_of(self).fetch("operate", "deepcopy", values=[self])
+
     def __str__(self) -> Any:
         return _ask(self, "operate", "str")
 
@@ -106,7 +114,7 @@ class _OptionalMethods:
         return self if _has(self, "self") else session_of(self).fetch("operate", "iter", values=[self])
 
     def next(self) -> Any:
-        items, returned = _next_items(self, 1)
+        items, _, returned = _next_items(self, 1)
         if not items:
             raise StopIteration(returned)
         return items[0]
@@ -122,7 +130,9 @@ class _OptionalMethods:
             return bool(session_of(self).fetch("operate", "contains", values=[self, item]))
         if not _has(self, "iter"):
             raise CONTEXT.refuse(f"whether something is in {describe(type(self))} cannot be left to the program")
-        return any(element is item or element == item for element in iter(self))  # type: ignore[call-overload]
+        # Items are fetched ahead only where the iterator belongs to this operation.
+        elements = iter(self) if _has(self, "self") else _items(self)  # type: ignore[call-overload]
+        return any(element is item or element == item for element in elements)
 
     def enter(self) -> Any:
         return session_of(self).call(_state(self).target, "__enter__", (), {})
@@ -131,42 +141,50 @@ class _OptionalMethods:
         session_of(self).call(_state(self).target, "__exit__", (None, None, None), {})
 
 
-def _next_items(proxy: Any, limit: int) -> tuple[tuple[Any, ...], Any]:
-    """Return the next `limit` items of an iterator (fewer, or none, at its end), and a generator's return value."""
+def _next_items(proxy: Any, limit: int, constant: bool = False) -> tuple[tuple[Any, ...], bool, Any]:
+    """Return the next items of an iterator, whether it ended, and a generator's return value.
+
+    These are `limit` items, fewer at the end. `constant`: or fewer, of which only the last may be mutable.
+    """
     session = session_of(proxy)
-    answer = session.mutate("next", _state(proxy).target, limit)
+    answer = session.mutate("next", _state(proxy).target, limit, constant)
     if type(answer) is not tuple or [type(part) for part in answer[:2]] != [tuple, bool] or len(answer) != 3:
         raise session.violation("malformed items")
-    items, ended, returned = answer
-    if len(items) > limit or (len(items) < limit) is not ended:
+    items, ended, _ = answer
+    if len(items) > limit or not (ended or items) or (not constant and (len(items) < limit) is not ended):
         raise session.violation("malformed items")
-    return items, returned
+    return answer
 
 
-def fetch_items(value: Any) -> Any:
-    """Return the items of a proxy, fetched in batches, for callers that consume all (`list(...)`); else `value`."""
-    if not isinstance(value, ProxyObject) or not hasattr(type(value), "__iter__"):
-        return value
+def _items(value: Any, limit: int = 1, constant: bool = True) -> Iterator[Any]:
+    """Yield the items of a proxy, fetched in growing blocks."""
     iterator = iter(value)
     if not isinstance(iterator, ProxyObject) or not hasattr(type(iterator), "__next__"):
-        return iterator
-    items: list[Any] = []
-    limit = 16
-    while len(batch := _next_items(iterator, limit)[0]) == limit:
-        items += batch
-        limit = min(2 * limit, 4096)
-    return [*items, *batch]
+        yield from iterator
+        return
+    ended = False
+    while not ended:
+        items, ended, _ = _next_items(iterator, limit, constant)
+        yield from items
+        limit = min(2 * limit, _MAX_BLOCK)
 
 
-@functools.lru_cache(maxsize=512)
+def fetch_items(value: Any, constant: bool = False) -> Any:
+    """Return the items of a proxy, fetched in blocks, for callers that consume all (`list(...)`); else `value`.
+
+    `constant`: the caller evaluates an expression per item, so no item may change before the next one is fetched.
+    """
+    if not isinstance(value, ProxyObject) or not hasattr(type(value), "__iter__"):
+        return value
+    return _items(value, 16) if constant else list(_items(value, 16, constant=False))
+
+
 def proxy_class(name: str, abilities: int) -> type[ProxyObject]:
-    """Return the proxy class for objects of one type."""
+    """Return a new proxy class for objects of one type; each session has its own, which tests may set attributes of."""
     names: dict[str, Any] = {
         f"__{ability}__": method for ability, method in _METHODS.items() if abilities & METHOD_BITS[ability]
     }
-    names |= {"__slots__": (), "__module__": "solution"}
-    for name_of_class in ("__doc__", "__annotations__"):  # every class has these: they would hide the object's
-        names[name_of_class] = property(functools.partial(_ask, operation="get", question=name_of_class))
+    names |= {"__slots__": (), "__module__": "solution", **_CLASS_ATTRIBUTES}
     return type(clean_text(name, 80) or "?", (ProxyObject,), names)
 
 
@@ -224,8 +242,17 @@ def _comparison(operator: str) -> Callable[[Any, Any], Any]:
                 raise CONTEXT.refuse(f"{describe(type(left))} is not plain data, so it cannot be compared here")
             CONTEXT.untrusted = True
             return session.fetch("operate", operator, values=[left, right])
-        if not _has(left, "eq" if operator == "ne" else operator):
-            return NotImplemented  # like the object, which has no such method
+        if not _has(left, "eq" if operator == "ne" else operator) or (right is None and operator in ("eq", "ne")):
+            return NotImplemented  # like an object without such a method; and no object equals None
+        if _is_operand(left):
+            return session_of(left).fetch("operate", operator, values=[left, right])
+        if type(right) is dict and operator in ("eq", "ne") and _has(left, "getitem") and _has(left, "iter"):
+            try:
+                items = _ask(left, "operate", "mapping_items")  # plain data, which the judge compares
+            except TypeError:
+                items = None
+            if type(items) is dict:
+                return (items == right) is (operator == "eq")
         raise CONTEXT.refuse(f"{describe(type(left))} is not plain data, so it cannot be compared")
 
     return method
@@ -241,6 +268,7 @@ def _unary(question: str) -> Callable[[Any], Any]:
 
 def _binary(operator: str, mirrored: bool = False) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
+        CONTEXT.untrusted |= isinstance(other, ProxyObject)
         if not _is_operand(self) and not isinstance(other, ProxyObject):
             raise CONTEXT.refuse(f"{describe(type(self))} cannot be combined with plain data here")
         return session_of(self).mutate("operate", operator, values=[other, self] if mirrored else [self, other])
@@ -263,8 +291,15 @@ for _name in BINARY:
 del _name, _function
 
 
+_CLASS_ATTRIBUTES = {  # every class has these: they would hide the object's
+    name: property(functools.partial(_ask, operation="get", question=name)) for name in ("__doc__", "__annotations__")
+}
+
+
 class JudgeObjects(SharedObjects):
     """The judge's table of shared objects, and the proxies of one session."""
+
+    longest_range_sent = sys.maxsize
 
     def __init__(self, session: GuestSession) -> None:
         super().__init__()
@@ -302,7 +337,7 @@ class JudgeObjects(SharedObjects):
 
     def attach_origin(self, value: Any, home: Wire) -> None:
         if home is not None:
-            object.__getattribute__(value, "__dict__")[ORIGIN] = self.resolve_reference(home)
+            object.__setattr__(value, ORIGIN, self.resolve_reference(home))
 
     def resolve_name(self, name: str) -> Any:
         if name not in FROM_GUEST:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
 from ..protocol import decoding
 from ..protocol.encoding import ProtocolError, Wire
 from ..protocol.messages import SyntaxDiagnosis, TestResult
+from ..protocol.references import LIBRARIES
 from .evaluation_context import GuestFault
 
 
@@ -69,41 +72,86 @@ class RemoteError(Exception):
     """Exception of the program that derives from no suitable builtin exception."""
 
 
-def decode_exception(description: list[Wire], decode: Callable[[Wire], Any]) -> BaseException:
-    """Return the exception of a description [type name, message, line, builtin bases, details]. Raises ProtocolError.
+class ErrorDecoder:
+    """Decoder of one session's exceptions. The classes that it makes live as long as the session.
 
-    The exception is of the nearest builtin class, so that a test's `except ValueError` works, or of a subclass with
-    the program's class name. Its attribute `remote` holds type, message and line for the report. `details` are null or
-    [whether the class is that builtin class itself, arguments, attributes, description of the cause or null].
+    `decode` returns the value of untrusted JSON or raises ProtocolError.
     """
-    name, message, line, bases, details = description
-    message = message if type(message) is str else ""
-    name = clean_text(name, 80) or "Exception"
-    kind: type[BaseException] = RemoteError
-    for base in bases if type(bases) is list else ():
-        builtin = getattr(builtins, base, None) if type(base) is str else None
-        if isinstance(builtin, type) and issubclass(builtin, (Exception, *_CONTROL)):
-            kind = builtin
-            break
-    if issubclass(kind, _NEVER_RAISED):
-        kind = RemoteError
-    exact, arguments, attributes, cause = False, (message,), {}, None
-    if details is not None:
-        exact, arguments, attributes, cause = _decode_details(details, decode)
-    if issubclass(kind, _UNICODE) and not _range_is_valid(arguments):
-        kind = UnicodeError
-    if not (exact and kind.__name__ == name):
-        kind = _subclass(name, kind)  # type: ignore[arg-type]
-    error = _make(kind, arguments, name)
-    for key, value in attributes.items():
-        if type(key) is str and not key.startswith("__") and _may_set(error, key, value):
-            with contextlib.suppress(TypeError, AttributeError, ValueError):
-                object.__setattr__(error, key, value)
-    error.__cause__ = cause
-    object.__setattr__(error, "remote", (name, clean_text(message), clean_line(line)))
-    if hasattr(type(error), "program_text"):
-        object.__setattr__(error, "program_text", message)
-    return error
+
+    def __init__(self, decode: Callable[[Wire], Any]) -> None:
+        self._decode = decode
+        self._subclass = functools.lru_cache(maxsize=256)(_subclass)
+
+    def exception(self, description: list[Wire]) -> BaseException:
+        """Return the exception of a description [type name, message, line, bases, details]. Raises ProtocolError.
+
+        The exception is of the nearest class among `bases` that the judge has, so that a test's `except ValueError` or
+        `except json.JSONDecodeError` works, or of a subclass with the program's class name. Its attribute `remote`
+        holds type, message and line for the report. `details` are null or [whether the class is that base itself,
+        arguments, attributes, description of the cause or context, whether that is the cause, members of a group].
+        """
+        name, message, line, bases, details = description
+        message = message if type(message) is str else ""
+        name = clean_text(name, 80) or "Exception"
+        found = map(_known_class, bases if type(bases) is list else ())
+        kind: type[BaseException] = next(filter(None, found), RemoteError)
+        if issubclass(kind, _NEVER_RAISED):
+            kind = RemoteError
+        exact, arguments, attributes, related, is_cause = False, (message,), {}, None, False
+        if details is not None:
+            exact, arguments, attributes, related, is_cause = self._details(details)
+        if issubclass(kind, _UNICODE) and not _range_is_valid(arguments):
+            kind = UnicodeError
+        if issubclass(kind, BaseExceptionGroup) and not _is_group(kind, arguments):
+            kind = RemoteError
+        if not (exact and kind.__name__ == name):
+            kind = self._subclass(name, kind)  # type: ignore[arg-type]
+        error = _make(kind, arguments)
+        for key, value in attributes.items():
+            if type(key) is str and (key == "__notes__" or not key.startswith("__")) and _may_set(error, key, value):
+                with contextlib.suppress(TypeError, AttributeError, ValueError):
+                    object.__setattr__(error, key, value)
+        if is_cause:
+            error.__cause__ = related
+        else:
+            error.__context__ = related
+        object.__setattr__(error, "remote", (name, clean_text(message), clean_line(line)))
+        if hasattr(type(error), "program_text"):
+            object.__setattr__(error, "program_text", message)
+        return error
+
+    def _details(self, details: Wire) -> tuple[Any, ...]:
+        if type(details) is not list or [type(part) for part in (*details[:1], *details[4:5])] != [bool, bool]:
+            raise ProtocolError("malformed exception")
+        exact, arguments, attributes, related, is_cause, members = details
+        arguments, attributes = self._decode(arguments), self._decode(attributes)
+        if type(arguments) is not tuple or type(attributes) is not dict:
+            raise ProtocolError("malformed exception")
+        if members is not None:
+            arguments = (*arguments[:1], [self.exception(member) for member in members])
+        return exact, arguments, attributes, None if related is None else self.exception(related), is_cause
+
+
+def _known_class(base: Wire) -> type[BaseException] | None:
+    """Return the class of an exception's base: the name of a builtin, or "module:name" of a library.
+
+    Of a library, only modules that the judge has imported are considered: a test cannot name classes of other modules.
+    """
+    module, _, name = base.rpartition(":") if type(base) is str else ("", "", "")
+    kind = vars(builtins if not module else sys.modules.get(module, builtins)).get(name)
+    if not isinstance(kind, type):
+        return None
+    if module:
+        is_library = module.partition(".")[0] in LIBRARIES and not module.startswith("unittest")  # e.g. SkipTest
+        return kind if is_library and issubclass(kind, Exception) else None
+    return kind if issubclass(kind, (Exception, *_CONTROL)) else None
+
+
+def _is_group(kind: type[BaseException], arguments: tuple[Any, ...]) -> bool:
+    """Return whether an exception group can be made of these arguments."""
+    if len(arguments) != 2 or type(arguments[0]) is not str or type(arguments[1]) is not list:
+        return False
+    return bool(arguments[1]) and all(isinstance(member, Exception) for member in arguments[1])
 
 
 _UNICODE = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
@@ -129,31 +177,21 @@ def _may_set(error: BaseException, key: str, value: Any) -> bool:
     return is_plain and not hasattr(BaseException, key) and not isinstance(error, UnicodeError)
 
 
-def _decode_details(details: Wire, decode: Callable[[Wire], Any]) -> tuple[Any, ...]:
-    if type(details) is not list or len(details) != 4 or type(details[0]) is not bool:
-        raise ProtocolError("malformed exception")
-    exact, cause = details[0], details[3]
-    arguments, attributes = decode(details[1]), decode(details[2])
-    if type(arguments) is not tuple or type(attributes) is not dict:
-        raise ProtocolError("malformed exception")
-    if cause is not None and (type(cause) is not list or len(cause) != 5):
-        raise ProtocolError("malformed exception")
-    return exact, arguments, attributes, None if cause is None else decode_exception(cause, decode)
-
-
-def _make(kind: type[BaseException], arguments: tuple[Any, ...], name: str) -> BaseException:
-    try:
-        error = kind(*arguments)
-    except Exception:  # the builtin class needs other arguments than the program's class
+def _make(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
+    """Return an exception. No constructor written in Python is called: it might ask the program about arguments."""
+    error = None
+    with contextlib.suppress(Exception):  # the class may need other arguments than the program's class
+        is_python = isinstance(kind.__init__, types.FunctionType)
+        error = kind.__new__(kind, *arguments) if is_python else kind(*arguments)
+    if error is None:
         try:
             error = kind.__new__(kind)
         except TypeError:
-            error = _subclass(name, RemoteError)()
+            error = _subclass(kind.__name__, RemoteError)()
     error.args = arguments
     return error
 
 
-@functools.lru_cache(maxsize=256)
 def _subclass(name: str, base: Any) -> type[BaseException]:
     own = {"__module__": "solution", "program_text": "", "__str__": lambda error: str(error.program_text)}
     return type(name, (base,), own)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import importlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +15,8 @@ from ..isolation.process import anonymous_file
 from ..protocol.encoding import ProtocolError
 from ..protocol.messages import GuestLimits, Limits, SyntaxDiagnosis, TestResult
 from ..protocol.shared_objects import restore
-from ..suites.suite import Case, Suite
+from ..suites.suite import REACHED, Case
+from ..suites.suite_parser import SuitePart
 from .assert_evaluator import AssertEvaluator
 from .deadlines import DeadlineTimer
 from .evaluation_context import CONTEXT, GuestFault
@@ -23,19 +25,27 @@ from .output_comparison import first_difference, input_file, is_full, outputs_ma
 from .remote_errors import clean_text, exception_text, parse_error, parse_syntax_error, parse_unittest_verdict
 from .zygote_client import ZygoteClient, ZygoteError, describe_exit
 
+_FAULTS = ("timeout", "crash")
 _PASS = TestResult("pass")
+_STUCK = TestResult("timeout", "Timeout", "the test was still computing on the program's results at its CPU limit")
 _UNFINISHED = TestResult("error", "Unfinished", "the test was not evaluated to its end")
 
 
 @dataclass(slots=True)
 class SuiteRequest:
-    """One program as sent by the host, its code (see `ProgramCompiler`) and one suite."""
+    """One program as sent by the host, its code (see `ProgramCompiler`) and one part of its tests.
+
+    `verdicts`: the verdicts of earlier parts. Where this part replays one of their tests, its verdict is ignored.
+    """
 
     source: str
     code: str | None
-    suite: Suite
+    part: SuitePart
     limits: Limits
     stdin: str | None
+    verdicts: Mapping[int, TestResult] = field(default_factory=dict)
+    begin: Callable[[int], bool] = lambda number: True
+    """Called with the number of each case before its evaluation; false for a case that held an earlier judge."""
 
 
 @dataclass(slots=True)
@@ -56,11 +66,12 @@ class SuiteResult:
         self.cpu_s += part.cpu_s
 
 
-class _TestGlobals(dict[str, Any]):
-    """Globals of the tests. A name that they do not define is looked up when it is read, in functions too."""
+class _TestBuiltins(dict[str, Any]):
+    """Builtins of the tests. A name that the tests do not define is looked up when it is read, in class bodies too;
+    names in `remote` are the program's, also if they are names of builtins (`sum`)."""
 
-    def __init__(self, lookup: Callable[[str], Any]) -> None:
-        super().__init__()
+    def __init__(self, lookup: Callable[[str], Any], remote: frozenset[str]) -> None:
+        super().__init__({name: value for name, value in vars(builtins).items() if name not in remote})
         self._lookup = lookup
 
     def __missing__(self, name: str) -> Any:
@@ -74,7 +85,7 @@ class SuiteRunner:
         self._zygote = zygote
         self._timer = timer
         self._request = request
-        self._suite = request.suite
+        self._suite = request.part.suite
         self._limits = request.limits
         self._program = (request.source, False) if request.code is None else (request.code, True)
         """The program for a guest, and whether it is marshalled code."""
@@ -86,20 +97,22 @@ class SuiteRunner:
         self._started = time.monotonic()
         self._result = SuiteResult()
         self._session: GuestSession | None = None
-        self._verdicts: dict[int, TestResult] = {}
+        self._verdicts = dict(request.verdicts)
         self._final: TestResult | None = None
         """Verdict on all further tests, once the program cannot be loaded."""
         self._last: TestResult | None = None
         self._evaluator = AssertEvaluator()
+        self._units: object = None
+        """The `UnitRunner` of the current guest, for unittest classes."""
         self._functions: dict[str, Any] = {}
         self._tainted: frozenset[str] = frozenset()
         """Variables in which an untrusted test may have left something."""
         self._changed: list[tuple[Any, Any]] = []
-        self._globals = _TestGlobals(self._lookup)
+        self._globals: dict[str, Any] = {"__builtins__": _TestBuiltins(self._lookup, self._suite.remote)}
 
     def run(self) -> SuiteResult:
         """Return the verdicts on all cases. Raises ZygoteError if no guest can be started."""
-        numbered = list(enumerate(self._suite.cases))
+        numbered = list(zip(self._request.part.numbers, self._suite.cases, strict=True))
         try:
             if self._suite.form == "stdio":
                 self._run_cases(numbered, self._run_script)
@@ -129,14 +142,16 @@ class SuiteRunner:
     def _run_cases(self, cases: list[tuple[int, Case]], run_case: Callable[[Case], TestResult]) -> None:
         """Record a verdict for every case; cases after the budget is used up are skipped."""
         result, limits = self._result, self._limits
-        for number, case in cases:
+        known = self._request.verdicts
+        faults = [at for at, (number, _) in enumerate(cases, 1) if getattr(known.get(number), "status", "") in _FAULTS]
+        for number, case in cases[max(faults, default=0) :]:  # no replay of tests that a new guest follows
             exhausted = result.timeouts >= limits.max_timeouts or result.crashes >= limits.max_crashes
             if self._final is not None:
                 verdict = self._final
             elif exhausted or self._wall_left() <= 0:
                 verdict = TestResult("skipped", "Skipped", "the program's budget was used up")
             else:
-                verdict = self._last = run_case(case)
+                verdict = self._last = run_case(case) if self._request.begin(number) else _STUCK
                 result.timeouts += verdict.status == "timeout"
                 result.crashes += verdict.status == "crash"
             self._verdicts[number] = verdict
@@ -254,24 +269,22 @@ class SuiteRunner:
             return session
         self._evaluator.last_message = ""
         CONTEXT.reset(case.compares)
+        self._globals[REACHED] = set()
         verdict = _UNFINISHED
 
         def evaluate() -> None:
             nonlocal verdict
-            assert case.code is not None
             try:
-                exec(case.code, self._globals)
+                if case.unit is None:
+                    assert case.code is not None
+                    exec(case.code, self._globals)
+                else:
+                    self._evaluate_unit(session, case, *case.unit)
                 verdict = _PASS
             except (GuestFault, ZygoteError):
                 raise
             except BaseException as error:
-                remote = getattr(error, "remote", None)  # type, message and line of an error of the program
-                if remote is not None:
-                    verdict = TestResult("error", *remote)
-                elif isinstance(error, AssertionError):
-                    verdict = TestResult("fail", "AssertionError", self._evaluator.explain(error))
-                else:
-                    verdict = TestResult("error", type(error).__name__, clean_text(exception_text(error)))
+                verdict = self._verdict_on(error, case)
 
         fault = self._guarded(session, evaluate)
         untrusted = CONTEXT.untrusted or bool(case.variables.reads & self._tainted)
@@ -285,6 +298,27 @@ class SuiteRunner:
             return TestResult("error", "TypeError", CONTEXT.refusal)
         return replace(verdict, trusted=False) if untrusted else verdict
 
+    def _evaluate_unit(self, session: GuestSession, case: Case, class_name: str, method: str) -> None:
+        from .unit_runner import UnitRunner  # not in the zygote, where every module makes each fork dearer
+
+        if not isinstance(self._units, UnitRunner) or self._units.session is not session:
+            assert self._suite.module is not None
+            self._units = UnitRunner(session, self._suite.module, self._globals)
+        self._units.run(class_name, method)
+        if case.asserts and not self._globals[REACHED]:
+            raise RuntimeError("no assertion was reached")
+
+    def _verdict_on(self, error: BaseException, case: Case) -> TestResult:
+        """Return the verdict on a test that raised an exception."""
+        remote = getattr(error, "remote", None)  # type, message and line of an error of the program
+        if remote is not None:
+            return TestResult("error", *remote)
+        if isinstance(error, AssertionError):
+            own = "" if case.unit is None else clean_text(exception_text(error))
+            return TestResult("fail", "AssertionError", own or self._evaluator.explain(error))
+        text = clean_text(exception_text(error))
+        return TestResult("skipped" if type(error).__name__ == "SkipTest" else "error", type(error).__name__, text)
+
     # --- tests that run in the guest ---
 
     def _run_in_guest(self, case: Case) -> TestResult:
@@ -297,12 +331,12 @@ class SuiteRunner:
         def ask() -> None:
             if fresh:
                 unittest = self._suite.form == "unittest"
-                for source in [self._suite.source] if unittest else self._suite.preamble:
-                    answer[:] = session.request("define", source, unittest)
+                for definition in [(self._suite.source, True)] if unittest else self._suite.preamble:
+                    answer[:] = session.request("define", *definition)
                     if answer[0] != "ok" and unittest:
                         return
             answer[:] = (
-                session.request("test", case.plain) if case.unit is None else session.request("unit", *case.unit)
+                session.request("test", case.for_guest) if case.unit is None else session.request("unit", *case.unit)
             )
 
         fault = self._guarded(session, ask)

@@ -10,7 +10,8 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
-from .encoding import MAX_DEPTH, MAX_DIGITS, MAX_EXPONENT, MAX_RANGE, PLAIN, CodecContext, ProtocolError, Wire, base_of
+from . import arrays
+from .encoding import MAX_DEPTH, MAX_DIGITS, MAX_EXPONENT, PLAIN, CodecContext, ProtocolError, Wire, base_of
 from .references import ALL_OVERRIDDEN, are_fields, clean_name
 
 _ATOMS = ("i", "u", "x")
@@ -66,6 +67,8 @@ def fill(made: Any, payload: Wire, context: CodecContext, depth: int) -> None:
     base = base_of(made)
     if base is bytearray:
         bytearray.__setitem__(made, slice(None), bytes.fromhex(_exactly(str, payload)))  # memoryviews of it may exist
+    elif arrays.is_array(made):
+        arrays.fill_array(made, payload)
     elif base is dict or base is OrderedDict:
         for key, item in _exactly(list, payload):
             made_key = _decode(key, context, depth)
@@ -164,7 +167,7 @@ def _decode_range(payload: list[Wire], context: CodecContext, depth: int) -> ran
     if any(len(bound) > MAX_DIGITS for bound in payload):
         raise ProtocolError("range too long")
     start, stop, step = (int(bound, 16) for bound in payload)
-    if (stop - start) // step > MAX_RANGE:
+    if (stop - start) // step > context.longest_range_received:
         raise ProtocolError("range too long")
     return range(start, stop, step)
 
@@ -189,6 +192,12 @@ def _decode_nan(payload: bool, context: CodecContext, depth: int) -> float:
     if payload:
         return math.nan
     made = float("nan")
+    context.register(made)
+    return made
+
+
+def _decode_numpy(payload: list[Wire], context: CodecContext, depth: int) -> Any:
+    made = arrays.decode_array(payload)
     context.register(made)
     return made
 
@@ -228,6 +237,8 @@ _DECODERS: dict[str, tuple[type, Callable[[Any, CodecContext, int], Any]]] = {
     "q": (list, _decode_deque),
     "N": (list, _decode_named),
     "S": (list, _decode_subclass),
+    "na": (list, _decode_numpy),
+    "ns": (list, lambda payload, context, depth: arrays.decode_scalar(payload)),
     "sl": (list, _decode_slice),
     "e": (list, _decode_error),
     "x": (bool, _decode_nan),

@@ -14,6 +14,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from . import arrays
 from .references import are_fields, named_tuple, subclass
 
 Wire = Any
@@ -39,6 +40,7 @@ class CodecContext:
     """Encoding and decoding of references and shared objects. This base class allows plain data only."""
 
     subclass, named_tuple = staticmethod(subclass), staticmethod(named_tuple)
+    longest_range_sent = longest_range_received = MAX_RANGE
 
     def encode_reference(self, value: Any) -> Wire:
         """Encode an object that is not plain data. Raises UnsupportedValue."""
@@ -109,6 +111,11 @@ def encode(value: Any, context: CodecContext = PLAIN, depth: int = 0) -> Wire:
     encoder = _ENCODERS.get(kind)
     if encoder is not None:
         return encoder(value, context, depth + 1)
+    if arrays.is_scalar(value):
+        return {"ns": arrays.encode_array(value)}
+    if arrays.is_array(value):
+        number = context.shared_number(value)
+        return {"na": arrays.encode_array(value)} if number is None else {"@": number}
     for base, reduce in _REDUCTIONS:
         if issubclass(kind, base):
             return _encode_subclass(value, base, reduce, context, depth)
@@ -159,7 +166,7 @@ def _pairs(items: Iterable[tuple[Any, Any]], context: CodecContext, depth: int) 
 
 
 def _encode_range(value: range, context: CodecContext, depth: int) -> Wire:
-    if (value.stop - value.start) // value.step > MAX_RANGE:
+    if (value.stop - value.start) // value.step > context.longest_range_sent:
         return context.encode_reference(value)
     return {"r": [hex(bound) for bound in (value.start, value.stop, value.step)]}
 
@@ -234,7 +241,9 @@ _CONTAINERS = dict.fromkeys((OrderedDict, dict, list, set, bytearray, deque))
 def base_of(value: Any) -> Any:
     """Return the builtin class by whose methods to read and write a container; None for other values."""
     kind = type(value)
-    return kind if kind in _CONTAINERS else next((base for base in _CONTAINERS if issubclass(kind, base)), None)
+    if kind in _CONTAINERS or arrays.is_array(value):
+        return kind
+    return next((base for base in _CONTAINERS if issubclass(kind, base)), None)
 
 
 def contents(value: Any, context: CodecContext) -> Wire:
@@ -242,6 +251,8 @@ def contents(value: Any, context: CodecContext) -> Wire:
     base = base_of(value)
     if base is bytearray:
         return bytes(memoryview(value)).hex()
+    if arrays.is_array(value):
+        return arrays.encode_array(value)
     if base in (dict, OrderedDict):
         return _pairs(list(base.items(value)), context, 1)
     return _items(list(base.__iter__(value)), context, 1)

@@ -16,6 +16,10 @@ FORK_REQUEST = struct.Struct("<cIIII")
 0."""
 FORK_REPLY = struct.Struct("<ii")
 """To `F`: process or minus errno, 0. To `K`: process, wait status."""
+PROGRESS = struct.Struct("<qq")
+"""Program and test that the judge evaluates, in a file that the host reads if the judge is killed; test -1: none."""
+STUCK_STATUS = 98
+"""Exit status of a zygote whose judge did not return from C code within its CPU limit."""
 
 
 class GuestLimits(NamedTuple):
@@ -27,6 +31,8 @@ class GuestLimits(NamedTuple):
     reply: int
 
 
+RECURSION = 3000
+"""Recursion limit of judge and guests; the deepest value that crosses needs half of it (`encoding.MAX_DEPTH`)."""
 HEADER = struct.Struct("<I")
 CHUNK = 1 << 14
 """Bytes to read while the size of a frame is unknown: for 128 KiB and more, malloc would map and unmap memory."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import collections
+import copy
 import functools
 import keyword
 import operator
@@ -44,6 +45,10 @@ FROM_GUEST: dict[str, Any] = {
 """Objects that a guest may name: calling them gives no more than the program could have returned itself."""
 
 
+LIBRARIES = sys.stdlib_module_names | {"numpy"}
+"""Top-level modules whose functions and classes cross by name."""
+
+
 def stdlib_name(value: Any) -> str | None:
     """Return "module:name" for a function or class of the standard library; None for anything else."""
     return _name_of(value) if isinstance(value, _KINDS) else None
@@ -53,7 +58,7 @@ def stdlib_name(value: Any) -> str | None:
 def _name_of(value: Any) -> str | None:
     module = getattr(value, "__module__", None) or getattr(getattr(value, "__objclass__", None), "__module__", "")
     path = getattr(value, "__qualname__", "")
-    if not isinstance(module, str) or module.partition(".")[0] not in sys.stdlib_module_names:
+    if not isinstance(module, str) or module.partition(".")[0] not in LIBRARIES:
         return None
     target: Any = sys.modules.get(module)
     for name in path.split("."):
@@ -104,7 +109,7 @@ def _forward(perform: Any, mirrored: bool = False) -> Any:
 def origin_of(value: Any) -> Any:
     """Return the proxy of the object whose base value this is; None without an origin."""
     try:
-        return object.__getattribute__(value, "__dict__").get(ORIGIN)
+        return object.__getattribute__(value, ORIGIN)
     except AttributeError:
         return None
 
@@ -130,9 +135,28 @@ def _set_on_origin(self: Any, name: str, value: Any) -> None:
         setattr(origin, name, value)
 
 
+def _copy_of_origin(self: Any, copies: Any = copy.copy) -> Any:
+    origin = origin_of(self)
+    if origin is None:
+        raise TypeError(f"{type(self).__name__!r} object is not the program's")
+    return copies(origin)
+
+
+_COPIES = {
+    "__copy__": _copy_of_origin,
+    "__deepcopy__": lambda self, memo: _copy_of_origin(self, functools.partial(copy.deepcopy, memo=memo)),
+}
+
+
+def _attributes_of_origin(self: Any) -> Any:
+    origin = origin_of(self)
+    return {} if origin is None else origin.__dict__
+
+
 def subclass(name: str, base: Any, mask: int) -> Any:
     """Return a subclass of a builtin type. `name` must be cleaned (`clean_name`)."""
     own = {"__getattr__": _get_from_origin, "__setattr__": _set_on_origin, "__module__": "solution"}
+    own |= {"__dict__": property(_attributes_of_origin), **_COPIES}
     return type(name, (base,), {**_methods(mask, base), **own})
 
 
@@ -162,6 +186,17 @@ class _NamedTuple(tuple):  # type: ignore[type-arg]
     __module__ = "solution"
     __getattr__ = _get_from_origin
 
+    def __reduce__(self) -> Any:
+        return _rebuilt, (type(self).__name__, self._fields, *self)
+
+    def __copy__(self) -> Any:
+        return self if origin_of(self) is None else _copy_of_origin(self)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        if origin_of(self) is None:
+            return tuple.__new__(type(self), copy.deepcopy(tuple(self), memo))
+        return _copy_of_origin(self, copy.deepcopy)
+
     def __new__(cls, *values: Any, **by_name: Any) -> _NamedTuple:
         given = [*values, *(by_name.pop(field) for field in cls._fields[len(values) :] if field in by_name)]
         if len(given) != len(cls._fields) or by_name:
@@ -184,6 +219,11 @@ class _NamedTuple(tuple):  # type: ignore[type-arg]
     @classmethod
     def _make(cls, values: Any) -> _NamedTuple:
         return cls(*values)
+
+
+def _rebuilt(name: str, fields: tuple[str, ...], *values: Any) -> Any:
+    """Return the namedtuple of a pickle, without the program's object."""
+    return tuple.__new__(named_tuple(name, fields, 0), values)
 
 
 def clean_name(name: str) -> str:

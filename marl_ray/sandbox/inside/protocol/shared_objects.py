@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from . import arrays
 from .decoding import decode, fill, guarded
 from .encoding import CodecContext, ProtocolError, UnsupportedValue, Wire, base_of, contents, encode
 from .references import named_tuple, subclass
@@ -135,7 +136,7 @@ class SharedObjects(CodecContext):
             if entry.own and entry.first is None:
                 entry.first = entry.before
             entry.before = None
-            if base is not bytearray:
+            if base is not bytearray and not arrays.is_array(entry.value):
                 base.clear(entry.value)
             guarded(fill, entry.value, change[1], self, 1)
         if changes:
@@ -191,6 +192,8 @@ def _copy(value: Any) -> Any:
         return ()
     if base is bytearray:
         return bytes(memoryview(value))
+    if arrays.is_array(value):
+        return value.tobytes()
     return set(set.__iter__(value)) if base is set else _parts(value)
 
 
@@ -199,6 +202,9 @@ def restore(value: Any, before: Any) -> None:
     base = base_of(value)
     if base is bytearray:
         bytearray.__setitem__(value, slice(None), before)
+        return
+    if arrays.is_array(value):
+        value.flat = type(value)(value.shape, value.dtype, before).flat
         return
     base.clear(value)
     if base in (dict, OrderedDict):
@@ -217,7 +223,10 @@ def _changed(entry: _Entry) -> bool:
         return len(now) != len(before) or not all(map(operator.is_, now, before))
     if type(before) is set:
         return {id(item) for item in set.__iter__(entry.value)} != {id(item) for item in before}
-    return before != () and bytes(memoryview(entry.value)) != before
+    if before == ():
+        return False
+    now = entry.value.tobytes() if arrays.is_array(entry.value) else bytes(memoryview(entry.value))
+    return now != before  # type: ignore[no-any-return]
 
 
 def check_shape(values: Any) -> None:
@@ -257,7 +266,7 @@ def _parts(value: Any) -> list[Any]:
     base = base_of(value)
     if base is None:
         base = tuple if isinstance(value, tuple) else frozenset if isinstance(value, frozenset) else None
-    if base is None or base is bytearray:
+    if base is None or base is bytearray or arrays.is_array(value):
         return []
     if base in (dict, OrderedDict):
         return [*base.keys(value), *base.values(value)]

@@ -8,26 +8,58 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
+import itertools
 from collections.abc import Sequence
 from types import CodeType
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
-from .instrumentation import NAMING_NODES, AssertInstrumenter, InstanceAnalysis
-from .statements import SCOPES, bound_names, compile_statements, imported_name, names_in, parse, variable_flows
-from .suite import Case, Suite
+from .instrumentation import NAMING_NODES, AssertInstrumenter, InstanceAnalysis, mark_assertions
+from .program_requests import RequestRewriter
+from .statements import (
+    SCOPES,
+    SharedVariables,
+    VariableFlow,
+    bound_names,
+    compile_statements,
+    imported_name,
+    names_in,
+    parse,
+)
+from .suite import REACHED, Case, Suite
 from .trust_analysis import TrustAnalysis, last_name, patches_modules, stdlib_names
 
 _BUILTINS = frozenset(dir(builtins))
 
 
 def parse_source(source: str, what: str = "tests") -> ast.Module:
-    """Parse a test source. Raises ValueError, in one line, if it is not Python."""
+    """Parse a test source, with the statements behind `if __name__ == "__main__":` as ordinary statements.
+
+    Raises ValueError, in one line, if it is not Python.
+    """
     try:
-        return parse(source)
+        tree = parse(source)
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         where = f" at line {line}" if line else ""
         raise ValueError(f"{what} cannot be parsed: {getattr(error, 'msg', None) or error}{where}") from None
+    if "__main__" in source:
+        tree = ast.fix_missing_locations(_GuardRemover().visit(tree))
+    return tree
+
+
+class _GuardRemover(ast.NodeTransformer):
+    """Transformer that replaces `if __name__ == "__main__":` by its body, without calls of test runners."""
+
+    _RUNNERS = frozenset(("unittest", "pytest", "doctest"))
+
+    def visit_If(self, node: ast.If) -> Any:
+        self.generic_visit(node)
+        if ast.unparse(node.test).replace('"', "'") not in _GUARDS:
+            return node
+        return [part for part in node.body if not (isinstance(part, ast.Expr) and names_in(part) & self._RUNNERS)]
+
+
+_GUARDS = ("__name__ == '__main__'", "'__main__' == __name__")
 
 
 def is_check(node: ast.stmt) -> TypeGuard[ast.FunctionDef]:
@@ -82,8 +114,9 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
     }
     helpers, helper_names = _prompt_helpers(prompt, entry_point)
     everything = [part for node in statements for part in parts[node]]
-    free = (_free_names(everything) - helper_names) | {entry_point}
-    standard = stdlib_names(everything, free, entry_point)
+    free = (free_names(everything) - helper_names) | {entry_point}
+    imported = {imported_name(part) for part in everything if isinstance(part, ast.alias)}
+    standard = stdlib_names(everything, free | imported, entry_point)
     remote = free - standard.keys()
     analysis = TrustAnalysis(statements, helpers, remote)
 
@@ -97,24 +130,35 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
             shown.append("\n".join(map(ast.unparse, body)))
             blocks.append(setup)
             setup = []
-    reasons, definitions = _assign_processes(blocks, analysis)
-    plain = ["\n".join(map(ast.unparse, block)) for block in blocks]
-    preamble = tuple(map(ast.unparse, (*helpers, *definitions)))
     patches = patches_modules(everything)
-    flows = variable_flows([helpers, *blocks], patches)[1:]
+    variables = SharedVariables([helpers, *blocks], patches)
+    reasons, definitions = _assign_processes(blocks, analysis, variables)
+    plain = ["\n".join(map(ast.unparse, block)) for block in blocks]
+    preamble = [(ast.unparse(node), False) for node in helpers] + [(ast.unparse(node), True) for node in definitions]
+    flows = SharedVariables([helpers, *blocks], patches).flows()[1:]
     compares = [analysis.compares(block) for block in blocks]
     instrument = AssertInstrumenter(analysis, InstanceAnalysis([*statements, *helpers], remote))  # changes the blocks
-    codes = [_compile_test([*map(instrument.visit, block)], number) for number, block in enumerate(blocks, 1)]
+    marked = [mark_assertions(block, remote) for block in blocks]
+    sources = ["\n".join([_IN_GUEST, *map(ast.unparse, block)]) for block in marked]
+    rewrite = RequestRewriter(analysis, frozenset(remote), entry_point)
+    codes = [
+        _compile_test([instrument.visit(rewrite.visit(node)) for node in block], number)
+        for number, block in enumerate(marked, 1)
+    ]
     return Suite(
         form="asserts" if whole_items else "check",
-        cases=tuple(map(Case, shown, codes, plain, reasons, compares, flows)),
+        cases=tuple(map(Case, shown, codes, plain, sources, reasons, compares, flows)),
         remote=frozenset(remote),
         helpers=tuple(compile_statements([node], "<prompt>") for node in helpers),
-        preamble=preamble,
+        preamble=tuple(preamble),
         standard=standard,
-        uses_random=any("random" in source for source in (*plain, *preamble)),
+        uses_random=any("random" in source for source in (*plain, *(source for source, _ in preamble))),
         patches=patches,
     )
+
+
+_IN_GUEST = f"import builtins\nbuiltins.{REACHED} = set()"
+"""Start of a test in the guest, whose functions may have other globals than the test itself."""
 
 
 def _compile_test(body: list[ast.stmt], number: int) -> CodeType:
@@ -124,46 +168,46 @@ def _compile_test(body: list[ast.stmt], number: int) -> CodeType:
         raise ValueError(f"test {number} cannot be compiled: {error}") from None
 
 
-def _assign_processes(blocks: list[list[ast.stmt]], analysis: TrustAnalysis) -> tuple[list[str], list[ast.stmt]]:
+def join_processes(reasons: list[str], flows: Sequence[VariableFlow]) -> None:
+    """Set the reason of every case that shares a variable with a case that must run in the guest."""
+    pairs = itertools.combinations(range(len(reasons)), 2)
+    shared = [(a, b) for a, b in pairs if flows[a].touches & flows[b].reads] if any(reasons) else []
+    while more := [b if reasons[a] else a for a, b in shared if bool(reasons[a]) is not bool(reasons[b])]:
+        reasons[more[0]] = "a test shares a variable with a test in the guest"
+
+
+def _assign_processes(
+    blocks: list[list[ast.stmt]], analysis: TrustAnalysis, variables: SharedVariables
+) -> tuple[list[str], list[ast.stmt]]:
     """Return for each case why it must run in the guest, and the definitions of other cases that guest cases use.
 
-    Judge and guest do not share the tests' variables. A definition that one process has and the other uses is made in
-    both; if they share any other variable, all tests run in the guest. Inserts definitions into `blocks`.
+    Judge and guest do not share the tests' variables, so tests that share one with a test in the guest run there too.
+    A definition, whose value cannot be changed, is made in both processes. Inserts definitions into `blocks`.
     """
     reasons = [analysis.guest_reason(block) for block in blocks]
     if all(reasons) or not any(reasons):
         return reasons, []
+    join_processes(reasons, variables.flows()[1:])
     bound: dict[str, list[tuple[int, ast.stmt]]] = {}
     for number, block in enumerate(blocks):
         for node in block:
-            for name in bound_names(node):
+            for name in bound_names(node) & variables.fixed:
                 bound.setdefault(name, []).append((number, node))
     order = [node for block in blocks for node in block]
     needed: list[list[ast.stmt]] = [[] for _ in blocks]
     for number, block in enumerate(blocks):
         used = set().union(*map(names_in, block))
         while used:
-            places = bound.get(used.pop(), [])
-            elsewhere = [node for place, node in places if bool(reasons[place]) is not bool(reasons[number])]
-            if not elsewhere or any(place == number for place, _ in places):
-                continue
-            node = elsewhere[0]
-            if len(elsewhere) > 1 or not _is_definition(node, analysis):
-                return [next(filter(None, reasons))] * len(reasons), []
-            if node not in needed[number]:
-                needed[number].append(node)
-                used |= names_in(node)
+            places = [(place, node) for place, node in bound.get(used.pop(), ()) if place <= number]
+            here = any(bool(reasons[place]) is bool(reasons[number]) for place, _ in places)
+            if places and not here and places[0][1] not in needed[number]:
+                needed[number].append(places[0][1])
+                used |= names_in(places[0][1])
     for number, block in enumerate(blocks):
         if not reasons[number]:
             block[:0] = copy.deepcopy(sorted(needed[number], key=order.index))
     in_guest = {node for number, nodes in enumerate(needed) if reasons[number] for node in nodes}
     return reasons, sorted(in_guest, key=order.index)
-
-
-def _is_definition(node: ast.stmt, analysis: TrustAnalysis) -> bool:
-    if isinstance(node, ast.Assign):
-        return isinstance(node.value, ast.Name) or not analysis.from_program(node.value)
-    return isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom)
 
 
 def _is_trivial(node: ast.stmt) -> bool:
@@ -185,7 +229,7 @@ def _is_test(node: ast.stmt, parts: Sequence[ast.AST], checkers: set[str]) -> bo
     )
 
 
-def _free_names(parts: Sequence[ast.AST]) -> set[str]:
+def free_names(parts: Sequence[ast.AST]) -> set[str]:
     """Return the names that the tests use but neither define nor find among the builtins."""
     used: set[str] = set()
     defined: set[str] = set()

@@ -1,21 +1,22 @@
 """Instrumentation of asserts, which reports the compared values to the judge and lets it decide identity checks.
 
-`assert f(x) == y` becomes `assert COMPARE("==", f(x), y, swapped, made)`, `a is b` becomes `SAME(a, b)`, and `list(x)`
-becomes `list(ALL(x))`. Operators of instances that the test makes become `OPERATE("mul", v, 3)`, which may ask the
-program. Everything is still evaluated once and in order.
+`assert f(x) == y` becomes `assert COMPARE("==", f(x), y, swapped, made)`, and `a is b` becomes `SAME(a, b)`. Operators
+of instances that the test makes become `OPERATE("mul", v, 3)`, which may ask the program. Everything is still evaluated
+once and in order.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+import copy
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
-from .statements import imported_name, walk_all
-from .suite import ALL, COMPARE, OPERATE, SAME, TRUTH
-from .trust_analysis import TrustAnalysis
+from .statements import imported_name, names_in, parse, walk_all
+from .suite import COMPARE, FIXTURES, OPERATE, REACHED, SAME, TRUTH
+from .trust_analysis import TrustAnalysis, is_assertion, last_name
 
-_OPERATORS = {
+OPERATORS = {
     ast.Eq: "==",
     ast.NotEq: "!=",
     ast.Lt: "<",
@@ -27,7 +28,7 @@ _OPERATORS = {
     ast.In: "in",
     ast.NotIn: "not in",
 }
-_ARITHMETIC = {
+ARITHMETIC = {
     ast.Add: "add",
     ast.Sub: "sub",
     ast.Mult: "mul",
@@ -43,7 +44,68 @@ _ARITHMETIC = {
     ast.RShift: "rshift",
 }
 """Names in the module `operator`."""
-_CONSUMERS = ("list", "tuple", "set", "frozenset", "sorted")
+
+
+def mark_assertions(block: Sequence[ast.stmt], remote: Iterable[str]) -> list[ast.stmt]:
+    """Return copies of a test's statements that raise RuntimeError at their end if no assertion was reached.
+
+    The tests' text decides whether an assertion is ever evaluated, but only its execution tells whether this one was:
+    `for x in f(): assert x` asserts nothing if the program returns an empty list.
+    """
+    statements: list[ast.stmt] = []
+    marker = _AssertionMarker(frozenset(remote))
+    for node in copy.deepcopy(block):
+        marked = marker.visit(node)
+        statements += marked if isinstance(marked, list) else [marked]
+    return statements + _statements(f"if not {REACHED}: raise RuntimeError('no assertion was reached')")
+
+
+def _statements(source: str) -> list[ast.stmt]:
+    return parse(source).body
+
+
+class _AssertionMarker(ast.NodeTransformer):
+    """Transformer that records every assertion in a set.
+
+    A handler counts as an assertion if its `try` contains one (`try: f(-1); assert False` and `except ValueError:
+    pass`), and so does a `with` that may suppress the exception that a test expects.
+    """
+
+    def __init__(self, remote: Set[str]) -> None:
+        self._remote = remote
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        return node if node.name in FIXTURES else self.generic_visit(node)
+
+    def visit_Assert(self, node: ast.Assert) -> Any:
+        return [*_statements(f"{REACHED}.add(0)"), node]
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        call = node.value
+        is_call = isinstance(call, ast.Call) and is_assertion(call)
+        if not is_call or names_in(call.func) & self._remote:  # type: ignore[attr-defined]
+            return node
+        return [*_statements(f"{REACHED}.add(0)"), node]
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        return [*_statements(f"{REACHED}.add(0)"), node] if is_assertion(node.value) else node
+
+    def visit_Try(self, node: ast.Try) -> Any:
+        if any(map(is_assertion, walk_all([*node.body, *node.orelse]))):
+            for handler in node.handlers:
+                handler.body[:0] = _statements(f"{REACHED}.add(0)")
+        self.generic_visit(node)
+        return node
+
+    def visit_With(self, node: ast.With) -> Any:
+        body = any(is_assertion(part.value if isinstance(part, ast.Expr) else part) for part in node.body)
+        asserts = body or any(is_assertion(item.context_expr) for item in node.items)
+        self.generic_visit(node)
+        return [*_statements(f"{REACHED}.add(0)"), node] if asserts else node
+
+
+_REWRITTEN = ("assertIs", "assertIsNot", "assertIsInstance", "assertNotIsInstance", "assertIn", "assertNotIn")
+"""Methods of `unittest.TestCase` that decide about identity, type or membership, in C."""
 
 
 class AssertInstrumenter(ast.NodeTransformer):
@@ -58,54 +120,70 @@ class AssertInstrumenter(ast.NodeTransformer):
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
             left, right = test.left, test.comparators[0]
             swapped = self._analysis.from_program(right) and not self._analysis.from_program(left)
-            made = self._tests_membership(test)
-            call = _call(COMPARE, _OPERATORS[type(test.ops[0])], self.visit(left), self.visit(right), swapped, made)
+            made = self._asks_program(test)
+            call = call_of(COMPARE, OPERATORS[type(test.ops[0])], self.visit(left), self.visit(right), swapped, made)
         elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            call = _call(TRUTH, self.visit(test.operand), False)
+            call = call_of(TRUTH, self.visit(test.operand), False)
         else:
-            call = _call(TRUTH, self.visit(test), True)
+            call = call_of(TRUTH, self.visit(test), True)
         return ast.Assert(call, self.visit(node.msg) if node.msg is not None else None)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
-        membership = self._tests_membership(node)
+        membership = self._asks_program(node)
         self.generic_visit(node)
         if membership:
-            return _call(OPERATE, _OPERATORS[type(node.ops[0])], node.left, *node.comparators)
+            return call_of(OPERATE, OPERATORS[type(node.ops[0])], node.left, *node.comparators)
         if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Is | ast.IsNot):
             return node
-        same = _call(SAME, node.left, node.comparators[0])
+        same = call_of(SAME, node.left, node.comparators[0])
         return same if isinstance(node.ops[0], ast.Is) else ast.UnaryOp(ast.Not(), same)
 
-    def _tests_membership(self, node: ast.Compare) -> bool:
-        """Return whether this is `x in v` for an instance `v` that the test makes."""
-        membership = len(node.ops) == 1 and isinstance(node.ops[0], ast.In | ast.NotIn)
-        return membership and self._instances.is_instance(node.comparators[0])
+    def _asks_program(self, node: ast.Compare) -> bool:
+        """Return whether this is `x in v`, `v in x`, `v == x` or `v != x` for an instance `v` that the test makes."""
+        if len(node.ops) != 1:
+            return False
+        left, right = node.left, node.comparators[0]
+        if isinstance(node.ops[0], ast.Eq | ast.NotEq):
+            return self._instances.is_instance(left) is not self._instances.is_instance(right)
+        is_operand = self._instances.is_instance(right) or self._instances.is_instance(left)
+        return isinstance(node.ops[0], ast.In | ast.NotIn) and is_operand
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         made = self._instances.is_instance(node)
         self.generic_visit(node)
-        return _call(OPERATE, _ARITHMETIC[type(node.op)], node.left, node.right) if made else node
+        return call_of(OPERATE, ARITHMETIC[type(node.op)], node.left, node.right) if made else node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         made = self._instances.is_instance(node.target) or self._instances.is_instance(node.value)
         self.generic_visit(node)
         if not made or not isinstance(node.target, ast.Name):
             return node
-        name, old = f"i{_ARITHMETIC[type(node.op)].rstrip('_')}", ast.Name(node.target.id, ast.Load())
-        return ast.Assign([node.target], _call(OPERATE, name, old, node.value))
+        name, old = f"i{ARITHMETIC[type(node.op)].rstrip('_')}", ast.Name(node.target.id, ast.Load())
+        return ast.Assign([node.target], call_of(OPERATE, name, old, node.value))
 
     def visit_Call(self, node: ast.Call) -> Any:
         is_sum = self._instances.is_sum(node)
+        is_operator = len(node.args) > 1 and self._instances.is_instance(node.args[1])
         self.generic_visit(node)
+        name = last_name(node.func) if _is_self(getattr(node.func, "value", None)) else ""
+        if name in _REWRITTEN and len(node.args) > 1 and (is_operator or not name.endswith("In")):
+            kind = name.removeprefix("assert").removeprefix("Not").removesuffix("Not")
+            function = {"Is": SAME, "In": OPERATE, "IsInstance": "isinstance"}[kind]
+            value = call_of(function, *(["in"] if kind == "In" else []), *node.args[:2])
+            method = ast.Attribute(
+                ast.Name("self", ast.Load()), "assertFalse" if "Not" in name else "assertTrue", ast.Load()
+            )
+            return ast.Call(method, [value, *node.args[2:]], node.keywords)
         if is_sum:
-            return _call(OPERATE, "sum", node.args[0], node.args[1] if len(node.args) > 1 else 0)
-        takes_all = isinstance(node.func, ast.Name) and node.func.id in _CONSUMERS
-        if takes_all and len(node.args) == 1 and not isinstance(node.args[0], ast.Starred):
-            node.args = [_call(ALL, node.args[0])]
+            return call_of(OPERATE, "sum", node.args[0], node.args[1] if len(node.args) > 1 else 0)
         return node
 
 
-def _call(function: str, *arguments: ast.expr | str | int) -> ast.Call:
+def _is_self(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+def call_of(function: str, *arguments: ast.expr | str | int) -> ast.Call:
     nodes = [argument if isinstance(argument, ast.expr) else ast.Constant(argument) for argument in arguments]
     return ast.Call(ast.Name(function, ast.Load()), nodes, [])
 
@@ -138,6 +216,8 @@ class InstanceAnalysis:
         """Return whether an expression is such an instance."""
         if isinstance(node, ast.Name):
             return node.id in self._variables
+        if isinstance(node, ast.Attribute) and _is_self(node.value):
+            return f"self.{node.attr}" in self._variables
         if isinstance(node, ast.BinOp):
             return self.is_instance(node.left) or self.is_instance(node.right)
         return isinstance(node, ast.Call) and self._is_class(node.func)

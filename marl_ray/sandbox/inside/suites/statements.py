@@ -46,7 +46,9 @@ class Statement:
         self.node = node
         self.binds = bound_names(node)
         names = {part for part in ast.walk(node) if isinstance(part, ast.Name)}
-        self.uses = {part.id for part in names if isinstance(part.ctx, ast.Load)} - set(_inner_bindings(node))
+        changed = {part.target for part in ast.walk(node) if isinstance(part, ast.AugAssign)}
+        read = {part.id for part in names if not isinstance(part.ctx, ast.Store) or part in changed}
+        self.uses = read - set(_inner_bindings(node))
         self.kills: Set[str] = set()
         if isinstance(node, ast.Assign):
             self.kills = stored_names(*node.targets) - self.uses
@@ -57,24 +59,46 @@ class Statement:
         """Return the live names before this statement, given the live names after it."""
         return {*(live - self.kills), *self.uses}
 
-    def is_definition(self) -> bool:
-        """Return whether the statement binds names to values that are never mutated."""
-        if isinstance(self.node, ast.Assign):
-            return isinstance(self.node.value, ast.Name | ast.Attribute | ast.Constant | ast.Lambda)
-        return isinstance(self.node, (*SCOPES, ast.Import, ast.ImportFrom))
-
-    def source(self) -> str:
-        """Return the source for a test of another part that needs this statement, whose own failure does not count."""
-        if self.is_definition():
-            return ast.unparse(self.node)
+    def without_asserts(self) -> ast.stmt:
+        """Return the statement for a test of another part that needs it, where its own failure does not count."""
         node = _WithoutAsserts().visit(parse(ast.unparse(self.node)).body[0])
         caught = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
-        return ast.unparse(ast.fix_missing_locations(ast.Try([node], [caught], [], [])))
+        return ast.fix_missing_locations(ast.Try([node], [caught], [], []))
 
 
 class _WithoutAsserts(ast.NodeTransformer):
     def visit_Assert(self, node: ast.Assert) -> ast.Expr:
         return ast.Expr(node.test)
+
+
+_LOOKS_UP_NAMES = frozenset(("globals", "locals", "vars", "eval", "exec"))
+
+
+def unneeded_definitions(statements: Sequence[ast.stmt]) -> set[ast.stmt]:
+    """Return the definitions and assignments without effect whose names no other statement mentions."""
+    unneeded: set[ast.stmt] = set()
+    while True:
+        left = [node for node in statements if node not in unneeded]
+        mentions = Counter(name for node in left for name in names_in(node) | _declared_global(node))
+        more = {
+            node
+            for node in left
+            if _has_no_effect(node) and all(mentions[name] <= (name in names_in(node)) for name in bound_names(node))
+        }
+        if not more or mentions.keys() & _LOOKS_UP_NAMES:
+            return unneeded
+        unneeded |= more
+
+
+def _has_no_effect(node: ast.stmt) -> bool:
+    """Return whether a statement only defines names: functions, classes, and variables whose values call nothing."""
+    if isinstance(node, SCOPES):
+        return not node.decorator_list
+    if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+        return False
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    plain = all(isinstance(part, ast.Name | ast.Tuple | ast.List | ast.expr_context) for part in walk_all(targets))
+    return plain and not any(isinstance(part, ast.Call | ast.Await | ast.NamedExpr) for part in ast.walk(node.value))
 
 
 def bound_names(node: ast.stmt) -> set[str]:
@@ -117,7 +141,7 @@ class VariableFlow:
     """Variables that a test shares with others: a test is not trusted if it reads one that an untrusted test touched.
 
     The text decides, conservatively: variables in one statement may be aliases of each other or hold each other.
-    Imports, constants, the program's functions and plain functions of the tests carry nothing.
+    Imports, constants, the program's functions and plain functions and classes of the tests carry nothing.
     """
 
     reads: frozenset[str] = frozenset()
@@ -126,46 +150,67 @@ class VariableFlow:
     """Variables that the test may change or assign."""
 
 
-def variable_flows(blocks: Sequence[Sequence[ast.stmt]], patches: bool) -> list[VariableFlow]:
-    """Return the variable flow of each test. `patches`: the tests may set attributes, even of modules."""
-    statements = [[Statement(number, node) for node in block] for number, block in enumerate(blocks)]
-    everything = [statement for block in statements for statement in block]
-    bound = set().union(*(each.binds | stored_names(each.node) for each in everything))
-    times = Counter(name for name, _ in {(name, ast.unparse(each.node)) for each in everything for name in each.binds})
-    times.update(name for each in everything for name in _declared_global(each.node))
-    constants = [each for each in everything if _is_constant(each.node, bound, patches)]
-    constant = {name for each in constants for name in each.binds if times[name] == 1}
-    functions = {
-        each.node.name: _free_names(each.node)
-        for each in everything
-        if isinstance(each.node, ast.FunctionDef) and times[each.node.name] == 1 and _is_stateless(each.node, patches)
-    }
+class SharedVariables:
+    """The variables of some tests, each a block of statements.
 
-    def variables_in(names: Set[str]) -> set[str]:
-        """Return the variables among some names, and the variables that functions among them use."""
+    `patches`: the tests may set attributes, even of modules. Names that are bound once, to a value that cannot be
+    changed, are `fixed`. All other names are variables.
+    """
+
+    def __init__(self, blocks: Sequence[Sequence[ast.stmt]], patches: bool) -> None:
+        self._blocks = [[Statement(number, node) for node in block] for number, block in enumerate(blocks)]
+        everything = [statement for block in self._blocks for statement in block]
+        self._bound = set().union(*(each.binds | stored_names(each.node) for each in everything))
+        pairs = {(name, ast.unparse(each.node)) for each in everything for name in each.binds}
+        times = Counter(name for name, _ in pairs)
+        times.update(name for each in everything for name in _declared_global(each.node))
+        once = [each for each in everything if each.binds and all(times[name] == 1 for name in each.binds)]
+        stateless = [each for each in once if _is_stateless(each.node, patches)]
+        self._functions = {name: _free_names(each.node) for each in stateless for name in each.binds}
+        constants: set[str] = set()
+        while more := {
+            name
+            for each in once
+            if is_constant(each.node, self._bound - constants, patches)
+            for name in each.binds - constants
+        }:
+            constants |= more
+        self.fixed = frozenset(constants | self._functions.keys())
+        self._groups: dict[str, set[str]] = {}
+        for each in everything:
+            together = self.variables_in(_mentioned_names(each))
+            merged = together.union(*(self._groups.get(name, ()) for name in together))
+            self._groups |= dict.fromkeys(merged, merged)
+
+    def closure(self, names: Set[str]) -> set[str]:
+        """Return some names, and the names that functions among them use."""
         seen: set[str] = set()
         todo = list(names)
         while todo:
             name = todo.pop()
             if name not in seen:
                 seen.add(name)
-                todo += functions.get(name, ())
-        return (seen & bound) - constant - functions.keys()
+                todo += self._functions.get(name, ())
+        return seen
 
-    groups: dict[str, set[str]] = {}
-    for each in everything:
-        together = variables_in(_mentioned_names(each))
-        merged = together.union(*(groups.get(name, ()) for name in together))
-        groups |= dict.fromkeys(merged, merged)
-    flows = []
-    for block in statements:
-        live: set[str] = set()
-        for statement in reversed(block):
-            live = statement.live_before(live)
-        names = variables_in(set().union(*map(_mentioned_names, block)))
-        touches = frozenset(names.union(*(groups[name] for name in names)))
-        flows.append(VariableFlow(frozenset(variables_in(live)), touches))
-    return flows
+    def variables_in(self, names: Set[str]) -> set[str]:
+        """Return the variables in the closure of some names."""
+        return (self.closure(names) & self._bound) - self.fixed
+
+    def touched_by(self, *statements: Statement) -> frozenset[str]:
+        """Return the variables that some statements may change or assign."""
+        names = self.variables_in(set().union(*map(_mentioned_names, statements)))
+        return frozenset(names.union(*(self._groups[name] for name in names)))
+
+    def flows(self) -> list[VariableFlow]:
+        """Return the variable flow of each test."""
+        flows = []
+        for block in self._blocks:
+            live: set[str] = set()
+            for statement in reversed(block):
+                live = statement.live_before(live)
+            flows.append(VariableFlow(frozenset(self.variables_in(live)), self.touched_by(*block)))
+        return flows
 
 
 def _mentioned_names(statement: Statement) -> set[str]:
@@ -176,19 +221,45 @@ def _declared_global(node: ast.AST) -> set[str]:
     return {name for part in ast.walk(node) if isinstance(part, ast.Global) for name in part.names}
 
 
-def _is_constant(node: ast.stmt, bound: Set[str], patches: bool) -> bool:
-    if isinstance(node, ast.Assign):
-        value = node.value
-        return isinstance(value, ast.Constant) or (isinstance(value, ast.Name) and value.id not in bound)
+def is_constant(node: ast.stmt, variables: Set[str], patches: bool) -> bool:
+    """Return whether a statement binds names to values that cannot be changed."""
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return all(isinstance(target, ast.Name) for target in targets) and _is_immutable(node.value, variables)
     return isinstance(node, ast.Import | ast.ImportFrom) and not patches
 
 
-def _is_stateless(node: ast.FunctionDef, patches: bool) -> bool:
+def _is_immutable(value: ast.expr | None, variables: Set[str]) -> bool:
+    if isinstance(value, ast.Tuple):
+        return all(_is_immutable(item, variables) for item in value.elts)
+    if isinstance(value, ast.UnaryOp):
+        return isinstance(value.operand, ast.Constant)
+    return isinstance(value, ast.Constant) or (isinstance(value, ast.Name) and value.id not in variables)
+
+
+def _is_stateless(node: ast.AST, patches: bool) -> bool:
+    """Return whether a statement defines a function or class whose only state is that of the variables it uses."""
+    if isinstance(node, ast.Assign):
+        return isinstance(node.value, ast.Lambda) and _has_constant_defaults(node.value)
+    if isinstance(node, ast.FunctionDef):
+        return not patches and not node.decorator_list and _has_constant_defaults(node)
+    if not isinstance(node, ast.ClassDef) or patches or node.decorator_list or node.keywords:
+        return False
+    return all(
+        is_constant(item, {"?"}, patches)
+        or isinstance(item, ast.Pass)
+        or (isinstance(item, ast.FunctionDef) and _has_constant_defaults(item))
+        or (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant))
+        for item in node.body
+    )
+
+
+def _has_constant_defaults(node: ast.FunctionDef | ast.Lambda) -> bool:
     defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
-    return not patches and not node.decorator_list and all(isinstance(default, ast.Constant) for default in defaults)
+    return all(isinstance(default, ast.Constant) for default in defaults)
 
 
-def _free_names(node: ast.FunctionDef) -> set[str]:
-    """Return the names that a function takes from outside."""
+def _free_names(node: ast.AST) -> set[str]:
+    """Return the names that a function or class takes from outside."""
     arguments = {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
     return names_in(node) - arguments - stored_names(node) | _declared_global(node)

@@ -8,15 +8,16 @@ program.
 from __future__ import annotations
 
 import ast
+import datetime
 from collections.abc import Iterable, Iterator, Sequence
 
 from .statements import names_in, walk_all
 
-_LAZY_MODULES = {"itertools", "functools", "operator", "io", "mock", "builtins"}
+_LAZY_MODULES = {"itertools", "functools", "operator", "io", "mock", "builtins", "pathlib", "uuid", "types"}
 _MAKES_LAZY = {
     *("iter", "map", "filter", "zip", "enumerate", "reversed", "open", "partial", "itemgetter", "attrgetter"),
     *("methodcaller", "islice", "chain", "count", "cycle", "repeat", "takewhile", "dropwhile", "accumulate"),
-    *("StringIO", "BytesIO", "Mock", "MagicMock", "memoryview"),
+    *("StringIO", "BytesIO", "Mock", "MagicMock", "memoryview", "Path", "UUID", "uuid4", "SimpleNamespace"),
 }
 """Callables whose results are not plain data."""
 _MODULES = {
@@ -38,6 +39,31 @@ _PATCHERS = {
     *("setattr", "delattr", "patch", "vars", "globals", "__dict__", "exec", "eval", "__import__", "reload"),
     *("modules", "__setattr__", "putenv", "unsetenv", "environ", "setitem", "path", "argv", "filters", "register"),
 }
+_METHODS = {name for kind in (list, dict, set, str, datetime.datetime) for name in dir(kind) if name[0] != "_"}
+_METHODS -= {
+    "year",
+    "month",
+    "day",
+    "hour",
+    "minute",
+    "second",
+    "microsecond",
+    "min",
+    "max",
+    "resolution",
+    "tzinfo",
+    "fold",
+}
+_OBSERVING = {
+    *("redirect_stdout", "redirect_stderr", "catch_warnings", "getcontext", "setcontext", "localcontext"),
+}
+"""Functions with an effect on the whole process, or that observe one."""
+_LOOKING = {
+    *("asdict", "astuple", "fields", "is_dataclass", "replace", "signature", "getsource", "getfullargspec"),
+    *("iscoroutinefunction", "isgeneratorfunction", "isgenerator", "isclass", "isfunction", "get_type_hints"),
+}
+_LOOKING_MODULES = {"dataclasses", "inspect", "typing"}
+"""Functions of these modules that look into an object."""
 _CONTAINERS = {"list", "tuple", "dict", "set", "deque", "OrderedDict", "defaultdict", "Counter"}
 
 
@@ -45,19 +71,29 @@ def stdlib_names(parts: Sequence[ast.AST], free: Iterable[str], entry_point: str
     """Return the standard library's names among the free names: {name: "module" or "module:name"}.
 
     The judge resolves them itself, whatever the program defines: the program must not answer `isclose(f(x), 0.5)`. A
-    name counts as a module only if the tests do nothing but access its attributes.
+    name counts as a module only if the tests do nothing but access its attributes. `datetime` is the class of that name
+    if the tests use one of its methods.
     """
     dotted = {id(part.value) for part in parts if isinstance(part, ast.Attribute)}
     otherwise = {part.id for part in parts if isinstance(part, ast.Name) and id(part) not in dotted}
     names = {name: f"{_MEMBERS[name]}:{name}" for name in free if name in _MEMBERS}
     names |= {name: name for name in free if name in _MODULES and name not in otherwise}
+    if names.get("datetime") and any(_is_datetime_method(part) for part in parts):
+        names["datetime"] = "datetime:datetime"
     names.pop(entry_point, None)
     return names
 
 
+def _is_datetime_method(node: ast.AST) -> bool:
+    is_attribute = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "datetime"
+    return is_attribute and not hasattr(datetime, node.attr)  # type: ignore[attr-defined]
+
+
 def patches_modules(parts: Sequence[ast.AST]) -> bool:
-    """Return whether the tests may change attributes of modules."""
+    """Return whether the tests may change attributes of modules, or of anything but `self`."""
     for part in parts:
+        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == "self":
+            continue
         if isinstance(part, ast.Attribute) and (not isinstance(part.ctx, ast.Load) or part.attr in _PATCHERS):
             return True
         if isinstance(part, ast.Name) and part.id in _PATCHERS:
@@ -72,17 +108,26 @@ class TrustAnalysis:
         self._remote = frozenset(remote)
         self.tainted = _tainted(statements, self._remote)
         self._own = _test_objects([*statements, *helpers])
+        classes = [part for part in walk_all(statements) if isinstance(part, ast.ClassDef)]
+        self._methods = {item.name for node in classes for item in node.body if isinstance(item, ast.FunctionDef)}
 
     def from_program(self, node: ast.AST | None) -> bool:
         """Return whether a value may come from the program."""
         return node is not None and not self.tainted.isdisjoint(names_in(node))
 
-    def compares(self, statements: Sequence[ast.stmt]) -> bool:
+    def is_remote(self, name: str) -> bool:
+        """Return whether the program defines a name."""
+        return name in self._remote
+
+    def compares(self, statements: Iterable[ast.AST]) -> bool:
         """Return whether values of the program are compared with each other: by a comparison with the program on both
         sides, by sorting, or by building sets or dicts.
         """
         for part in walk_all(statements):
             if isinstance(part, ast.Compare) and sum(map(self.from_program, [part.left, *part.comparators])) > 1:
+                return True
+            asserts = isinstance(part, ast.Call) and is_assertion(part)
+            if asserts and sum(map(self.from_program, part.args)) > 1:  # type: ignore[attr-defined]
                 return True
             builds = isinstance(part, ast.Set | ast.SetComp | ast.Dict | ast.DictComp)
             sorts = isinstance(part, ast.Call) and last_name(part.func) in _COMPARING
@@ -90,7 +135,7 @@ class TrustAnalysis:
                 return True
         return False
 
-    def guest_reason(self, statements: Iterable[ast.stmt]) -> str:
+    def guest_reason(self, statements: Iterable[ast.AST]) -> str:
         """Return why these statements must run in the guest; empty if the judge can evaluate them."""
         for part in walk_all(statements):
             for expression, use in _class_uses(part):
@@ -98,6 +143,8 @@ class TrustAnalysis:
                     return f"a test {use} the program's class {min(names)}"
             if self._awaits(part):
                 return "a test runs a coroutine of the program"
+            if self._observes(part):
+                return "a test observes the program's process, or looks into an object of the program"
             if passed := self._passed_object(part):
                 return f"a test passes the program {passed}"
         return ""
@@ -110,6 +157,14 @@ class TrustAnalysis:
         function = part.func if isinstance(part, ast.Call) else None
         base = function.value if isinstance(function, ast.Attribute) else None
         return isinstance(base, ast.Name) and base.id == "asyncio" and self.from_program(part)
+
+    def _observes(self, part: ast.AST) -> bool:
+        if not isinstance(part, ast.Call):
+            return False
+        base = getattr(part.func, "value", None)
+        is_function = isinstance(part.func, ast.Name) or (isinstance(base, ast.Name) and base.id in _LOOKING_MODULES)
+        looks = is_function and last_name(part.func) in _LOOKING and any(map(self.from_program, part.args))
+        return looks or last_name(part.func) in _OBSERVING
 
     def _passed_object(self, part: ast.AST) -> str:
         """Describe a value that a node passes to the program and that is not plain data; empty if there is none."""
@@ -129,9 +184,17 @@ class TrustAnalysis:
                 return "a function" if isinstance(inner, ast.Lambda) else "a generator"
             if isinstance(inner, ast.Name) and inner.id in self._own:
                 return inner.id
+            if isinstance(inner, ast.Attribute) and self._is_method(inner):
+                return f"the method {inner.attr}"
             if isinstance(inner, ast.Call) and _is_lazy(inner, self._own):
                 return f"what {last_name(inner.func)} makes"
         return ""
+
+    def _is_method(self, node: ast.Attribute) -> bool:
+        """Return whether this is a method of an instance or container that the tests make."""
+        if names_in(node.value) & self._own.keys():
+            return node.attr in self._methods
+        return node.attr in _METHODS and not self.from_program(node.value)
 
     def _parts_of_value(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield the nodes whose values can be the value or a part of it, so not the arguments of calls, except of a
@@ -156,6 +219,12 @@ class TrustAnalysis:
                 todo += ast.iter_child_nodes(part)
 
 
+def is_assertion(node: ast.AST) -> bool:
+    """Return whether a node is an assert statement, or a call of a function like `self.assertEqual`."""
+    name = last_name(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
+    return isinstance(node, ast.Assert) or name.startswith("assert") or name == "fail"
+
+
 def last_name(function: ast.AST) -> str:
     """Return `f` for `f`, `g` for `m.g`, and an empty string for anything else."""
     return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
@@ -170,11 +239,13 @@ def _class_uses(part: ast.AST) -> Iterator[tuple[ast.AST, str]]:
     elif isinstance(part, ast.MatchClass):
         yield part.cls, "matches"
     elif isinstance(part, ast.Call):
-        name = last_name(part.func)
-        if name in ("isinstance", "issubclass"):
+        name = last_name(part.func).rpartition(".")[2]
+        if name in ("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance"):
             yield from ((argument, "asks for") for argument in part.args[1:])
-        elif name in ("assertRaises", "assertIsInstance", "raises", "suppress"):
-            yield from ((argument, "asks for") for argument in part.args[:2])
+        elif name in ("assertRaises", "assertRaisesRegex", "raises", "suppress"):
+            yield from ((argument, "asks for") for argument in part.args[: None if name == "suppress" else 1])
+        elif name.startswith("assert") and any(map(_is_type_of, part.args)):
+            yield from ((side, "asks for") for side in part.args if isinstance(side, ast.Name))
     elif isinstance(part, ast.Compare):
         sides = [part.left, *part.comparators]
         if any(map(_is_type_of, sides)):

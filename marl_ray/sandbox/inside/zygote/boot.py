@@ -1,4 +1,4 @@
-"""Script that the host process starts: `python -s -S -P -B boot.py HOST_DESCRIPTOR LIFELINE_DESCRIPTOR`.
+"""Script that the host process starts: `python -s -S -P -B boot.py HOST LIFELINE PROGRESS` (descriptors).
 
 It makes its package importable under the name `inside`, independently of installed packages, and removes the path
 again.
@@ -13,4 +13,4 @@ if __name__ == "__main__":
     from inside.zygote import zygote  # type: ignore[import-not-found]
 
     del sys.path[0]
-    zygote.main(int(sys.argv[1]), int(sys.argv[2]))
+    sys.exit(zygote.main(*map(int, sys.argv[1:])))

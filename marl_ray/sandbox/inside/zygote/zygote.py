@@ -27,14 +27,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..guest import guest, script_process
-from ..isolation import file_access, process, seccomp, syscalls
+from ..isolation import access_times, file_access, mount_namespace, process, seccomp
 from ..judge import judge
 from ..protocol import messages
 from ..protocol.messages import FORK_REPLY, FORK_REQUEST
 from . import preload, thread_limit
 
-RECURSION = 3000
-"""Recursion limit of judge and guests; the deepest value that crosses needs half of it (`encoding.MAX_DEPTH`)."""
 _OPEN_FILES = 64
 _MIN_STACK, _STACKS_PER_MEMORY = 1 << 20, 128
 """A thread's stack is 1/128 of the memory limit and at least 1 MiB. The limit counts whole stacks: 512 MiB would not
@@ -67,7 +65,6 @@ class Zygote:
         self._link = link
         self._lifeline = lifeline
         self._isolation = isolation
-        self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._children: set[int] = set()
         self._scratch_folders: dict[int, str] = {}
         self._pid = os.getpid()
@@ -78,16 +75,21 @@ class Zygote:
         self._poller.register(lifeline, select.POLLIN)
         self._threads = thread_limit.ThreadCounter(self._poller) if isolation.counts_threads else None
 
-    def serve(self) -> None:
-        """Serve until the judge or the host process ends, then kill all guests."""
+    def serve(self) -> bool:
+        """Serve until the judge or the host process ends, then kill all guests; return whether the judge ended."""
         link = self._link.fileno()
         try:
             while True:
                 ready = dict(self._poller.poll())
                 if self._threads is not None:  # before descriptor numbers are reused
                     self._threads.handle_events(ready, self._children)
-                if self._lifeline in ready or (link in ready and not self._handle_request()):
-                    return
+                if self._lifeline in ready:
+                    return False
+                try:
+                    if link in ready and not self._handle_request():
+                        return True
+                except ConnectionError:  # the judge ended before it read a reply
+                    return True
         finally:
             for pid in list(self._children):
                 self._reap(pid)
@@ -145,6 +147,8 @@ class Zygote:
         if process.LINUX:
             process.die_with_parent(self._pid)
         connection, out, *rest = descriptors  # `rest`: standard input, standard error
+        # Opened here, since all processes with an inherited description share its offset, flags and locks.
+        stdin = rest[0] if rest else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         if folder is not None:
             os.chdir(folder)
             file_access.enforce(file_access.make_ruleset(self._isolation.readable, folder))
@@ -153,7 +157,7 @@ class Zygote:
         if self._threads is not None:
             self._threads.install_filter()
         # Any of these descriptors may have number 3 itself, so the connection, which gets number 3, comes last.
-        os.dup2(rest[0] if rest else self._null, 0)
+        os.dup2(stdin, 0)
         os.dup2(out, 1)
         os.dup2(rest[1] if len(rest) > 1 else out, 2)
         os.dup2(connection, 3)
@@ -188,22 +192,52 @@ def _drop_rights(user: int | None) -> bool:
     return False
 
 
-def _build_isolation(config: dict[str, Any], folders: file_access.Scratch | None) -> Isolation:
+def _enter_mounts(config: dict[str, Any]) -> bool:
+    """Enter a mount namespace where that is possible; return whether this process has mounts of its own.
+
+    Raises OSError if scratch folders need the namespace and there is none.
+    """
+    if config["level"] in ("none", "bwrap"):
+        return config["level"] == "bwrap"
+    own_user = config["user"] is None
+    if not (config["scratch_mb"] or mount_namespace.available(own_user)):
+        return False
+    mount_namespace.enter(own_user)
+    return True
+
+
+def _build_isolation(
+    config: dict[str, Any], readable: list[str], folders: file_access.Scratch | None, own_mounts: bool
+) -> Isolation:
     """Return the configured restrictions. Raises OSError if one is unavailable."""
     ruleset = guest_filter = judge_filter = None
     may_open, counts = config["may_open"], False
     if config["landlock"] == "required" or (config["landlock"] == "optional" and file_access.landlock_abi()):
-        ruleset = file_access.make_ruleset(config["readable"])
+        ruleset = file_access.make_ruleset(readable)
     if config["seccomp"]:
         counts = thread_limit.available()
-        guest_filter = seccomp.Filter(seccomp.build_filter(may_open=may_open, may_write=folders is not None))
-        judge_filter = seccomp.Filter(seccomp.build_filter(may_open=may_open, extra=syscalls.JUDGE_ONLY, may_seal=True))
-    readable = tuple(config["readable"])
-    return Isolation(ruleset, guest_filter, judge_filter, counts, process.address_space(), readable, folders)
+        writes = folders is not None
+        code = seccomp.build_filter(may_open=may_open, own_mounts=own_mounts, may_write=writes)
+        guest_filter = seccomp.Filter(code)
+        judge_filter = seccomp.Filter(seccomp.build_filter(may_open=may_open, own_mounts=own_mounts, judge=True))
+    return Isolation(ruleset, guest_filter, judge_filter, counts, process.address_space(), tuple(readable), folders)
 
 
-def _start(host: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygote:
-    """Import modules, set up the isolation and fork the judge. Returns in the zygote only."""
+def _keep_access_times(paths: list[str], host: socket.socket, lifeline: int) -> None:
+    """Read all files that guests may read, and start a process that reads them again when that is needed."""
+    later = access_times.read_due_files(paths)
+    zygote = os.getpid()
+    if later and process.fork() == 0:
+        try:
+            process.die_with_parent(zygote)
+            host.close()
+            access_times.keep_reading(later, lifeline)
+        finally:
+            os._exit(0)
+
+
+def _start(host: socket.socket, lifeline: int, progress: int, config: dict[str, Any]) -> tuple[Zygote, int]:
+    """Import modules, set up the isolation and fork the judge. Returns in the zygote only, with the judge's number."""
     preload.load(preload.COMMON)
     if not config["may_open"] or (config["user"] is not None and not config["readable_by_all"]):
         preload.load(preload.RARE)
@@ -214,22 +248,24 @@ def _start(host: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygote
         setattr(builtins, name, sys.exit)  # a bare interpreter skips site.py, which defines them
     os.environ.clear()
     sys.argv[:] = script_process.ARGV
-    sys.setrecursionlimit(RECURSION)
+    sys.setrecursionlimit(messages.RECURSION)
     sys.path[:] = [path for path in sys.path if os.path.exists(path)]
     process.offer_to_oom_killer()
     process.share_malloc_arena()
-    folders, user = None, config["user"]
-    if config["scratch_mb"]:
-        folders = file_access.Scratch(config["scratch_mb"], user, own_namespace=config["level"] == "bwrap")
-        if user is None:
-            process.drop_capabilities()
+    own_mounts, user = _enter_mounts(config), config["user"]
+    readable = config["readable" if own_mounts else "readable_on_shared_mounts"]
+    folders = file_access.Scratch(config["scratch_mb"], user) if config["scratch_mb"] else None
+    if own_mounts and user is None:
+        process.drop_capabilities()
     dropped = _drop_rights(user)
     if folders is not None:
         folders.make_folders()
     if process.LINUX:
         process.disable_dumps()
         process.no_new_privs()
-    isolation = _build_isolation(config, folders)
+    if config["landlock"] == "required" and not own_mounts:
+        _keep_access_times(readable, host, lifeline)
+    isolation = _build_isolation(config, readable, folders, own_mounts)
     kind = socket.SOCK_SEQPACKET if process.LINUX else socket.SOCK_STREAM
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
     streams = script_process.StandardStreams()
@@ -243,19 +279,22 @@ def _start(host: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygote
         "threads": thread_limit.MAX_THREADS if isolation.counts_threads else 0,
         "uid": os.getuid(),
         "dropped": dropped,
+        "own_mounts": own_mounts,
     }
-    if process.fork() == 0:
+    judge_pid = process.fork()
+    if judge_pid == 0:
         ours.close()
         os.close(lifeline)
-        _run_judge(zygote, host, theirs, isolation, facts)
+        _run_judge(zygote, host, theirs, progress, isolation, facts)
     theirs.close()
     host.close()
+    os.close(progress)
     process.limit(CORE=0, MEMLOCK=0, MSGQUEUE=0)
-    return Zygote(ours, lifeline, isolation, streams)
+    return Zygote(ours, lifeline, isolation, streams), judge_pid
 
 
 def _run_judge(
-    zygote: int, host: socket.socket, link: socket.socket, isolation: Isolation, facts: dict[str, Any]
+    zygote: int, host: socket.socket, link: socket.socket, progress: int, isolation: Isolation, facts: dict[str, Any]
 ) -> None:
     try:
         if process.LINUX:
@@ -272,7 +311,7 @@ def _run_judge(
         os._exit(1)
     try:
         host.sendall(messages.pack({"ready": facts}))
-        judge.Judge(host, link, wait_for_kills=isolation.scratch is not None).serve()
+        judge.Judge(host, link, progress, wait_for_kills=isolation.scratch is not None).serve()
     except (messages.ConnectionClosed, BrokenPipeError):
         os._exit(0)  # the host process ended
     except BaseException:
@@ -281,13 +320,19 @@ def _run_judge(
         os._exit(1)
 
 
-def main(host_descriptor: int, lifeline: int) -> None:
-    """Run the zygote with the two inherited descriptors; the first frame of the host process is the configuration."""
+def main(host_descriptor: int, lifeline: int, progress: int) -> int:
+    """Run the zygote with the inherited descriptors; return its exit status.
+
+    The first frame of the host process is the configuration.
+    """
     host = socket.socket(fileno=host_descriptor)
     config = messages.FrameReader(host.recv).message()
     try:
-        zygote = _start(host, lifeline, config)
+        zygote, judge_pid = _start(host, lifeline, progress, config)
     except OSError as error:
         host.sendall(messages.pack({"failed": str(error)}))
-        return
-    zygote.serve()
+        return 1
+    if not zygote.serve():
+        return 0
+    _, status = os.waitpid(judge_pid, 0)
+    return messages.STUCK_STATUS if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF else 0

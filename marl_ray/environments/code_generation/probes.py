@@ -1,0 +1,90 @@
+"""Probes: variants of a joint program that show by execution whether main needs a helper, and whether it adds anything.
+
+A helper is needed if no stand-in without its work passes the tests that the joint program passes. A helper suffices if
+its own result, in place of main's, passes them. Each probe is a statement after all definitions of the program.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Sequence
+
+REPLACE = """
+def _replace(name, replacement):
+    function = globals()[name]
+    def stand_in(*args, **kwargs):
+        globals()[name] = function  # a recursive call is a part of the function's own work
+        try:
+            return replacement(function, args, kwargs)
+        finally:
+            globals()[name] = stand_in
+    globals()[name] = stand_in
+"""
+STAND_IN = """
+def _stand_in(function, args, kwargs):
+    from copy import deepcopy
+    {body}
+"""
+NOTHING = "return None"
+ARGUMENT = "return next(iter((*args, *kwargs.values())), None)"
+SAME_TYPE = """value = function(*deepcopy(args), **deepcopy(kwargs))
+    return next((other for kind, other in {values} if isinstance(value, kind)), None)"""
+EMPTY = """((bool, False), (int, 0), (float, 0.0), (str, ""), (list, []), (tuple, ()), (dict, {}), (set, set()))"""
+FILLED = """((bool, True), (int, 97), (float, 97.0), (str, "?"), (list, [97]), (tuple, (97,)), (dict, {97: 97}), \
+(set, {97}))"""
+RESULT = """
+def _result(main, args, kwargs, helper={helper!r}):
+    from copy import deepcopy
+    given, own = deepcopy((args, kwargs)), globals()[helper]
+    results = []
+    def recorded(function, args, kwargs):
+        value = function(*args, **kwargs)
+        results.append(deepcopy(value))
+        return value
+    _replace(helper, recorded)
+    try:
+        returned = main(*args, **kwargs)
+    finally:
+        globals()[helper] = own
+    if not results or any(result != results[0] for result in results):
+        return own(*given[0], **given[1])
+    value = results[0]
+    inner = list(value.values()) if isinstance(value, dict) else value
+    return inner[0] if isinstance(inner, (list, tuple)) and len(inner) == 1 and inner[0] == returned else value
+"""
+PROBES = 7
+"""Probes of a helper: six stand-ins, of which equal ones are executed once, and the helper's own result."""
+
+
+def probe_statements(helper: str, main: ast.FunctionDef, conditions: Sequence[ast.AST], script: bool) -> list[str]:
+    """Return the probes of a helper. `conditions` are main's conditions on the helper's result. The main function of
+    a script reads the input, which no helper does for it, so a helper of a script hardly suffices.
+
+    The stand-ins return None, the first argument, an empty value of the result's type, and an unusual one. The last two
+    stand-ins return the empty value, with these conditions replaced by True and by False, which shows whether main only
+    compares the result with its own.
+    """
+    empty, filled = (SAME_TYPE.format(values=values) for values in (EMPTY, FILLED))
+    stand_ins = [
+        f"{REPLACE}{STAND_IN.format(body=body)}\n_replace({helper!r}, _stand_in)\n"
+        for body in (NOTHING, ARGUMENT, empty, filled)
+    ]
+    forced = [f"{_forced(main, conditions, value)}{stand_ins[2]}" for value in (True, False)]
+    instead = f"{REPLACE}{RESULT.format(helper=helper)}\n_replace({main.name!r}, _result)\n"
+    return [*stand_ins, *forced, f"{main.name} = {helper}" if script else instead]
+
+
+def needed_and_sufficient(passed: frozenset[int], probes: Sequence[frozenset[int]]) -> list[tuple[bool, bool]]:
+    """Return for each helper whether main needs it and whether it suffices, from the tests that the joint program
+    passes and the tests that each probe passes."""
+    helpers = (probes[start : start + PROBES] for start in range(0, len(probes), PROBES))
+    return [(not any(passed <= by for by in stand_ins), passed <= result) for *stand_ins, result in helpers]
+
+
+def _forced(main: ast.FunctionDef, conditions: Sequence[ast.AST], value: bool) -> str:
+    """Return main with these conditions replaced by a constant, or an empty string without conditions."""
+    if not conditions:
+        return ""
+    constants = {id(condition): ast.Constant(value) for condition in conditions}
+    return f"\n\n{ast.unparse(ast.fix_missing_locations(copy.deepcopy(main, constants)))}\n"

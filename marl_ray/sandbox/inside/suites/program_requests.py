@@ -1,0 +1,150 @@
+"""Rewriting of tests where the program is asked more, or more at once, than the expression itself asks.
+
+- Operators for which a test expects a TypeError become `OPERATE("add", v, 3)`, which may ask the program.
+- A call of a helper of the program that decides about the program's own result (`assert allclose(f(x), y)`) becomes
+  `ASKED(call)`, so that the verdict is not trusted.
+- Items that a comprehension or a function like `sum` consumes to the end are fetched in blocks: `ALL(f(n))`.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from .instrumentation import ARITHMETIC, OPERATORS, call_of
+from .statements import names_in
+from .suite import ALL, ASKED, OPERATE
+from .trust_analysis import TrustAnalysis, last_name
+
+_CONSUMERS = {"list", "tuple", "set", "frozenset", "sorted", "sum", "min", "max", "bytes", "deque"}
+_CONSUMING_METHODS = {"join", "extend", "fsum", "prod", "mean", "fmean", "median"}
+_RAISES = {"raises", "assertRaises", "assertRaisesRegex"}
+_CATCHING = {"TypeError", "Exception"}
+_PASSING_ON = {"all", "any", "bool", "assertTrue", "assertFalse"}
+"""Functions that decide by the truth of their argument."""
+
+
+class RequestRewriter(ast.NodeTransformer):
+    """Transformer of a test's statements. `remote` are the names that the program defines. New nodes have no location.
+
+    A call of `entry_point` never counts as a helper: its result is under test.
+    """
+
+    def __init__(self, analysis: TrustAnalysis, remote: frozenset[str], entry_point: str) -> None:
+        self._analysis = analysis
+        self._remote = remote
+        self._helpers = remote - {entry_point}
+        self._expects_type_error = False
+
+    # --- expected TypeErrors ---
+
+    def visit_Try(self, node: ast.Try) -> Any:
+        caught = [handler.type or ast.Name("Exception", ast.Load()) for handler in node.handlers]
+        node.body = self._visit_expecting(node.body, not _CATCHING.isdisjoint(names_in(*caught)))
+        for statement in (*node.handlers, *node.orelse, *node.finalbody):
+            self.visit(statement)
+        return node
+
+    def visit_With(self, node: ast.With) -> Any:
+        calls = [item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)]
+        caught = [argument for call in calls if last_name(call.func) in _RAISES for argument in call.args[:1]]
+        node.items = [self.visit(item) for item in node.items]
+        node.body = self._visit_expecting(node.body, not _CATCHING.isdisjoint(names_in(*caught)))
+        return node
+
+    def _visit_expecting(self, body: list[ast.stmt], expects_type_error: bool) -> list[ast.stmt]:
+        outside, self._expects_type_error = self._expects_type_error, expects_type_error or self._expects_type_error
+        visited = [self.visit(statement) for statement in body]
+        self._expects_type_error = outside
+        return visited
+
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        self.generic_visit(node)
+        if not self._expects_type_error or not self._analysis.from_program(node):
+            return node
+        return call_of(OPERATE, ARITHMETIC[type(node.op)], node.left, node.right)
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        self.generic_visit(node)
+        ordered = len(node.ops) == 1 and isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE)
+        if not ordered or not self._expects_type_error or not self._analysis.from_program(node):
+            return node
+        return call_of(OPERATE, OPERATORS[type(node.ops[0])], node.left, *node.comparators)
+
+    # --- decisions of the program ---
+
+    def visit_Assert(self, node: ast.Assert) -> Any:
+        self.generic_visit(node)
+        node.test = self._marked(node.test)
+        return node
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        self.generic_visit(node)
+        if isinstance(node.value, ast.Call) and last_name(node.value.func).startswith("assert"):
+            node.value = self._marked(node.value)
+        return node
+
+    def _marked(self, node: ast.expr) -> ast.expr:
+        """Return the expression with a mark at each call whose truth decides and is the program's word."""
+        if isinstance(node, ast.BoolOp):
+            node.values = [self._marked(value) for value in node.values]
+        elif isinstance(node, ast.UnaryOp):
+            node.operand = self._marked(node.operand)
+        elif isinstance(node, ast.Compare) and any(_is_truth(side) for side in (node.left, *node.comparators)):
+            node.left, *node.comparators = [self._marked(side) for side in (node.left, *node.comparators)]
+        elif isinstance(node, ast.ListComp | ast.GeneratorExp):
+            node.elt = self._marked(node.elt)
+        elif isinstance(node, ast.Call):
+            arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+            if _root(node.func) in self._helpers and any(map(self._analysis.from_program, arguments)):
+                return call_of(ASKED, node)
+            if last_name(node.func) in _PASSING_ON:
+                node.args = [self._marked(argument) for argument in node.args]
+        return node
+
+    # --- items in blocks ---
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        function = node.func
+        is_method = isinstance(function, ast.Attribute) and not self._analysis.from_program(function)
+        consumes = last_name(function) in (_CONSUMING_METHODS if is_method else _CONSUMERS)
+        if not consumes or len(node.args) != 1 or not (is_method or isinstance(function, ast.Name)):
+            return node
+        items = node.args[0]
+        if isinstance(items, ast.GeneratorExp):
+            self._fetch_blocks(items)
+        elif self._analysis.from_program(items) and isinstance(
+            items, ast.Call | ast.Name | ast.Attribute | ast.Subscript
+        ):
+            node.args = [call_of(ALL, items)]
+        return node
+
+    def visit_ListComp(self, node: ast.ListComp) -> Any:
+        return self._fetch_blocks(self.generic_visit(node))
+
+    def visit_SetComp(self, node: ast.SetComp) -> Any:
+        return self._fetch_blocks(self.generic_visit(node))
+
+    def visit_DictComp(self, node: ast.DictComp) -> Any:
+        return self._fetch_blocks(self.generic_visit(node))
+
+    def _fetch_blocks(self, node: Any) -> Any:
+        """Fetch the items of a comprehension in blocks, unless its expressions ask the program in between."""
+        first = node.generators[0]
+        expressions = [*first.ifs, *node.generators[1:], getattr(node, "elt", node)]
+        expressions = [*expressions[:-1], node.key, node.value] if isinstance(node, ast.DictComp) else expressions
+        if self._analysis.from_program(first.iter) and not names_in(*expressions) & self._remote and not first.is_async:
+            first.iter = call_of(ALL, first.iter, True)
+        return node
+
+
+def _is_truth(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, bool)
+
+
+def _root(function: ast.AST) -> str:
+    """Return `m` for `m.g`, `f` for `f`, and an empty string for anything but names and attributes."""
+    while isinstance(function, ast.Attribute):
+        function = function.value
+    return function.id if isinstance(function, ast.Name) else ""
