@@ -72,9 +72,7 @@ def learner_work(workload: Workload, agent: int, folder: Path) -> Work:
     from marl_ray.learning.arguments import learner_arguments
 
     config = make_config(workload, folder)
-    arguments = learner_arguments(
-        config, config.policy_of(agent), generators_have_gpus=False, total_steps=workload.max_steps
-    )
+    arguments = learner_arguments(config, config.policy_of(agent), on_gpu=False, total_steps=workload.max_steps)
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
     from marl_ray.learning.learner import Learner
 

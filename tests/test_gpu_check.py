@@ -1,4 +1,4 @@
-"""benchmarks/gpu_check.py on a CPU: passing, skipped, failing and late checks, and the report."""
+"""`marl-ray doctor` on a CPU: passing, skipped, failing and late checks, and the report."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu_check
-from benchmarks.device_checks import CHECKS, Machine
-from benchmarks.gpu_check import Result, main, report, run_in_subprocess, table
+from marl_ray.cli.doctor import main
+from marl_ray.selfcheck import check_runner
+from marl_ray.selfcheck.check_runner import Result, report, run_in_subprocess, table
+from marl_ray.selfcheck.device_checks import CHECKS
+from marl_ray.selfcheck.exercise import Machine
 
 pytestmark = pytest.mark.slow
 
@@ -16,14 +18,15 @@ CPU = Machine(0, "bundled:toy-base")
 
 
 def test_a_cpu_runs_its_checks_and_writes_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Run all CPU checks except `one_device`, which is a part of `turns`."""
+    """Run all CPU checks except `one_device` and `training`, which are parts of `turns` and `options`."""
     page = tmp_path / "report.md"
-    status = main(["--cpu", "--only", "turns", "two_devices", "ranks", "training", "--out", str(page)])
+    checks = ["turns", "two_devices", "ranks", "restart", "in_flight", "lost_generator", "shapes", "lora", "options"]
+    status = main(["--cpu", "--only", *checks, "--out", str(page)])
     output = capsys.readouterr().out
     assert status == 0, output
     text = page.read_text()
-    assert "3 of 4 checks passed, 0 failed." in text
-    assert "- GPUs: none (CPU only)" in text
+    assert "8 of 9 checks passed, 0 failed." in text
+    assert "- driver: none found" in text
     assert "| two_devices | engine, NCCL with checksums, log-probability gap | skipped |" in text
     assert "needs 2 GPUs; this machine has 0" in text
     for number in ("transport Ray's object store", "checksum", "gap after the update", "ranks 2", "asleep MB"):
@@ -32,14 +35,14 @@ def test_a_cpu_runs_its_checks_and_writes_a_report(tmp_path: Path, capsys: pytes
 
 
 def test_failed_checks_are_reported_with_their_last_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    late = run_in_subprocess("turns", CPU, True, 0.2)
+    late = run_in_subprocess("turns", CPU, 0.2)
     assert (late.name, late.outcome) == ("turns", "failed")
     assert late.output.endswith("not finished after 0.2 s")
     results = [late, Result("ranks", "ok", 3.0, {"gap": 0.00123, "transport": "x"})]
     assert "ranks  ok" in table(results)
-    assert "gap 0.00123, transport x" in report(results, CPU, [])
-    assert "## turns\n\n```" in report(results, CPU, [])
-    monkeypatch.setattr(gpu_check, "run_in_subprocess", lambda name, *_: late)
+    assert "gap 0.00123, transport x" in report(results, {})
+    assert "## turns\n\n```" in report(results, {})
+    monkeypatch.setattr(check_runner, "run_in_subprocess", lambda name, *_: late)
     assert main(["--cpu", "--only", "turns"]) == 1
 
 

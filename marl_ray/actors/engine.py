@@ -23,6 +23,8 @@ from marl_ray.core.episode import Completion, SamplingSpec
 
 T = TypeVar("T")
 
+CPU_SEQUENCES = 256
+"""Default number of sequences in flight on a CPU."""
 IDLE_GAP_S = 0.005
 """Pause without a new request after which a batch counts as complete."""
 MAX_BATCH_WAIT_S = 0.1
@@ -41,6 +43,7 @@ def engine_environment(cpus: float, on_gpu: bool, local_model: bool, verbose: bo
         environment["HF_HUB_OFFLINE"] = "1"
     if not on_gpu:
         environment |= {
+            "CUDA_VISIBLE_DEVICES": "",
             "TORCHDYNAMO_DISABLE": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": str(max(1, round(cpus))),
@@ -61,7 +64,7 @@ class EngineSpec:
     tensor_parallel: int
     gpu_memory_utilization: float
     kv_cache_mb: int
-    max_num_seqs: int
+    max_num_seqs: int | None
     transport: str
     drain: bool = False
     colocated: bool = False
@@ -99,9 +102,17 @@ def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
             "block_size": 32,
             "kv_cache_memory_bytes": spec.kv_cache_mb * 2**20,
             "enable_chunked_prefill": False,
+            "max_num_seqs": spec.max_num_seqs or CPU_SEQUENCES,
             "max_num_batched_tokens": max(8192, spec.max_length),
         }
     return arguments
+
+
+def engine_facts(engine: Any) -> dict[str, str]:
+    """Return the model runner, attention backend and scheduling mode of vLLM's `LLMEngine`."""
+    runner, attention = engine.collective_rpc("runner_and_attention")[0]
+    is_async = engine.vllm_config.scheduler_config.async_scheduling
+    return {"runner": runner, "attention": attention, "scheduling": "async" if is_async else "synchronous"}
 
 
 def sampling_parameters(sampling: SamplingSpec, stop_ids: list[int]) -> Any:
@@ -162,9 +173,11 @@ class EngineSleep:
 class Engine:
     """A vLLM engine and the thread that steps it.
 
-    All calls into vLLM are made on that thread, between two steps, in the order of submission. A failed step fails all
-    requests in flight and all later requests with ActorBroken. A completion ends at `eos` or at an end-of-sequence
-    token of the model's generation config, which vLLM adds itself.
+    The thread builds the engine too: CUDA's current stream differs between threads, and vLLM's runner copies sampled
+    tokens after the work on the stream that was current when it was built. All calls into vLLM are made on that thread,
+    between two steps, in the order of submission. A failed step fails all requests in flight and all later requests
+    with ActorBroken. A completion ends at `eos` or at an end-of-sequence token of the model's generation config, which
+    vLLM adds itself.
 
     Requests in flight during a weight update keep their KV cache and continue with the new weights (vLLM's spans record
     the version of each token), or are finished first. Later requests share no KV cache with earlier ones: the salt of
@@ -172,13 +185,6 @@ class Engine:
     """
 
     def __init__(self, spec: EngineSpec, eos: int | None) -> None:
-        from vllm import EngineArgs, LLMEngine
-
-        self._engine = LLMEngine.from_engine_args(EngineArgs(**engine_arguments(spec)))
-        self._core: Any = self._engine.engine_core.engine_core  # type: ignore[attr-defined]
-        if spec.tensor_parallel > 1:
-            _exit_with_workers(self._engine)
-        self._sleep = EngineSleep(self._engine, spec.on_gpu)
         self._drain = spec.drain
         self._stop_ids = [] if eos is None else [eos]
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -189,8 +195,9 @@ class Engine:
         """True during an update, after a failed update, and asleep: no steps are made."""
         self._failure: BaseException | None = None
         self._heartbeats: queue.SimpleQueue[Future] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="vllm-engine", daemon=True)
-        self._thread.start()
+        built: Future[None] = Future()
+        threading.Thread(target=self._run, args=(spec, built), name="vllm-engine", daemon=True).start()
+        built.result()
 
     def generate(
         self, prompt_ids: list[int], sampling: SamplingSpec, priority: int
@@ -250,7 +257,25 @@ class Engine:
         self._inbox.put(self._answer_heartbeats)
         return asyncio.wrap_future(future)
 
-    def _run(self) -> None:
+    def _build(self, spec: EngineSpec) -> None:
+        from vllm import EngineArgs, LLMEngine
+        from vllm.usage.usage_lib import UsageContext
+
+        # On a GPU, vLLM's defaults for offline inference; other uses have 128 sequences and 2048 tokens per step.
+        usage = UsageContext.LLM_CLASS if spec.on_gpu else UsageContext.ENGINE_CONTEXT
+        self._engine = LLMEngine.from_engine_args(EngineArgs(**engine_arguments(spec)), usage)
+        self._core: Any = self._engine.engine_core.engine_core  # type: ignore[attr-defined]
+        if spec.tensor_parallel > 1:
+            _exit_with_workers(self._engine)
+        self._sleep = EngineSleep(self._engine, spec.on_gpu)
+
+    def _run(self, spec: EngineSpec, built: Future[None]) -> None:
+        try:
+            self._build(spec)
+        except BaseException as error:
+            built.set_exception(error)
+            return
+        built.set_result(None)
         while True:
             idle = self._paused or not self._requests
             try:

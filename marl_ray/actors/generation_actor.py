@@ -10,8 +10,9 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from marl_ray.actors.engine import Engine, EngineSpec
+from marl_ray.actors.engine import Engine, EngineSpec, engine_facts
 from marl_ray.actors.handle import Actor, without_gc
+from marl_ray.cluster.placement_group import BundleGpus
 from marl_ray.cluster.ray_connection import use_session_folder
 from marl_ray.config import ModelConfig
 from marl_ray.core.episode import Generation, SamplingSpec, WeightVersion
@@ -25,17 +26,23 @@ PROMPTS_PER_YIELD = 256
 
 
 class GenerationActor(Actor):
-    """Ray actor (asynchronous): concurrent calls share the engine's batches."""
+    """Ray actor (asynchronous): concurrent calls share the engine's batches. `gpus` are the GPUs to use; None: Ray
+    assigns them."""
 
-    def __init__(self, id: ActorId, spec: EngineSpec, model: ModelConfig) -> None:
-        self.id, self.spec, self.model = id, spec, model
+    def __init__(self, id: ActorId, spec: EngineSpec, model: ModelConfig, gpus: BundleGpus | None = None) -> None:
+        self.id, self.spec, self.model, self._gpus = id, spec, model, gpus
         self.version: WeightVersion | None = None
         self.learner_incarnation = 0
 
     async def start(self) -> list[str]:
         """Load tokenizer and engine. Raises UserError for settings that vLLM rejects."""
         use_session_folder()
+        if self._gpus is not None:
+            await asyncio.to_thread(self._gpus.make_visible)
         with without_gc():
+            from marl_ray.learning.device import choose_device  # with torch, which a driver need not load to start
+
+            choose_device(self.spec.on_gpu)
             self.tokenizer = tokenization.load_tokenizer(self.spec.model, self.model)
             self.use_template, reason = tokenization.decide_template(self.spec.model, self.tokenizer, self.model)
             try:
@@ -79,6 +86,9 @@ class GenerationActor(Actor):
     async def sleep(self) -> None:
         await self.engine.sleep()
 
+    async def engine_facts(self) -> dict[str, str]:
+        return await self.engine.call(engine_facts)
+
     async def memory(self) -> int:
         """Return the bytes in use on the device, over all workers of the engine."""
         return sum(await self.engine.call(lambda engine: engine.collective_rpc("memory_in_use")))
@@ -96,11 +106,12 @@ class GenerationActor(Actor):
             raise StaleSenderError(f"refuses incarnation {incarnation} of its learner, {current}")
         self.learner_incarnation = incarnation
 
-    async def run_stage(self, incarnation: int, stage: TransferStage, info: dict[str, Any] | None = None) -> None:
-        """Run one stage of a weight update that the learner drives stage by stage."""
+    async def run_stage(self, incarnation: int, stage: TransferStage, info: dict[str, Any] | None = None) -> bool:
+        """Run one stage of a weight update that the learner drives stage by stage. Return whether it succeeded; False
+        if another process of the transfer is lost."""
         await self.fence(incarnation)
         submit = self.engine.begin_update if stage == "start_weight_update" else self.engine.call
-        await submit(lambda engine: receiver.run_stage(engine, stage, info))
+        return await submit(lambda engine: receiver.run_stage(engine, stage, info))
 
     async def update_weights(self, incarnation: int, version: WeightVersion, update: Any) -> Acknowledgement:
         """Apply a `WeightUpdate`, or None for the weights received last, and serve the weights as `version`."""

@@ -20,6 +20,8 @@ from marl_ray.core.ids import ActorId
 P = ParamSpec("P")
 R = TypeVar("R")
 
+REMEDY = "set another model.name, or change resources.generator"
+
 
 class GeneratorGroup:
     """The replicas of one policy's generator.
@@ -46,7 +48,8 @@ class GeneratorGroup:
         reserve: Callable[[int], Awaitable[ActorSpec[GenerationActor]]] | None = None,
         release: Callable[[ActorId], None] = lambda id: None,
     ) -> None:
-        policy = RestartPolicy(Deadline(deadlines.start_s, "start_s", "to start"), restarts, deadlines.heartbeat_s)
+        start = Deadline(deadlines.start_s, "start_s", "to start")
+        policy = RestartPolicy(start, restarts, deadlines.heartbeat_s, REMEDY)
         self.replicas = Supervisor(specs, policy, initialize, start_lock)
         self.workers_per_replica = workers_per_replica
         self._ids = [spec.id for spec in specs]
@@ -113,9 +116,12 @@ class GeneratorGroup:
         """Sample a group of completions. Requests with a lower `priority` value, the index of their batch, are
         scheduled first."""
         deadline = Deadline(self._deadlines.rollout_s, "rollout_s", "to generate")
-        return await self._call(
+        generation = await self._call(
             sampling.num_generations, deadline, GenerationActor.generate, prompt, sampling, priority
         )
+        if generation.completions:
+            self.replicas.confirm_success()
+        return generation
 
     async def prompt_lengths(self, prompts: list[str]) -> list[int]:
         """Return the number of tokens of each prompt."""

@@ -185,19 +185,30 @@ class Call(Generic[R]):
         return ActorFailed(f"{id} ({process}) failed in {self.method}: {description}")
 
 
-def wait_all(calls: Sequence[Call[R]], deadline: Deadline) -> list[R | Exception]:
-    """Wait for several calls and return each result, or the error that `Call.within` would raise, in order."""
+def wait_all(
+    calls: Sequence[Call[R]], deadline: Deadline, on_error: Callable[[], None] | None = None
+) -> list[R | Exception]:
+    """Wait for several calls and return each result, or the error that `Call.within` would raise, in order. At the
+    first error, also of a missed deadline, call `on_error`; the other calls may depend on it."""
     end = time.monotonic() + deadline.seconds
-    results: list[R | Exception] = []
-    for call in calls:
-        try:
-            results.append(ray.get(call.reference, timeout=max(0.0, end - time.monotonic())))
-        except exceptions.GetTimeoutError:
-            waited_for = f"{call.handle.id} {deadline.purpose}"
-            results.append(DeadlineExceeded.after(deadline.seconds, waited_for, deadline.setting))
-        except exceptions.RayError as error:
-            results.append(call.translate(error))
-    return results
+    results: dict[Call[R], R | Exception] = {}
+    by_reference = {call.reference: call for call in calls}
+    while by_reference:
+        ready, _ = ray.wait(list(by_reference), num_returns=1, timeout=max(0.0, end - time.monotonic()))
+        for reference in ready or list(by_reference):
+            call = by_reference.pop(reference)
+            try:
+                results[call] = ray.get(reference, timeout=0.0)
+                continue
+            except exceptions.GetTimeoutError:
+                waited_for = f"{call.handle.id} {deadline.purpose}"
+                results[call] = DeadlineExceeded.after(deadline.seconds, waited_for, deadline.setting)
+            except exceptions.RayError as error:
+                results[call] = call.translate(error)
+            if on_error is not None:
+                on_error()
+                on_error = None
+    return [results[call] for call in calls]
 
 
 def _last_line(error: BaseException) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
 from types import MappingProxyType
@@ -14,9 +15,10 @@ import ray
 
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.handle import Actor, ActorBroken, ActorDied, Call, Deadline, Handle, wait_all, without_gc
+from marl_ray.cluster.placement_group import BundleGpus
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.concurrency import DeadlineExceeded
-from marl_ray.core.episode import WeightVersion
+from marl_ray.core.episode import SamplingSpec, WeightVersion
 from marl_ray.core.ids import ActorId
 from marl_ray.learning.arguments import LearnerArguments
 from marl_ray.models.lora import describe_adapter, has_adapter
@@ -32,6 +34,15 @@ if TYPE_CHECKING:  # these import torch, which a driver need not load to start
 P = ParamSpec("P")
 R = TypeVar("R")
 Self = TypeVar("Self")
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementProbe:
+    """A prompt to compare a new generator with its learner, and the maximum difference in nats per token."""
+
+    prompt: str
+    sampling: SamplingSpec
+    bound: float
 
 
 def collective_call(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
@@ -54,7 +65,8 @@ def collective_call(method: Callable[Concatenate[Self, P], R]) -> Callable[Conca
 
 class LearnerActor(Actor):
     """Ray actor: one rank of a policy's learner. `arguments` are the arguments of `Learner`, whose methods have the
-    same names here. A `colocated` learner is offloaded to host memory unless it computes.
+    same names here. A `colocated` learner is offloaded to host memory unless it computes. `gpus` are the GPUs to use;
+    None: Ray assigns them.
 
     One thread executes all calls in order, except for heartbeats, so ranks that receive the same calls in the same
     order execute them together.
@@ -62,18 +74,22 @@ class LearnerActor(Actor):
 
     concurrency_groups = MappingProxyType({"heartbeat": 1})
 
-    def __init__(self, id: ActorId, arguments: LearnerArguments, colocated: bool = False) -> None:
-        self.id, self._arguments, self._colocated = id, arguments, colocated
+    def __init__(
+        self, id: ActorId, arguments: LearnerArguments, colocated: bool = False, gpus: BundleGpus | None = None
+    ) -> None:
+        self.id, self._arguments, self._colocated, self._gpus = id, arguments, colocated, gpus
 
     def start(self, base: Learner | None = None) -> list[str]:
         """Load the model, or share the base model of another learner. One of several ranks loads its model in
         `join_rendezvous` instead."""
-        if self._arguments.agent.learner.ranks > 1:
-            return []
+        if self._gpus is not None:
+            self._gpus.make_visible()
         with without_gc():
+            from marl_ray.learning.device import choose_device
             from marl_ray.learning.ranks import SINGLE_RANK
 
-        return self._load(SINGLE_RANK, base)
+        choose_device(self._arguments.on_gpu)  # fails before the other ranks wait
+        return [] if self._arguments.agent.learner.ranks > 1 else self._load(SINGLE_RANK, base)
 
     def open_rendezvous(self, one_machine: bool, timeout_s: float) -> Rendezvous:
         """Return the rendezvous of this incarnation's ranks, which listens on rank 0's localhost for `one_machine`,
@@ -89,8 +105,8 @@ class LearnerActor(Actor):
         """Join the other ranks and load this rank's part of the model. Rank 0 returns the notes for all."""
         from marl_ray.learning.ranks import join_rendezvous
 
-        store = self._store if self.id.replica == 0 else None
-        return self._load(join_rendezvous(rendezvous, self.id.replica, ray.util.get_node_ip_address(), store))
+        store, address = self._store if self.id.replica == 0 else None, ray.util.get_node_ip_address()
+        return self._load(join_rendezvous(rendezvous, self.id.replica, address, store, self._arguments.on_gpu))
 
     def _load(self, ranks: RankGroup, base: Learner | None = None) -> list[str]:
         assert self.id.policy is not None
@@ -100,7 +116,7 @@ class LearnerActor(Actor):
             from marl_ray.learning.sharding import WeightGatherer
 
             self.learner = Learner(*self._arguments, name=self.id.policy.key, beside=base, ranks=ranks)
-            self._weights = WeightGatherer(self.learner.policy, ranks)
+            self._weights = WeightGatherer(self.learner.policy, ranks, self.learner.dtype, self.learner.device)
             self.cpu_offload = CpuOffload(self.learner) if self._colocated else None
         notes = []
         if has_adapter(self.learner.policy):
@@ -131,29 +147,49 @@ class LearnerActor(Actor):
     ) -> None:
         """Make the policy's generators accept weight updates from this incarnation only. `deadline_s` limits each later
         weight update (`resources.deadlines.sync_s`). Raises an error if a generator knows a later incarnation."""
-        from marl_ray.weights.sender import WeightSender
+        from marl_ray.weights.sender import CastSource, WeightSender
 
         self._make_client = partial(
             WeightUpdateClient, workers_per_replica=workers_per_replica, incarnation=incarnation, deadline_s=deadline_s
         )
 
+        with self._weights.on_all_ranks():
+            source = CastSource(self.learner.policy, self.learner.dtype, self._weights, self.learner.device)
+        if transport == "ipc" and self.id.replica > 0:
+            from marl_ray.weights.ipc_transfer import make_ipc_engine
+
+            self._weights.accompany = make_ipc_engine(source, source.buffer_bytes).send_weights
+
         def connect() -> WeightSender:
             self._make_client(generators).fence()
-            policy, sparse = self.learner.policy, self._arguments.agent.learner.sparse_push
-            return WeightSender(policy, self.learner.dtype, transport, self._weights, sparse, self.learner.device)
+            return WeightSender(source, transport, self._arguments.agent.learner.sparse_push)
 
         self._sender = self._weights.run_on_rank_zero(connect)
 
     @collective_call
-    def update_weights(self, generators: list[Handle[GenerationActor]], changed: bool) -> WeightSyncResult | None:
+    def update_weights(
+        self, generators: list[Handle[GenerationActor]], changed: bool, probe: AgreementProbe | None = None
+    ) -> WeightSyncResult | None:
         """Let these generators serve the weights as version `Learner.step`, and return the result on rank 0. Send
-        unchanged weights only if this incarnation has not sent any. Raises WeightSyncError and StaleSenderError."""
+        unchanged weights only if this incarnation has not sent any. With `probe`, let the generators sample, and
+        compare log-probabilities. Raises WeightSyncError and StaleSenderError."""
+        sampled: list[Group] = []
 
         def send() -> WeightSyncResult:
             assert self._sender is not None, "rank 0 has connected"
-            return self._sender.update_weights(self.learner.step, self._make_client(generators), changed)
+            client, step = self._make_client(generators), self.learner.step
+            result = self._sender.update_weights(step, client, changed)
+            if probe is None:
+                return result
+            sampled.extend(client.sample(probe))
+            # The same version again, so that no later request reuses cached keys and values of the probe.
+            return self._sender.update_weights(step, client, False)
 
-        return self._weights.run_on_rank_zero(send)
+        result = self._weights.run_on_rank_zero(send)
+        if probe is None or not (groups := self.learner.ranks.broadcast(sampled)):
+            return result
+        gap = self.learner.logprob_gap(groups)
+        return result and replace(result, logprob_gap=gap)
 
     @collective_call
     def accumulate(self, step: int, start: int, groups: Sequence[Group]) -> None:
@@ -180,6 +216,12 @@ class LearnerActor(Actor):
         from marl_ray.learning.cpu_offload import memory_in_use
 
         return memory_in_use(self.learner.device), self.cpu_offload.peak_bytes if self.cpu_offload else 0
+
+    def release_memory(self) -> None:
+        """Return unused memory of the allocator to the device, which an engine needs to start."""
+        from marl_ray.learning.cpu_offload import release_cached_memory
+
+        release_cached_memory(self.learner.device)
 
     def _on_device(self) -> AbstractContextManager[None]:
         return self.cpu_offload.on_device() if self.cpu_offload else nullcontext()
@@ -234,17 +276,19 @@ class WeightUpdateClient:
         """Make the generators reject earlier incarnations of the learner."""
         self._wait("fence its learner", [g.call(GenerationActor.fence, self._incarnation) for g in self._generators])
 
-    def run_stage(self, stage: TransferStage, info: dict[str, Any] | None = None) -> None:
+    def run_stage(
+        self, stage: TransferStage, info: dict[str, Any] | None = None, on_loss: Callable[[], None] | None = None
+    ) -> None:
         """Run one stage of vLLM's weight transfer on all generators. Raises ReceiverLostError if a generator is lost,
-        because vLLM's transfer needs all of them."""
+        because vLLM's transfer needs all of them; `on_loss` is called first, and ends the transfer for the others."""
         calls = []
         for index, generator in enumerate(self._generators):
             own = info
             if info is not None and "rank_offset" in info:  # ranks of an engine's workers follow the previous engine's
                 own = info | {"rank_offset": info["rank_offset"] + index * self._workers_per_replica}
             calls.append(generator.call(GenerationActor.run_stage, self._incarnation, stage, own))
-        self._wait(f"run {stage}", calls)
-        if len(self._generators) < len(calls):
+        succeeded = self._wait(f"run {stage}", calls, on_loss)
+        if len(succeeded) < len(calls) or not all(succeeded):
             raise ReceiverLostError(f"lost in {stage}: {self.failed}")
 
     def update_weights(self, version: WeightVersion, update: WeightUpdate | None) -> list[Acknowledgement]:
@@ -253,10 +297,16 @@ class WeightUpdateClient:
         calls = [g.call(GenerationActor.update_weights, incarnation, version, stored) for g in self._generators]
         return self._wait("update weights", calls)
 
-    def _wait(self, purpose: str, calls: Sequence[Call[R]]) -> list[R]:
+    def sample(self, probe: AgreementProbe) -> list[Group]:
+        """Return one completion per generator, without weights for learning."""
+        calls = [g.call(GenerationActor.generate, probe.prompt, probe.sampling) for g in self._generators]
+        generations = self._wait("sample a probe", calls)
+        return [Group(0, g.prompt_ids, g.completions, (0.0,), (0.0,)) for g in generations if g.completions]
+
+    def _wait(self, purpose: str, calls: Sequence[Call[R]], on_loss: Callable[[], None] | None = None) -> list[R]:
         """Return the results of the remaining generators, and drop lost generators."""
         remaining_s = round(max(0.0, self._end - time.monotonic()), 1)
-        results = wait_all(calls, Deadline(remaining_s, "sync_s", f"to {purpose}"))
+        results = wait_all(calls, Deadline(remaining_s, "sync_s", f"to {purpose}"), on_loss)
         good, serving = [], []
         for generator, result in zip(self._generators, results, strict=True):
             if isinstance(result, ActorDied | DeadlineExceeded):

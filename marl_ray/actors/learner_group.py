@@ -16,7 +16,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import ActorDied, Deadline, Handle
-from marl_ray.actors.learner_actor import LearnerActor
+from marl_ray.actors.learner_actor import AgreementProbe, LearnerActor
 from marl_ray.actors.shared_device import DEDICATED, DedicatedDevice
 from marl_ray.actors.shared_learner import SharedLearnerView
 from marl_ray.actors.supervisor import Initialize, Supervisor
@@ -34,6 +34,7 @@ R = TypeVar("R")
 GRACE_S = 10.0
 """Additional time for calls in which a learner waits for generators, so that the learner's own error, which names the
 generator, arrives first."""
+REMEDY = "set another model.name, or change resources.learner"
 RankSupervisor = Supervisor[LearnerActor] | SharedLearnerView
 Supervise = Callable[[Initialize[LearnerActor]], RankSupervisor]
 """Creates the supervisor of a learner's ranks, given their initialisation."""
@@ -63,6 +64,9 @@ class LearnerGroup:
         self._deadlines = deadlines
         self._generators: GeneratorGroup | None = None
         self._history: TrainingHistory | None = None
+        self._probe: AgreementProbe | None = None
+        self._compared: set[tuple[ActorId, int]] = set()
+        """Generators, by name and incarnation, that agreed with the learner when they started."""
         self._loaded: tuple[int, str] | None = None
         self._barrier = _StartBarrier(num_ranks)
         self._notes: list[str] = []
@@ -77,9 +81,12 @@ class LearnerGroup:
         """End all ranks."""
         await self.ranks.close()
 
-    async def connect(self, generators: GeneratorGroup, history: TrainingHistory) -> None:
-        """Send the weights to these generators from now on, and restore a lost learner from `history`."""
-        self._generators, self._history = generators, history
+    async def connect(
+        self, generators: GeneratorGroup, history: TrainingHistory, probe: AgreementProbe | None = None
+    ) -> None:
+        """Send the weights to these generators from now on, and restore a lost learner from `history`. Compare every
+        generator that starts from now on with the learner by `probe`."""
+        self._generators, self._history, self._probe = generators, history, probe
         await self._retry_on_loss(self._connect_ranks)
 
     async def learn(self, queue: GroupQueue) -> UpdateStats:
@@ -89,6 +96,7 @@ class LearnerGroup:
             raise ValueError(f"{self.policy} takes batch {self.version} next and cannot take batch {queue.step}")
         stats = await self._retry_on_loss(lambda ranks: self._learn_batch(ranks, queue))
         self.version += 1
+        self.ranks.confirm_success()
         self.device.notify_trained()
         return stats
 
@@ -103,13 +111,21 @@ class LearnerGroup:
 
     async def initialize_generator(self, generator: Handle[GenerationActor]) -> None:
         """Give a generator the current weights before it serves. Generators that start before `connect` receive them
-        with the first `update_weights`."""
+        with the first `update_weights`. Raises UserError if a new generator does not agree with the learner."""
         if self._generators is None:
             return
+        incarnation = generator.id, generator.incarnation
+        probe = None if incarnation in self._compared else self._probe
         async with self._update_lock:  # later updates include this generator
-            result = await self._send_weights([generator], changed=True)
+            result = await self._send_weights([generator], True, probe)
             if generator.id in result.failed:
                 raise UserError(result.failed[generator.id])
+        if probe is not None and result.logprob_gap is not None and not result.logprob_gap <= probe.bound:
+            raise UserError(
+                f"{generator.id} started, but differs from its learner by {result.logprob_gap:.3g} nats per token, "
+                f"more than max_logprob_gap {probe.bound:g} (docs/how-to/gpu.md)"
+            )
+        self._compared.add(incarnation)
 
     async def logprob_gap(self, groups: Sequence[Group]) -> float:
         """Return the mean absolute difference of the learner's and the groups' log-probabilities, nats per token."""
@@ -161,14 +177,16 @@ class LearnerGroup:
         async with self.device.lock_for_training(self):
             return (await self._call_all(ranks, deadline, LearnerActor.finish, batch, sent))[0]
 
-    async def _send_weights(self, generators: Sequence[Handle[GenerationActor]], changed: bool) -> WeightSyncResult:
+    async def _send_weights(
+        self, generators: Sequence[Handle[GenerationActor]], changed: bool, probe: AgreementProbe | None = None
+    ) -> WeightSyncResult:
         """Send the weights to these generators. Generators that die or miss the deadline are reported as lost."""
         deadline = self._deadline("sync_s", "to update weights", GRACE_S)
         replicas = self._connected.replicas
 
         async def send(ranks: Sequence[Handle[LearnerActor]]) -> WeightSyncResult | None:
             async with self.device.lock_for_weight_update(generators, replicas) as asleep:
-                arguments = (list(generators), changed or asleep)
+                arguments = (list(generators), changed or asleep, probe)
                 return (await self._call_all(ranks, deadline, LearnerActor.update_weights, *arguments))[0]
 
         result = await self._retry_on_loss(send)
@@ -191,7 +209,8 @@ class LearnerGroup:
     async def _restore(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
         """Load the last checkpoint, and replay the logged batches up to the version."""
         if self._num_ranks > 1:
-            await self._form_rank_group(ranks)
+            async with self.device.lock_for_restore():
+                await self._form_rank_group(ranks)
         step, folder = (self._history and self._history.checkpoint()) or self._loaded or (0, None)
         if folder is not None:
             deadline = self._deadline("checkpoint_s", "to load its checkpoint")
@@ -261,7 +280,7 @@ class LearnerGroup:
     ) -> list[R]:
         """Return the results of all ranks. If one is lost, all are replaced. Raises _RankLost. Calls to a rank are
         serialised, so a deadline covers only the call itself and not the time it spends queued."""
-        async with self._call_lock:
+        async with self._call_lock, self.device.lock_for_call():
             try:
                 return await gather(*(rank.call(method, *args, **kwargs).within(deadline) for rank in ranks))
             except (ActorDied, DeadlineExceeded) as error:
@@ -269,8 +288,8 @@ class LearnerGroup:
                     self.ranks.report_lost(rank, str(error))
                 raise _RankLost from error
 
-    @staticmethod
     async def _call_unlocked(
+        self,
         ranks: Sequence[Handle[LearnerActor]],
         deadline: Deadline,
         method: Callable[Concatenate[LearnerActor, P], R],
@@ -279,7 +298,8 @@ class LearnerGroup:
     ) -> list[R]:
         """Return the results of all ranks. All calls are submitted before any other coroutine runs, so all ranks
         receive calls in the same order."""
-        return await gather(*(rank.call(method, *args, **kwargs).within(deadline) for rank in ranks))
+        async with self.device.lock_for_call():
+            return await gather(*(rank.call(method, *args, **kwargs).within(deadline) for rank in ranks))
 
 
 class _StartBarrier:

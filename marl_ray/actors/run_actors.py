@@ -17,14 +17,14 @@ from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import Deadline, Handle
 from marl_ray.actors.learner_actor import LearnerActor
-from marl_ray.actors.learner_group import LearnerGroup
+from marl_ray.actors.learner_group import REMEDY, LearnerGroup
 from marl_ray.actors.sandbox_pool import SandboxPool
 from marl_ray.actors.sandbox_settings import sandbox_settings
-from marl_ray.actors.shared_device import DEDICATED, SharedDevice
+from marl_ray.actors.shared_device import DEDICATED, DedicatedDevice, DividedGpus, SharedDevice
 from marl_ray.actors.shared_learner import SharedLearner, SharedLearnerProcess
 from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
 from marl_ray.cluster.placement_group import PlacementGroups, reserve
-from marl_ray.cluster.placement_plan import generator_plan, learner_id, make_plan, sandbox_plan
+from marl_ray.cluster.placement_plan import PlacementPlan, generator_plan, learner_id, make_plan, sandbox_plan
 from marl_ray.config import Config
 from marl_ray.core.concurrency import gather
 from marl_ray.core.ids import ActorId, PolicyId
@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 
 STARTUP_PARTS: dict[type[Any], str] = {GeneratorGroup: "generators", LearnerGroup: "learners", SandboxPool: "sandbox"}
 TRANSPORTS = {"store": "Ray's object store", "nccl": "NCCL", "ipc": "CUDA IPC"}
-Devices = Mapping[int | None, SharedDevice]
-"""Devices that generators and learners use in turns, by number."""
+Devices = Mapping[PolicyId, DedicatedDevice]
+"""Devices of generators and learners by policy."""
 ActorGroup = GeneratorGroup | LearnerGroup | SandboxPool
 
 
@@ -86,9 +86,7 @@ async def start_actors(config: Config, optimizer_steps: int, startup: StartupTim
     startup = StartupTimer() if startup is None else startup
     with startup.part("placement"):
         placement = await reserve(plan, config.resources.deadlines.placement_s)
-    sleep = Deadline(config.resources.deadlines.sync_s, "sync_s", "to release its device")
-    is_gpu = {agent.device: agent.generator_gpus > 0 for agent in plan.agents if agent.device is not None}
-    devices: Devices = {number: SharedDevice(number, is_gpu[number], sleep) for number in is_gpu}
+    devices = make_devices(config, plan)
     learners = _make_learner_groups(config, placement, optimizer_steps, devices)
     groups: dict[PolicyId, GeneratorGroup] = {}
     for learner in learners:
@@ -96,7 +94,8 @@ async def start_actors(config: Config, optimizer_steps: int, startup: StartupTim
         groups[learner.policy] = _make_generator_group(config, first, placement, initialize, devices)
     generators = [groups[config.policy_of(agent)] for agent in range(config.num_agents)]
     sandbox = _make_sandbox_pool(config, placement)
-    actors = RunActors(generators, learners, sandbox, placement, list(devices.values()))
+    shared = [device for device in dict.fromkeys(devices.values()) if isinstance(device, SharedDevice)]
+    actors = RunActors(generators, learners, sandbox, placement, shared)
 
     async def start(group: ActorGroup) -> list[str]:
         with startup.part(STARTUP_PARTS[type(group)]):
@@ -112,12 +111,27 @@ async def start_actors(config: Config, optimizer_steps: int, startup: StartupTim
     return actors
 
 
+def make_devices(config: Config, plan: PlacementPlan) -> Devices:
+    """Return the device of each policy: shared in turns with `resources.colocate`, divided with fractions of a GPU."""
+    release = Deadline(config.resources.deadlines.sync_s, "sync_s", "to release its device")
+    divided, shared = DividedGpus(release), dict[int, SharedDevice]()
+    devices: dict[PolicyId, DedicatedDevice] = {}
+    for policy in config.policies:
+        agent = plan.agents[policy.number]
+        if agent.device is not None:
+            device = SharedDevice(agent.device, agent.generator_gpus > 0, release)
+            devices[policy] = shared.setdefault(agent.device, device)
+        else:
+            devices[policy] = divided if agent.transport == "ipc" else DEDICATED
+    return devices
+
+
 def _make_generator_group(
     config: Config, agent: int, placement: PlacementGroups, initialize: Initialize[GenerationActor], devices: Devices
 ) -> GeneratorGroup:
     settings, agent_plan = config.agents[agent], placement.plan.agents[agent]
-    device = devices.get(agent_plan.device)
     policy, on_gpu = config.policy_of(agent), agent_plan.generator_gpus > 0
+    device = devices.get(policy, DEDICATED)
     engine = EngineSpec(
         model=resolve_model(settings.name),
         dtype=wire_dtype(settings, on_gpu),
@@ -130,20 +144,20 @@ def _make_generator_group(
         max_num_seqs=settings.generator.max_num_seqs,
         transport=agent_plan.transport,
         drain=config.rollout.inflight == "drain",
-        colocated=device is not None,
+        colocated=device.is_shared,
     )
     is_local = Path(engine.model).is_dir()
     environment = engine_environment(settings.generator.cpus, on_gpu, is_local, config.output.verbose)
     options = {
         "num_cpus": settings.generator.cpus,
-        "num_gpus": agent_plan.generator_gpus,
+        "num_gpus": 0 if device.is_shared else agent_plan.generator_gpus,
         "max_concurrency": 100_000,  # Ray's default is 1000, but the engine has its own queue
         "runtime_env": {"env_vars": environment},
     }
 
     def spec(id: ActorId) -> ActorSpec[GenerationActor]:
-        strategy = placement.strategy(id)
-        return ActorSpec(id, GenerationActor, (id, engine, config.model), options | {"scheduling_strategy": strategy})
+        arguments = (id, engine, config.model, placement.shared_gpus(id))
+        return ActorSpec(id, GenerationActor, arguments, options | {"scheduling_strategy": placement.strategy(id)})
 
     async def reserve_replica(replica: int) -> ActorSpec[GenerationActor]:
         id = ActorId("generator", policy, replica)
@@ -156,8 +170,8 @@ def _make_generator_group(
         config.resources.deadlines,
         initialize,
         settings.generator.max_restarts,
-        device.lock_for_engine_start if device is not None and device.is_gpu else nullcontext,
-        None if engine.transport == "ipc" or device else reserve_replica,
+        device.lock_for_engine_start,
+        None if engine.transport == "ipc" or device.is_shared else reserve_replica,
         placement.remove,
     )
 
@@ -174,30 +188,36 @@ def _make_learner_groups(
         arguments = {policy: learner_arguments(config, policy, on_gpus, optimizer_steps) for policy in policies}
         options = {
             "num_cpus": settings.cpus,
-            "num_gpus": agent_plan.learner_gpus,
-            "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(arguments[first].threads)}},
+            "num_gpus": agent_plan.learner_gpus if agent_plan.device is None else 0,
+            "runtime_env": {"env_vars": learner_environment(arguments[first].threads, agent_plan.learner_gpus > 0)},
         }
+        start = Deadline(deadlines.start_s, "start_s", "to start")
+        restarts = RestartPolicy(start, settings.max_restarts, deadlines.heartbeat_s, REMEDY)
         if len(policies) > 1:
             id = learner_id(config, first)
             placed = options | {"scheduling_strategy": placement.strategy(id)}
             spec = ActorSpec(id, SharedLearner, (id, arguments), placed)
-            process = SharedLearnerProcess(spec, deadlines, settings.max_restarts)
+            process = SharedLearnerProcess(spec, restarts)
             for policy in policies:
                 view = partial(process.view, policy)
                 groups[policy] = LearnerGroup(policy, view, 1, agent_plan.transport, deadlines)
             continue
-        device = devices.get(agent_plan.device, DEDICATED)
-        ranks = []
+        device, ranks = devices[first], []
         for rank in range(settings.ranks):
             id = ActorId("learner", first, rank)
             placed = options | {"scheduling_strategy": placement.strategy(id)}
-            ranks.append(ActorSpec(id, LearnerActor, (id, arguments[first], device.is_shared), placed))
-        start = Deadline(deadlines.start_s, "start_s", "to start")
-        restarts = RestartPolicy(start, settings.max_restarts, deadlines.heartbeat_s)
-        start_lock = device.lock_for_restore if agent_plan.learner_gpus else nullcontext
+            actor_arguments = (id, arguments[first], device.is_shared, placement.shared_gpus(id))
+            ranks.append(ActorSpec(id, LearnerActor, actor_arguments, placed))
+        # One of several ranks loads its model later, together with the others.
+        start_lock = device.lock_for_learner_start if len(ranks) == 1 else nullcontext
         supervise = partial(Supervisor, ranks, restarts, start_lock=start_lock)
         groups[first] = LearnerGroup(first, supervise, len(ranks), agent_plan.transport, deadlines, device)
     return [groups[policy] for policy in config.policies]
+
+
+def learner_environment(threads: int, on_gpu: bool) -> dict[str, str]:
+    """Return the environment variables of a learner. Ray lets actors without GPUs see all GPUs of their node."""
+    return {"OMP_NUM_THREADS": str(threads)} | ({} if on_gpu else {"CUDA_VISIBLE_DEVICES": ""})
 
 
 def _make_sandbox_pool(config: Config, placement: PlacementGroups) -> SandboxPool:

@@ -1,4 +1,6 @@
-"""Locks for the device of a policy's engine and learner, which is dedicated to them or shared in turns.
+"""Locks for the device of a policy's engine and learner: dedicated to them, divided in fixed parts, or used in turns.
+
+In turns:
 
     rollout    all engines on the device are awake; learners are offloaded to host memory
     training   all engines are asleep; one learner after another loads its state, trains and offloads it
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from marl_ray.actors.generation_actor import GenerationActor
@@ -34,6 +36,21 @@ class DedicatedDevice:
 
     def register(self, learner: LearnerGroup) -> None:
         """Add a learner to the device."""
+
+    @asynccontextmanager
+    async def lock_for_engine_start(self) -> AsyncIterator[None]:
+        """Hold the device while an engine starts and measures free memory."""
+        yield
+
+    @asynccontextmanager
+    async def lock_for_learner_start(self) -> AsyncIterator[None]:
+        """Hold the device while a learner loads its model."""
+        yield
+
+    @asynccontextmanager
+    async def lock_for_call(self) -> AsyncIterator[None]:
+        """Hold the device during a call to a learner."""
+        yield
 
     @asynccontextmanager
     async def lock_for_training(self, learner: LearnerGroup) -> AsyncIterator[None]:
@@ -65,6 +82,51 @@ class DedicatedDevice:
         return {}
 
 
+class DividedGpus(DedicatedDevice):
+    """GPUs of which engines and learners have fixed fractions; one object for all of a run, since two fractions can be
+    on one GPU.
+
+    While an engine starts, vLLM compares the memory in use on the whole GPU before and after, and takes the difference
+    for the engine's own. Engines therefore start one at a time, while learners neither start nor compute. `deadline`
+    limits the calls that return unused memory of learners to the GPU before.
+    """
+
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
+        self._condition = Condition()
+        self._engine_starts, self._learner_calls = False, 0
+        self._learners: list[LearnerGroup] = []
+
+    def register(self, learner: LearnerGroup) -> None:
+        self._learners.append(learner)
+
+    @asynccontextmanager
+    async def lock_for_engine_start(self) -> AsyncIterator[None]:
+        await self._condition.wait_for(lambda: not self._engine_starts)
+        self._engine_starts = True  # from here on learners wait
+        try:
+            await self._condition.wait_for(lambda: self._learner_calls == 0)
+            for rank in [rank for learner in self._learners for rank in learner.ranks.serving()]:
+                with suppress(ActorDied, DeadlineExceeded):  # another call will find the loss
+                    await rank.call(LearnerActor.release_memory).within(self._deadline)
+            yield
+        finally:
+            self._engine_starts = False
+            self._condition.notify_all()
+
+    @asynccontextmanager
+    async def lock_for_call(self) -> AsyncIterator[None]:
+        await self._condition.wait_for(lambda: not self._engine_starts)
+        self._learner_calls += 1
+        try:
+            yield
+        finally:
+            self._learner_calls -= 1
+            self._condition.notify_all()
+
+    lock_for_learner_start = lock_for_call
+
+
 class SharedDevice(DedicatedDevice):
     """A device that engines and learners use in turns: a GPU (`is_gpu`), or the memory of a node. `deadline` limits the
     calls that put an engine to sleep or query an actor's memory."""
@@ -84,8 +146,12 @@ class SharedDevice(DedicatedDevice):
 
     @asynccontextmanager
     async def lock_for_engine_start(self) -> AsyncIterator[None]:
-        """Hold the device while an engine starts and measures free memory."""
-        async with self._lock:
+        async with self._lock if self.is_gpu else nullcontext():
+            yield
+
+    @asynccontextmanager
+    async def lock_for_learner_start(self) -> AsyncIterator[None]:
+        async with self.lock_for_restore() if self.is_gpu else nullcontext():
             yield
 
     @asynccontextmanager

@@ -21,7 +21,6 @@ import ray
 from marl_ray.actors.handle import Actor, Call, Deadline, Handle
 from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
-from marl_ray.config import Deadlines
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.learning.arguments import LearnerArguments
 
@@ -107,6 +106,9 @@ class SharedLearnerView:
             if shared.incarnation == handle.incarnation:
                 self._supervisor.report_lost(shared, reason)
 
+    def confirm_success(self) -> None:
+        self._supervisor.confirm_success()
+
     def handle(self, shared: Handle[SharedLearner]) -> Handle[LearnerActor]:
         """Return the policy's handle for an incarnation of the process."""
         return SharedLearnerHandle(self._id, shared.actor, shared.incarnation, shared.location, self._process.lock)
@@ -115,8 +117,7 @@ class SharedLearnerView:
 class SharedLearnerProcess:
     """The supervised process. It serves after the learners of all policies with a view have been initialised."""
 
-    def __init__(self, spec: ActorSpec[SharedLearner], deadlines: Deadlines, restarts: int) -> None:
-        policy = RestartPolicy(Deadline(deadlines.start_s, "start_s", "to start"), restarts, deadlines.heartbeat_s)
+    def __init__(self, spec: ActorSpec[SharedLearner], policy: RestartPolicy) -> None:
         self.supervisor = Supervisor([spec], policy, self._initialize)
         self.lock = asyncio.Lock()
         self.views: list[SharedLearnerView] = []

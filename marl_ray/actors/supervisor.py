@@ -5,10 +5,11 @@
        +-----(a restart is left)------------- lost <------------------------+-------------------------+
                                                +--(none is left)--> retired
 
-Callers report a loss with `report_lost` and wait for actors with `wait_ready`, which raises errors of a start that are
-no loss (a bug, a file system error). An actor is initialised before it serves: a generator receives its policy's
-weights, a learner its state. Every phase has a deadline (that of `RestartPolicy`, or of the calls in `initialize`), so
-`wait_ready` needs none.
+Callers report a loss with `report_lost` and wait for actors with `wait_ready`, which raises errors that a restart does
+not repair: errors of a start that are no loss (a bug, a file system error), and the loss of two incarnations of an
+actor with the same error before any actor has succeeded (`confirm_success`). An actor is initialised before it serves:
+a generator receives its policy's weights, a learner its state. Every phase has a deadline (that of `RestartPolicy`, or
+of the calls in `initialize`), so `wait_ready` needs none.
 """
 
 from __future__ import annotations
@@ -61,11 +62,14 @@ class ActorSpec(Generic[A]):
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
     """The deadline of each start, the maximum number of restarts of one actor within RESTART_WINDOW_S, and the maximum
-    seconds without a heartbeat while an actor serves (None: no heartbeats)."""
+    seconds without a heartbeat while an actor serves (None: no heartbeats).
+
+    `remedy` tells the user what to change if two incarnations fail alike before any success (None: restart further)."""
 
     start: Deadline
     restarts: int = 0
     heartbeat_s: float | None = None
+    remedy: str | None = None
 
 
 @dataclass(slots=True)
@@ -78,6 +82,8 @@ class _Member(Generic[A]):
     handle: Handle[A] | None = None
     restarts: list[float] = field(default_factory=list)
     """Times of restarts within the window, on the monotonic clock."""
+    last_loss: str = ""
+    """Reason of the last loss, without the process."""
 
     @property
     def is_serving(self) -> bool:
@@ -110,8 +116,9 @@ class Supervisor(Generic[A]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._condition = Condition()
         self._closed = False
-        self._bug: Exception | None = None
-        """Error of a start that is no loss."""
+        self._succeeded = False
+        self._error: Exception | None = None
+        """Error that a restart does not repair."""
 
     async def start(self) -> list[list[str]]:
         """Start all actors in parallel and return the notes of each. If a start fails, end all and raise its error."""
@@ -142,11 +149,11 @@ class Supervisor(Generic[A]):
             return len(self.serving()) >= (len(self._members) if all_members else 1)
 
         def is_hopeless() -> bool:
-            return self._bug is not None or self.exhausted() or (all_members and bool(self.retired()))
+            return self._error is not None or self.exhausted() or (all_members and bool(self.retired()))
 
         await self._condition.wait_for(lambda: is_ready() or is_hopeless())
-        if self._bug is not None:
-            raise self._bug
+        if self._error is not None:
+            raise self._error
         if not is_ready():
             raise UserError(self.last_failure)
         return self.serving()
@@ -157,8 +164,27 @@ class Supervisor(Generic[A]):
 
     def report_lost(self, handle: Handle[A], reason: str) -> None:
         """End this incarnation and start the next one, unless it has been replaced already."""
-        if not self._closed and self.is_serving(handle):
-            self._replace_lost(self._members[handle.id], reason)
+        if self._closed or not self.is_serving(handle):
+            return
+        member = self._members[handle.id]
+        if not self._ends_alike(member, reason):
+            self._replace_lost(member, reason)
+
+    def _ends_alike(self, member: _Member[A], reason: str) -> bool:
+        """Return whether the previous incarnation ended with the same error before any success, and end the actor."""
+        previous, location = member.last_loss, member.handle and member.handle.location
+        member.last_loss = reason.replace(str(location), "")
+        if self._policy.remedy is None or self._succeeded or member.last_loss != previous:
+            return False
+        self._end(member)
+        member.state = "retired"
+        self._error = UserError(f"{reason}, twice in a row and before any result: {self._policy.remedy}")
+        self._notify()
+        return True
+
+    def confirm_success(self) -> None:
+        """Record that an actor has done its work once, so that further losses are no fault of the settings."""
+        self._succeeded = True
 
     def mark_stale(self, handle: Handle[A]) -> None:
         """Stop serving from this incarnation until it has been initialised again."""
@@ -226,6 +252,8 @@ class Supervisor(Generic[A]):
             except (UserError, ActorFailed, RayError) as error:
                 if member.state == "retired":
                     return
+                if not isinstance(error, DeadlineExceeded) and self._ends_alike(member, str(error)):
+                    return
                 self._end(member)
                 failures, reason = failures + 1, str(error)
                 logger.warning(f"{member.spec.id} does not start: {reason}")
@@ -234,7 +262,7 @@ class Supervisor(Generic[A]):
                 given_up = not self.serving() if is_timeout else failures >= MAX_FAILED_STARTS
             except Exception as error:
                 self._end(member)
-                member.state, self._bug = "retired", error
+                member.state, self._error = "retired", error
                 self._notify()
                 return
             else:

@@ -18,6 +18,7 @@ COMMANDS = {
     "scale": "change the number of generators of an agent while its run is in progress",
     "replay": "repeat the updates of a run from its batch log and compare the metrics",
     "explain": "show the type, default and description of settings, or the JSON Schema",
+    "doctor": "describe this machine, and check the code paths that need a GPU",
     "sandbox": "run programs in the sandbox, or check its isolation on this machine",
 }
 """Summary by command. The module of a command has `main(arguments) -> exit code`."""

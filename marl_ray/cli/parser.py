@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from marl_ray.core.errors import Terminated, UserError
+from marl_ray.core.stop_signals import StopSignals
 from marl_ray.core.text import did_you_mean
 
-FAILED, MISUSED, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 MIN_PYTHON = (3, 11)  # as in setup.py
 REQUIRED_MODULES = (
     *("torch", "transformers", "numpy", "ray", "datasets", "yaml", "pydantic", "jinja2", "safetensors", "matplotlib"),
@@ -83,12 +84,17 @@ def positive(text: str) -> int:
 
 def exit_code_of(command: Callable[[], None]) -> int:
     """Run a command and return its exit code: 0 on success, also if the reader of standard output has gone (`| head`);
-    1 for a UserError, which is printed in one line; 130 after Ctrl-C; 143 after SIGTERM. Other exceptions propagate."""
+    1 for a UserError, which is printed in one line; 128 plus the number of the signal that stopped the command (Ctrl-C
+    130, SIGTERM 143, SIGHUP 129). Other exceptions propagate."""
     if sys.version_info < MIN_PYTHON:
         print(_wrong_python(f"is older than {MIN_PYTHON[0]}.{MIN_PYTHON[1]}"), file=sys.stderr)
         return FAILED
+    if not _has_working_folder():
+        print("error: the working folder has been deleted: change to an existing folder", file=sys.stderr)
+        return FAILED
     try:
-        command()
+        with StopSignals():
+            command()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return FAILED
@@ -97,8 +103,8 @@ def exit_code_of(command: Callable[[], None]) -> int:
             raise
         print(_wrong_python(f"has no module {error.name}"), file=sys.stderr)
         return FAILED
-    except Terminated:
-        return TERMINATED
+    except Terminated as error:
+        return 128 + error.number
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -113,6 +119,14 @@ def flush() -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again at exit
+
+
+def _has_working_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _wrong_python(problem: str) -> str:

@@ -19,7 +19,7 @@ from marl_ray.cluster.memory_estimate import (
 from marl_ray.cluster.placement_plan import PlacementPlan, make_plan, pack
 from marl_ray.config import Config
 from marl_ray.core.ids import ActorId, PolicyId
-from marl_ray.learning.arguments import wire_dtype
+from marl_ray.learning.arguments import microbatch_tokens, wire_dtype
 
 ModelInfos = Mapping[str, ModelInfo]
 """Models with a readable configuration, by name."""
@@ -57,13 +57,16 @@ class CapacityPlan:
         return total + sum(stored.values())
 
     def gpu_memory(self, node: int, number: int) -> float:
-        """Return the bytes used on one GPU. On a colocated GPU this is the maximum of all engines and each learner."""
+        """Return the bytes used on one GPU. On a colocated GPU either all engines or one learner are awake; CUDA
+        contexts and graphs of the other processes remain."""
         actors = [actor for actor in self.placed or () if actor.node == node and number in actor.gpus]
-        needs = [(actor.id.kind, actor.memory.device_total) for actor in actors if actor.memory is not None]
+        parts = [(actor.id.kind, actor.memory.device) for actor in actors if actor.memory is not None]
         if all(agent.device is None for agent in self.plan.agents):
-            return sum(need for _, need in needs)
-        engines = sum(need for kind, need in needs if kind == "generator")
-        return max([engines, *(need for kind, need in needs if kind == "learner")])
+            return sum(sum(device.values()) for _, device in parts)
+        asleep = sum(_asleep(device) for _, device in parts)
+        added = [(kind, sum(device.values()) - _asleep(device)) for kind, device in parts]
+        engines = sum(size for kind, size in added if kind == "generator")
+        return asleep + max([engines, *(size for kind, size in added if kind == "learner")])
 
     @property
     def shortages(self) -> list[tuple[str, float]]:
@@ -94,6 +97,10 @@ class CapacityPlan:
         return math.inf if self.placed is None else sum(missing for _, missing in self.shortages)
 
 
+def _asleep(device: Mapping[str, float]) -> float:
+    return device.get("CUDA", 0.0) + device.get("graphs", 0.0)
+
+
 def _gib(memory: float) -> str:
     return f"{memory / GIB:.1f} GiB"
 
@@ -110,7 +117,8 @@ def plan_capacity(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec])
         gpus = _allocate_gpus(free[node], bundle.gpus)
         for actor in bundle.actors:
             memory = estimate_actor_memory(config, models, plan, actor, nodes[node])
-            placed.append(ActorPlacement(actor, memory, node, gpus))
+            used = tuple(gpus[index] for index in plan.shared_gpus[actor]) if actor in plan.shared_gpus else gpus
+            placed.append(ActorPlacement(actor, memory, node, used))
     return CapacityPlan(nodes, plan, tuple(placed))
 
 
@@ -136,46 +144,49 @@ def estimate_actor_memory(
     model = models.get(agent.name)
     if model is None:
         return None
-    on_gpu, nccl = placement.generator_gpus > 0, placement.transport == "nccl"
+    on_gpu, transport = placement.generator_gpus > 0, placement.transport
     wire = wire_dtype(agent, on_gpu)
     if actor.kind == "learner":
         try:
             size = model.learner(config, agent, on_gpu)
         except ProfilingFailed:
             return None
-        policies = len(config.learner_policies(config.policy_of(number)))
-        return estimate_learner_memory(size, config, agent, on_gpu, wire, nccl, policies)
+        policies, rank = len(config.learner_policies(config.policy_of(number))), actor.replica if actor.policy else 0
+        return estimate_learner_memory(size, config, agent, on_gpu, wire, transport, policies, rank)
     gpu_memory = node.device.memory if on_gpu and node.device else 0.0
     if on_gpu and not gpu_memory:
         return None
-    return estimate_generator_memory(model, agent, config.model.max_length, gpu_memory, wire, nccl)
+    return estimate_generator_memory(model, agent, config.model.max_length, gpu_memory, wire, transport)
 
 
 Change = tuple[str, str, Callable[[Config], Config]]
 """A setting, its value, and a function that applies it to a config."""
 
 
-def memory_savings(config: Config, has_gpus: bool) -> list[Change]:
-    """Return settings that save memory: first settings that cost time or GPUs, then settings that change training."""
+def memory_savings(config: Config, gpus: int) -> list[Change]:
+    """Return settings that save memory on a cluster with this number of GPUs: first settings that cost time or GPUs,
+    then settings that change training."""
+    has_gpus = gpus > 0
     optimizer, section, agents = config.optimizer, config.algorithm, config.agents
     changes: list[Change] = []
-    smaller = min(512, optimizer.microbatch_tokens)
-    if smaller < optimizer.microbatch_tokens:
-        changes.append((f"{section}.microbatch_tokens", str(smaller), _set_optimizer(microbatch_tokens=smaller)))
+    smaller = [tokens for tokens in (2048, 512) if tokens < microbatch_tokens(config, has_gpus)]
+    changes += [(f"{section}.microbatch_tokens", str(n), _set_optimizer(microbatch_tokens=n)) for n in smaller]
     if not optimizer.gradient_checkpointing:
         changes.append((f"{section}.gradient_checkpointing", "true", _set_optimizer(gradient_checkpointing=True)))
     if has_gpus and any(agent.reference_kl_coef and not agent.learner.offload_reference for agent in agents):
         changes.append(("resources.learner.offload_reference", "true", _set_agents("learner", offload_reference=True)))
     if not has_gpus and any(agent.generator.kv_cache_mb > 128 for agent in agents):
         changes.append(("resources.generator.kv_cache_mb", "128", _set_agents("generator", kv_cache_mb=128)))
-    if any(agent.generator.max_num_seqs > 64 for agent in agents):
+    if any((agent.generator.max_num_seqs or 256) > 64 for agent in agents):
         changes.append(("resources.generator.max_num_seqs", "64", _set_agents("generator", max_num_seqs=64)))
     if has_gpus and any(agent.generator.tensor_parallel == 1 and agent.generator.gpus is None for agent in agents):
         changes.append(("resources.generator.tensor_parallel", "2", _set_agents("generator", tensor_parallel=2)))
-    if has_gpus:
+    if has_gpus and not config.resources.colocate:
         ranks = max(agent.learner.ranks for agent in agents)
-        larger = [n for n in (2, 4, 8) if n > ranks]
+        larger = [2**power for power in range(1, gpus.bit_length()) if 2**power > ranks]
         changes += [("resources.learner.ranks", str(n), _set_agents("learner", ranks=n)) for n in larger]
+        if not all(agent.learner.cpu_offload for agent in agents) and optimizer.optimizer == "adamw":
+            changes.append(("resources.learner.cpu_offload", "true", _offload))
     for name in {"adamw": ("adamw_8bit", "adafactor"), "adamw_8bit": ("adafactor",)}.get(optimizer.optimizer, ()):
         changes.append((f"{section}.optimizer", name, _switch_optimizer(name)))
     if not config.lora.rank and not any(agent.learner.offload_reference for agent in agents):
@@ -197,6 +208,12 @@ def _switch_optimizer(name: str) -> Callable[[Config], Config]:
     return change
 
 
+def _offload(config: Config) -> Config:
+    """Offload the learners of several ranks to host memory; learners of one rank cannot be."""
+    agents = (replace(a, learner=replace(a.learner, cpu_offload=a.learner.ranks > 1)) for a in config.agents)
+    return replace(config, agents=tuple(agents))
+
+
 def _set_agents(section: str, **values: object) -> Callable[[Config], Config]:
     """Return a change of `resources.<section>` for every agent."""
 
@@ -214,7 +231,7 @@ def suggest_settings(config: Config, models: ModelInfos, nodes: Sequence[NodeSpe
     """
     taken: dict[str, str] = {}
     missing = plan_capacity(config, models, nodes).missing_bytes
-    for setting, value, change in memory_savings(config, any(node.gpus for node in nodes)):
+    for setting, value, change in memory_savings(config, sum(node.gpus for node in nodes)):
         plan = plan_capacity(change(config), models, nodes)
         if plan.placed is not None and plan.missing_bytes <= 0.99 * missing:
             config, missing, taken[setting] = change(config), plan.missing_bytes, value

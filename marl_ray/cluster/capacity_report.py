@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from marl_ray.cluster.capacity_plan import ActorPlacement, CapacityPlan, ModelInfos, suggest_settings
 from marl_ray.cluster.hardware import CPU_CORE, GIB, DeviceSpec
-from marl_ray.cluster.memory_estimate import DTYPE_BYTES, ModelInfo, ProfilingFailed
-from marl_ray.cluster.placement_plan import AgentPlacement, describe_shortage
+from marl_ray.cluster.memory_estimate import DTYPE_BYTES, ModelInfo, ProfilingFailed, engine_batch
+from marl_ray.cluster.placement_plan import AgentPlacement, PlacementPlan, describe_shortage
 from marl_ray.config import Config
 from marl_ray.config.budget import nodes_per_episode
 from marl_ray.core.ids import PolicyId
@@ -27,12 +27,16 @@ DECODE, PREFILL, TRAIN = 0.6, 0.5, 0.4
 forward and backward passes. Assumptions."""
 WEIGHT_SYNC = 5e9
 """Bytes per second of a weight transfer."""
+DECODE_STEP = {True: 0.003, False: 0.009}
+"""Seconds of each decoding step beside its kernels, with and without a GPU: scheduling, sampling and launches. The
+first value is an assumption; the second is measured with 64 sequences of the toy model."""
 
 
 NAME_WIDTH, COLUMN_WIDTH = 22, 13
 COLUMNS = (
     *("process", "programs", "CUDA", "weights", "gradients", "optimizer", "gathered", "reference", "critic"),
-    *("offloaded", "activations", "logits", "allocator", "reload", "KV cache", "buffers", "object store", "snapshot"),
+    *("offloaded", "loading", "activations", "logits", "allocator", "reload", "graphs", "KV cache", "buffers"),
+    *("object store", "snapshot"),
 )
 
 
@@ -48,7 +52,7 @@ def report_lines(config: Config, models: ModelInfos, plan: CapacityPlan) -> list
         lines.append(f"not included, because model sizes are unknown: {', '.join(unknown)}")
     lines += ["totals per node:", *_node_lines(plan)]
     if estimates := estimate_throughputs(config, models, plan):
-        lines += ["estimated time of a step:", *_throughput_lines(estimates), _assumptions(models)]
+        lines += ["estimated time of a step:", *_throughput_lines(estimates, plan.plan), _assumptions(models)]
     return lines
 
 
@@ -114,15 +118,25 @@ def _used(memory: float, total: float) -> str:
     return f"{memory / GIB:.1f}{_of(total / GIB, '{:.1f}')} GiB"
 
 
-def _throughput_lines(estimates: Mapping[PolicyId, Throughput]) -> list[str]:
+def _throughput_lines(estimates: Mapping[PolicyId, Throughput], plan: PlacementPlan) -> list[str]:
     lines = [
         f"  {policy}: rollout {_seconds(estimate.rollout_s)} ({estimate.sampled_per_s:,.0f} tokens/s), training "
         f"{_seconds(estimate.learn_s)} ({estimate.learned_per_s:,.0f} tokens/s), weight sync "
         f"{_seconds(estimate.sync_s)}"
         for policy, estimate in estimates.items()
     ]
-    slowest = max(estimate.step_s for estimate in estimates.values())
-    return [*lines, f"  {_seconds(slowest)} per step: agents in parallel, phases in sequence, without the sandbox"]
+    by_device: dict[int | PolicyId, list[Throughput]] = {}
+    for policy, estimate in estimates.items():
+        device = plan.agents[policy.number].device
+        by_device.setdefault(policy if device is None else device, []).append(estimate)
+    slowest = max(map(_step_seconds, by_device.values()))
+    how = "agents in parallel" if len(by_device) == len(estimates) else "learners on the same GPUs one after another"
+    return [*lines, f"  {_seconds(slowest)} per step: {how}, phases in sequence, without the sandbox"]
+
+
+def _step_seconds(estimates: Sequence[Throughput]) -> float:
+    """Return the seconds of a step on one device: engines sample at the same time, learners take turns."""
+    return max(e.rollout_s for e in estimates) + sum(e.learn_s + e.sync_s for e in estimates)
 
 
 def _seconds(seconds: float) -> str:
@@ -133,7 +147,8 @@ def _assumptions(models: ModelInfos) -> str:
     prompts = sorted({model.prompt for model in models.values()})
     return (
         f"  assumed: prompts of {' or '.join(map(str, prompts))} tokens, completions of maximum length; engines decode "
-        f"at {DECODE:.0%} of a device's bandwidth and prefill at {PREFILL:.0%} of its FLOP/s, learners reach "
+        f"at {DECODE:.0%} of a device's bandwidth plus {1000 * DECODE_STEP[True]:g} ms per step (on a CPU "
+        f"{1000 * DECODE_STEP[False]:g} ms) and prefill at {PREFILL:.0%} of its FLOP/s, learners reach "
         f"{TRAIN:.0%}; weights are sent at {WEIGHT_SYNC / 1e9:g} GB/s; a core has {CPU_CORE.flops / 1e9:g} GFLOP/s and "
         f"{CPU_CORE.bandwidth / 1e9:g} GB/s"
     )
@@ -148,11 +163,6 @@ class Throughput:
     sync_s: float
     sampled_per_s: float
     learned_per_s: float
-
-    @property
-    def step_s(self) -> float:
-        """Seconds of the whole step if its phases do not overlap."""
-        return self.rollout_s + self.learn_s + self.sync_s
 
 
 def estimate_throughputs(config: Config, models: ModelInfos, plan: CapacityPlan) -> dict[PolicyId, Throughput]:
@@ -178,22 +188,26 @@ def _estimate(
     agent, on_gpu, turns = config.agents[policy.number], placement.generator_gpus > 0, config.rollout.num_turns
     engine, learner = agent.generator, agent.learner
     flops_per_token = model.learner(config, agent, on_gpu).flops_per_token
-    # Numbers of devices over all replicas and ranks. On a CPU, a device is a core.
-    engines = engine.replicas * (placement.generator_gpus if on_gpu else max(1, round(engine.cpus)))
+    # Numbers of devices of one engine and of all ranks. On a CPU, a device is a core.
+    width = placement.generator_gpus if on_gpu else max(1, round(engine.cpus))
     ranks = learner.ranks * (placement.learner_gpus if on_gpu else max(1, round(learner.cpus)))
     learners = ranks / len(config.learner_policies(policy))
 
     groups = config.rollout.rollout_buffer_size * nodes_per_episode(config)
     completions, new = config.rollout.num_generations, agent.max_new_tokens
     item = DTYPE_BYTES[wire_dtype(agent, on_gpu)]
-    sequences = max(1, min(engine.max_num_seqs * engine.replicas, groups * completions // turns))
-    waves = -(-groups * completions // turns // sequences)
+    # Each engine samples its share of a turn in waves of at most max_num_seqs sequences. Every step reads all weights.
+    share = -(-groups * completions // (turns * engine.replicas))
+    limit, _ = engine_batch(engine, device.memory if on_gpu else 0.0)
+    waves = -(-share // limit)
+    sequences = max(1, min(limit, share))
     context = model.prompt + new / 2
-    bytes_per_token = model.parameters * item + sequences * context * model.kv * item
-    compute_s = 2.0 * model.parameters * sequences / (device.flops * PREFILL * engines)
-    token_s = max(bytes_per_token / (device.bandwidth * DECODE * engines), compute_s)
-    decode_s = turns * waves * new * token_s
-    prefill_s = 2.0 * model.parameters * groups * model.prompt / (device.flops * PREFILL * engines)
+    bytes_per_step = model.parameters * item + sequences * context * model.kv * item
+    compute_s = 2.0 * model.parameters * sequences / (device.flops * PREFILL * width)
+    step_s = DECODE_STEP[on_gpu] + max(bytes_per_step / (device.bandwidth * DECODE * width), compute_s)
+    decode_s = turns * waves * new * step_s
+    prefilled = groups * model.prompt / engine.replicas
+    prefill_s = 2.0 * model.parameters * prefilled / (device.flops * PREFILL * width)
     learn_s = flops_per_token * (groups * (model.prompt + completions * new)) / (device.flops * TRAIN * learners)
     sampled = groups * completions * new
     return Throughput(

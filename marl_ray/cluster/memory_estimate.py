@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from marl_ray.cluster.hardware import GIB, MIB
 from marl_ray.config import AgentConfig, Config
 from marl_ray.core.errors import UserError
-from marl_ray.learning.arguments import wire_dtype
+from marl_ray.learning.arguments import MAX_UNREDUCED_BYTES, microbatch_tokens, wire_dtype
 from marl_ray.models.names import resolve_model
 
 if TYPE_CHECKING:
     from marl_ray.config import LoraConfig
+    from marl_ray.config.sections import GeneratorResources
     from marl_ray.learning.memory_profile import MemoryProfile, MicroBatchShape
 
 FLOAT_BYTES = 4
@@ -37,8 +38,11 @@ RELOAD_SHARE = 1.7
 """CPU memory of a weight reload, which the allocator retains, as a multiple of the engine's weights; measured."""
 CUDA_CONTEXT, CUDA_HOST = 0.6 * GIB, 2.5 * GIB
 """GPU memory of a process before its first tensor, including kernels, and its additional host memory; assumptions."""
-NCCL_BUFFERS = 2 * GIB
-"""Two buffers of 1 GiB on each side, into which vLLM's weight transfer packs tensors."""
+CUDA_GRAPHS = 1.0 * GIB
+"""GPU memory of an engine's CUDA graphs, which a sleeping engine keeps as it keeps its CUDA context; an assumption."""
+CHUNK = 1.0 * GIB
+"""Least size of the chunks into which weights are packed for a transfer. A larger tensor is a chunk. Over NCCL it is
+sent after it exceeds this size."""
 SAMPLER_COPIES = 3
 """Float32 copies of the logits of all running sequences: raw, processed, and log-probabilities."""
 HUB_TIMEOUT_S = 5.0
@@ -59,6 +63,8 @@ class LearnerSize:
     logits: int
     flops_per_token: float = 0.0
     """FLOPs of a training step."""
+    largest: int = 0
+    """Values of the largest parameter."""
 
 
 class ProfilingFailed(UserError):
@@ -73,12 +79,21 @@ class ModelInfo:
     trust_remote_code: bool
     prompt: int = TYPICAL_PROMPT
 
-    @cached_property
+    @property
     def parameters(self) -> int:
         """Number of all parameters."""
-        from marl_ray.learning.memory_profile import count_parameters
+        return sum(self._sizes)
 
-        return count_parameters(self.config, self.trust_remote_code)
+    @property
+    def largest(self) -> int:
+        """Number of values of the largest parameter."""
+        return max(self._sizes)
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        from marl_ray.learning.memory_profile import parameter_sizes
+
+        return parameter_sizes(self.config, self.trust_remote_code)
 
     @property
     def kv(self) -> int:
@@ -94,7 +109,7 @@ class ModelInfo:
 
         new, generations = agent.max_new_tokens, config.rollout.num_generations
         group = self.prompt + generations * new
-        tokens = config.optimizer.microbatch_tokens
+        tokens = microbatch_tokens(config, on_gpu)
         groups = min(tokens // group, config.rollout.rollout_buffer_size * config.rollout.num_turns)
         completions = generations if groups else max(1, (tokens - self.prompt) // new)
         shape = MicroBatchShape(max(1, groups), self.prompt, completions, new, accumulated=True)
@@ -103,7 +118,8 @@ class ModelInfo:
         base = profile.parameters - (profile.trained if config.lora.rank else 0)
         shared = profile.embeddings + 2 * ((base - profile.embeddings) // max(1, profile.layers))
         flops = profile.flops / profile.tokens
-        return LearnerSize(base, profile.trained, profile.rows, shared, profile.activations, profile.logits, flops)
+        sizes = (base, profile.trained, profile.rows, shared, profile.activations, profile.logits, flops)
+        return LearnerSize(*sizes, largest=profile.largest)
 
 
 def read_model_config(name: str, trust_remote_code: bool, fetch: bool) -> Any:
@@ -156,12 +172,19 @@ class MemoryEstimate:
 
 
 def estimate_learner_memory(
-    size: LearnerSize, config: Config, agent: AgentConfig, on_gpu: bool, wire: str, nccl: bool, policies: int = 1
+    size: LearnerSize,
+    config: Config,
+    agent: AgentConfig,
+    on_gpu: bool,
+    wire: str,
+    transport: str,
+    policies: int = 1,
+    rank: int = 0,
 ) -> MemoryEstimate:
-    """Return the memory of each rank of a learner. Ranks share weights, gradients and optimizer state.
+    """Return the memory of one rank of a learner. Ranks share weights, gradients and optimizer state.
 
-    `wire` is the dtype of transferred weights; `nccl` adds its buffers. `policies` is the number of policies that learn
-    in one process: one frozen model with an adapter per policy.
+    `wire` is the dtype of transferred weights. `policies` is the number of policies that learn in one process: one
+    frozen model with an adapter per policy.
     """
     ranks, trained = agent.learner.ranks, size.trained * policies
     state = optimizer_state_bytes(config.optimizer.optimizer, trained, size.rows * policies)
@@ -174,6 +197,8 @@ def estimate_learner_memory(
     }
     if ranks > 1:
         parts["gathered"] = 2 * FLOAT_BYTES * float(size.shared)  # weights, and gradients before the reduce-scatter
+        if on_gpu and FLOAT_BYTES * trained <= MAX_UNREDUCED_BYTES:
+            parts["gathered"] += FLOAT_BYTES * float(trained)
     has_reference = agent.reference_kl_coef and not config.lora.rank
     reference = FLOAT_BYTES * size.parameters / ranks if has_reference else 0.0
     if config.credit.critic == "maac":
@@ -188,13 +213,30 @@ def estimate_learner_memory(
         parts["object store"] = DTYPE_BYTES[wire] * float(size.parameters)
         parts |= _snapshot(agent, wire, size.parameters * policies)
         return MemoryEstimate({"process": LEARNER_PROCESS, **parts}, {})
-    host = {"process": LEARNER_PROCESS + CUDA_HOST} | ({"reference": reference} if reference and offloaded else {})
+    host = {"reference": reference} if reference and offloaded else {}
     if config.resources.colocate:  # the state that persists between batches, while the engine has the device
         models = 2 if "critic" in parts else 1
         host["offloaded"] = models * (parts["weights"] + parts["optimizer"]) + parts.get("reference", 0.0)
     if agent.learner.cpu_offload:
         host |= {name: parts.pop(name) for name in ("weights", "gradients", "optimizer")}
-    return MemoryEstimate(host, {"CUDA": CUDA_CONTEXT, **parts} | ({"buffers": NCCL_BUFFERS} if nccl else {}))
+    if rank == 0:  # reads the model's files before the state above exists
+        host["loading"] = max(0.0, FLOAT_BYTES * float(size.parameters) - sum(host.values()))
+        parts["buffers"] = _send_buffers(transport, DTYPE_BYTES[wire] * float(size.largest))
+    return MemoryEstimate({"process": LEARNER_PROCESS + CUDA_HOST, **host}, {"CUDA": CUDA_CONTEXT, **parts})
+
+
+def _send_buffers(transport: str, largest: float) -> float:
+    """Return the GPU memory of a sender: over NCCL two chunks and their cast tensors, of which one chunk may have the
+    largest tensor; over CUDA IPC one buffer that fits every tensor, and one cast tensor."""
+    chunk = max(CHUNK, largest)
+    return 4 * chunk + 2 * largest if transport == "nccl" else chunk + largest
+
+
+def _receive_buffers(transport: str, largest: float) -> float:
+    """Return the GPU memory of a receiver: over NCCL the next chunk is allocated beside two earlier chunks; over CUDA
+    IPC the received tensors are copied before they are loaded."""
+    chunk = max(CHUNK, largest)
+    return 3 * chunk + largest if transport == "nccl" else chunk
 
 
 def _snapshot(agent: AgentConfig, wire: str, parameters: int) -> dict[str, float]:
@@ -217,8 +259,15 @@ def optimizer_state_bytes(name: str, trained: int, rows: int) -> float:
     return 2 * FLOAT_BYTES * float(trained)
 
 
+def engine_batch(settings: GeneratorResources, gpu_memory: float) -> tuple[int, int]:
+    """Return the maximum sequences and tokens of an engine's step; on a GPU the defaults are vLLM's for offline
+    inference (`EngineArgs.get_batch_defaults`)."""
+    large = gpu_memory >= 70 * GIB
+    return settings.max_num_seqs or (1024 if large else 256), 16_384 if large else 8192
+
+
 def estimate_generator_memory(
-    model: ModelInfo, agent: AgentConfig, max_length: int, gpu_memory: float, wire: str, nccl: bool
+    model: ModelInfo, agent: AgentConfig, max_length: int, gpu_memory: float, wire: str, transport: str
 ) -> MemoryEstimate:
     """Return the memory of one engine, or of each GPU of a tensor-parallel engine.
 
@@ -228,17 +277,19 @@ def estimate_generator_memory(
     settings, item, text = agent.generator, DTYPE_BYTES[wire], model.config.get_text_config()
     weights = item * float(model.parameters)
     cpu_cache = settings.kv_cache_mb * float(MIB)
-    batched = max(8192, max_length)
+    sequences, batched = engine_batch(settings, gpu_memory)
+    batched = max(batched, max_length)
     if not gpu_memory:  # the KV cache limits the batch
         batched = min(batched, int(cpu_cache / (item * model.kv)))
     intermediate = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
     activations = float(batched * (3 * intermediate + 6 * text.hidden_size) * item)
-    logits = SAMPLER_COPIES * FLOAT_BYTES * float(settings.max_num_seqs * text.vocab_size)
+    logits = SAMPLER_COPIES * FLOAT_BYTES * float(sequences * text.vocab_size)
     if not gpu_memory:
         parts = {"process": GENERATOR_PROCESS, "weights": weights, "reload": RELOAD_SHARE * weights}
         parts |= {"KV cache": cpu_cache, "activations": activations, "logits": logits, "object store": weights}
         return MemoryEstimate({**parts, **_snapshot(agent, wire, model.parameters)}, {})
-    used = {"weights": weights / settings.tensor_parallel, "activations": activations, "logits": logits}
-    cache = settings.gpu_memory_utilization * gpu_memory - CUDA_CONTEXT - sum(used.values())
-    device = {"CUDA": CUDA_CONTEXT, **used, "KV cache": cache} | ({"buffers": NCCL_BUFFERS} if nccl else {})
+    used = {"CUDA": CUDA_CONTEXT, "graphs": CUDA_GRAPHS, "weights": weights / settings.tensor_parallel}
+    used |= {"activations": activations, "logits": logits}
+    cache = settings.gpu_memory_utilization * gpu_memory - sum(used.values())
+    device = {**used, "KV cache": cache, "buffers": _receive_buffers(transport, item * float(model.largest))}
     return MemoryEstimate({"process": GENERATOR_PROCESS + CUDA_HOST}, device)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
@@ -23,6 +25,41 @@ from marl_ray.core.ids import ActorId
 logger = logging.getLogger(__name__)
 
 
+GPU_QUERY_S = 120.0
+"""Limit of the query for the GPUs of a bundle, in seconds. It starts a process on the bundle's node."""
+
+
+@dataclass(frozen=True, slots=True)
+class BundleGpus:
+    """GPUs `indexes` of the `size` GPUs of bundle `bundle`, which the bundle's actors use in turns.
+
+    Ray assigns a GPU, or a share of one, to one actor for its lifetime. These actors therefore request no GPU from Ray
+    and select the GPUs of their bundle themselves.
+    """
+
+    bundle: int
+    size: int
+    indexes: tuple[int, ...]
+
+    def make_visible(self) -> None:
+        """Make CUDA see these GPUs only. Call it in an actor of the bundle, before CUDA starts; it blocks.
+        Raises UserError if the bundle's node does not answer."""
+        group = ray.util.get_current_placement_group()
+        assert group is not None, "an actor that shares GPUs is in a bundle"
+        strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=self.bundle)
+        query = _assigned_gpus.options(num_gpus=self.size, scheduling_strategy=strategy).remote()
+        try:
+            gpus = ray.get(query, timeout=GPU_QUERY_S)
+        except ray.exceptions.GetTimeoutError:
+            raise UserError(f"bundle {self.bundle} did not report its GPUs within {GPU_QUERY_S:g} s") from None
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[index] for index in self.indexes)
+
+
+@ray.remote(num_cpus=0)
+def _assigned_gpus() -> list[str]:
+    return sorted(ray.get_runtime_context().get_accelerator_ids()["GPU"])
+
+
 class PlacementGroups:
     """The reserved bundles of a plan, and one placement group per actor that was added later."""
 
@@ -35,6 +72,14 @@ class PlacementGroups:
         if actor in self._added:
             return PlacementGroupSchedulingStrategy(self._added[actor], placement_group_bundle_index=0)
         return PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=self.plan.index(actor))
+
+    def shared_gpus(self, actor: ActorId) -> BundleGpus | None:
+        """Return the GPUs that an actor uses in turns with others; None if Ray assigns its GPUs."""
+        indexes = self.plan.shared_gpus.get(actor)
+        if indexes is None:
+            return None
+        bundle = self.plan.index(actor)
+        return BundleGpus(bundle, int(self.plan.bundles[bundle].gpus), indexes)
 
     async def add(self, actor: ActorId, deadline_s: float) -> None:
         """Reserve a bundle for one more replica, like the first replica's. An actor of the plan keeps its bundle.

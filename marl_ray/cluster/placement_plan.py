@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from marl_ray.cluster.colocation import PlacementError as PlacementError
+from marl_ray.cluster.colocation import assign_gpus
 from marl_ray.config import AgentConfig, Config
-from marl_ray.core.errors import UserError
+from marl_ray.config.keys import key_of
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.core.text import pluralize
 
@@ -34,7 +36,7 @@ class Bundle:
 class AgentPlacement:
     """GPUs per generator and per learner rank of an agent's policy, and the weight transport between them.
 
-    `device` is the index of the bundle in which they alternate with `resources.colocate`, otherwise None.
+    `device` is the number of the shared device on which they alternate with `resources.colocate`, otherwise None.
     """
 
     generator_gpus: float
@@ -45,18 +47,19 @@ class AgentPlacement:
 
 @dataclass(frozen=True, slots=True)
 class PlacementPlan:
-    """The bundles of a run, and the placement of each agent."""
+    """The bundles of a run, and the placement of each agent.
+
+    shared_gpus: indexes, within its bundle, of the GPUs that an actor uses in turns with other actors. Ray assigns the
+    GPUs of all other actors.
+    """
 
     bundles: tuple[Bundle, ...]
     agents: tuple[AgentPlacement, ...]
+    shared_gpus: Mapping[ActorId, tuple[int, ...]] = field(default_factory=dict)
 
     def index(self, actor: ActorId) -> int:
         """Return the index of the actor's bundle."""
         return next(i for i, bundle in enumerate(self.bundles) if actor in bundle.actors)
-
-
-class PlacementError(UserError):
-    """A combination of resources that no cluster can provide."""
 
 
 def make_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
@@ -111,57 +114,59 @@ def generator_plan(config: Config, number: int, cluster_has_gpus: bool) -> Place
     agents, policy = make_plan(config, cluster_has_gpus).agents, config.policy_of(number)
     generator = config.agents[number].generator
     if config.resources.colocate:
-        shares = [_gpu_share(config, agent, cluster_has_gpus) for agent in range(len(agents))]
-        agents = tuple(replace(a, generator_gpus=gpus, device=None) for a, gpus in zip(agents, shares, strict=True))
+        agents = tuple(replace(agent, device=None) for agent in agents)
     ids = [ActorId("generator", policy, replica) for replica in range(generator.replicas)]
     return PlacementPlan(tuple(Bundle((id,), generator.cpus, agents[number].generator_gpus) for id in ids), agents)
 
 
 def _make_colocated_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
-    """Return one bundle per GPU, filled by one policy after another, and one bundle for all policies without a GPU."""
-    shares = {policy: _gpu_share(config, policy.number, cluster_has_gpus) for policy in config.policies}
-    devices: list[tuple[float, list[PolicyId]]] = []
-    allocated = 1.0
-    for policy in filter(shares.get, shares):
-        if allocated + shares[policy] > 1 + 1e-9:
-            devices.append((1.0, []))
-            allocated = 0.0
-        devices[-1][1].append(policy)
-        allocated += shares[policy]
-    if cpu_policies := [policy for policy, share in shares.items() if not share]:
-        devices.append((0.0, cpu_policies))
-    bundles: list[Bundle] = []
+    """Return bundles of GPUs that engines and learners use in turns, and one bundle for all policies without GPUs."""
+    engine_gpus = {policy: _engine_gpus(config.agents[policy.number], cluster_has_gpus) for policy in config.policies}
+    shared = assign_gpus(config, {policy: gpus for policy, gpus in engine_gpus.items() if gpus})
+    devices = shared.devices()
+    members: dict[int, list[ActorId]] = {}
     placements: dict[int, AgentPlacement] = {}
-    for number, (gpus, policies) in enumerate(devices):
-        agents = [config.agents[policy.number] for policy in policies]
-        utilization = sum(agent.generator.gpu_memory_utilization for agent in agents)
-        if gpus and utilization > 1:
-            raise PlacementError(
-                f"resources.colocate: the engines of {' and '.join(map(str, policies))} share one GPU, and their "
-                f"resources.generator.gpu_memory_utilization sum to {utilization:g}: lower it to "
-                f"{int(95 / len(agents)) / 100:g}, or give each a GPU (resources.generator.gpus: 1)"
-            )
-        actors = [id for policy in policies for id in (ActorId("generator", policy), ActorId("learner", policy))]
-        bundles.append(Bundle(tuple(actors), sum(a.generator.cpus + a.learner.cpus for a in agents), gpus))
-        gpus_per_actor = int(gpus / len(actors) * 1e4) / 1e4  # Ray's resolution is 1/10000
-        placement = AgentPlacement(gpus_per_actor, gpus_per_actor, "ipc" if gpus else "store", number)
-        placements |= {agent: placement for policy in policies for agent in policy.agents}
+    for policy, gpus in engine_gpus.items():
+        agent = config.agents[policy.number]
+        ids = [ActorId("generator", policy, replica) for replica in range(agent.generator.replicas)]
+        ids += [ActorId("learner", policy, rank) for rank in range(agent.learner.ranks)]
+        if gpus:
+            placement = AgentPlacement(gpus, 1.0, "ipc", devices[shared.gpus[ids[0]][0]])
+        else:
+            _check_tensor_parallel(agent, key_of(config, policy.number, "generator.tensor_parallel"))
+            placement = AgentPlacement(0.0, 0.0, "store", len(set(devices.values())))
+        placements |= dict.fromkeys(policy.agents, placement)
+        for id in ids:
+            bundle = shared.gpus[id][0] // shared.per_bundle if gpus else shared.total
+            members.setdefault(bundle, []).append(id)
+    bundles = []
+    for number, actors in sorted(members.items()):
+        cpus = sum(getattr(config.agents[id.policy.number], id.kind).cpus for id in actors if id.policy is not None)
+        bundles.append(Bundle(tuple(actors), cpus, 0.0 if number == shared.total else float(shared.per_bundle)))
+    in_bundle = {id: tuple(gpu % shared.per_bundle for gpu in gpus) for id, gpus in shared.gpus.items()}
     by_agent = tuple(placements[agent] for agent in range(config.num_agents))
-    return PlacementPlan((*bundles, *sandbox_plan(config).bundles), by_agent)
+    return PlacementPlan((*bundles, *sandbox_plan(config).bundles), by_agent, in_bundle)
 
 
-def _gpu_share(config: Config, agent: int, cluster_has_gpus: bool) -> float:
-    """Return the share of a GPU for an agent's generator and learner together."""
-    gpus = config.agents[agent].generator.gpus
-    return float(cluster_has_gpus) if gpus is None else gpus
+def _engine_gpus(agent: AgentConfig, cluster_has_gpus: bool) -> float:
+    """Return the number of GPUs of an agent's engine, or its share of one."""
+    gpus = agent.generator.gpus
+    return float(cluster_has_gpus * agent.generator.tensor_parallel) if gpus is None else gpus
+
+
+def _check_tensor_parallel(agent: AgentConfig, key: str) -> None:
+    """Raise PlacementError if an engine without GPUs uses tensor parallelism."""
+    if agent.generator.tensor_parallel > 1:
+        raise PlacementError(
+            f"{key} is {agent.generator.tensor_parallel}, but there are no GPUs: set it to 1, or run on a cluster with "
+            "GPUs"
+        )
 
 
 def _place_agent(agent: AgentConfig, cluster_has_gpus: bool, prefix: str) -> AgentPlacement:
     """Return GPUs and transport of an agent. `prefix` precedes the names of settings in errors."""
     generator, learner = agent.generator, agent.learner
-    generator_gpus, learner_gpus = generator.gpus, learner.gpus
-    if generator_gpus is None:
-        generator_gpus = float(cluster_has_gpus * generator.tensor_parallel)
+    generator_gpus, learner_gpus = _engine_gpus(agent, cluster_has_gpus), learner.gpus
     if learner_gpus is None:
         learner_gpus = float(cluster_has_gpus)
     if (generator_gpus > 0) != (learner_gpus > 0):
@@ -169,11 +174,8 @@ def _place_agent(agent: AgentConfig, cluster_has_gpus: bool, prefix: str) -> Age
             f"{prefix}resources.generator.gpus is {generator_gpus:g} and {prefix}resources.learner.gpus "
             f"{learner_gpus:g}: weights go from GPU to GPU or from CPU to CPU, so set both above 0 or both to 0"
         )
-    if generator.tensor_parallel > 1 and not generator_gpus:
-        raise PlacementError(
-            f"{prefix}resources.generator.tensor_parallel is {generator.tensor_parallel}, but there are no GPUs: set "
-            "it to 1, or run on a cluster with GPUs"
-        )
+    if not generator_gpus:
+        _check_tensor_parallel(agent, f"{prefix}resources.generator.tensor_parallel")
     is_shared = 0 < generator_gpus < 1
     if is_shared and (learner_gpus + generator_gpus > 1 or generator.replicas > 1 or learner.ranks > 1):
         raise PlacementError(

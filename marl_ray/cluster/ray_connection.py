@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import resource
 import secrets
 import shutil
 import socket
@@ -37,6 +38,8 @@ HEAD_ERRORS = {
     grpc.StatusCode.UNAUTHENTICATED: "the token is missing or wrong: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN, or "
     "RAY_AUTH_TOKEN_PATH",
 }
+MIN_OPEN_FILES = 256
+"""Minimum of `ulimit -n` for a local Ray instance: a generator opens about 100 files, the raylet 30 to 100."""
 TEMPORARY = "tmp"
 """Name of the temporary folder in Ray's session folder."""
 SOCKET_NAME, SOCKET_PATH = 40, 107
@@ -52,7 +55,8 @@ def cluster_address() -> str | None:
 def connect(verbose: bool) -> str:
     """Join the cluster named by RAY_ADDRESS, or start a local Ray instance that listens on localhost only.
 
-    Returns one line for the console. Raises UserError if no cluster answers, or if Ray does not start in time.
+    Returns one line for the console. Raises UserError if no cluster answers, if this machine does not admit a local
+    instance, or if Ray does not start in time.
     """
     address = cluster_address()
     options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": logging.INFO if verbose else logging.ERROR}
@@ -67,6 +71,8 @@ def connect(verbose: bool) -> str:
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise UserError(f"no Ray cluster can be joined at RAY_ADDRESS {address}: {reason}") from None
         return f"Ray cluster at {address} with {pluralize(len(ray.nodes()), 'node')}"
+    if (limit := resource.getrlimit(resource.RLIMIT_NOFILE)[0]) < MIN_OPEN_FILES:
+        raise UserError(f"a process may open only {limit} files here, and Ray needs {MIN_OPEN_FILES}: ulimit -n 4096")
     # Without a token, Ray writes a new one to ~/.ray, which then applies to every cluster that this user starts later.
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
@@ -75,6 +81,9 @@ def connect(verbose: bool) -> str:
     except TimeoutError as error:
         load = os.getloadavg()[0]
         raise UserError(f"{error} on this machine (load {load:.0f}): try again when the load is lower") from None
+    except OSError as error:
+        folder = "a folder with a short path, space and the right to write"
+        raise UserError(f"Ray cannot use its temporary folder: {error}: set RAY_TMPDIR to {folder}") from None
     return f"local Ray with {ray.cluster_resources().get('CPU', 0):g} CPUs"
 
 

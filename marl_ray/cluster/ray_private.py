@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import ray
@@ -18,6 +19,8 @@ from ray._private.grpc_utils import init_grpc_channel
 from ray._private.state import available_resources_per_node
 from ray.core.generated.gcs_service_pb2 import GetClusterIdRequest  # type: ignore[attr-defined]
 from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
+
+from marl_ray.core.stop_signals import STOP_SIGNALS
 
 RAY_VERSION = "2.60.0"
 CRASH_LOG_LINES = ("Raylet is terminated", "has been marked dead", "A worker died or was killed while executing")
@@ -30,6 +33,8 @@ def init_on_localhost(**options: Any) -> None:
     Ray binds to every interface unless it believes that clusters are disabled, as on macOS. Its helper processes read
     the environment variable; this process has read it already. Unused helper processes are not started: the autoscaler,
     the dashboard server (which runs even without a dashboard) and, without `log_to_driver`, the log monitor.
+    The processes have a session of their own, so that a closed terminal, or a signal to this process' group, stops the
+    run in order instead of taking Ray away from it.
 
     Raises TimeoutError if Ray does not start within its own limit of 30 s.
     """
@@ -39,7 +44,7 @@ def init_on_localhost(**options: Any) -> None:
     if not options.get("log_to_driver", True):
         unused.append("start_log_monitor")
     try:
-        with _without_helpers(unused):
+        with _without_helpers(unused), _in_own_session():
             ray.init(address="local", _node_ip_address="127.0.0.1", **options)
     except Exception as error:  # Ray raises no subclass
         if "timed out during startup" not in str(error):
@@ -65,14 +70,24 @@ def _without_helpers(names: Sequence[str]) -> Iterator[None]:
 
 
 @contextmanager
+def _in_own_session() -> Iterator[None]:
+    original = services.ConsolePopen
+    services.ConsolePopen = partial(original, start_new_session=True)  # type: ignore[assignment,misc]
+    try:
+        yield
+    finally:
+        services.ConsolePopen = original  # type: ignore[misc]
+
+
+@contextmanager
 def defer_signals() -> Iterator[None]:
-    """Deliver SIGINT and SIGTERM that arrive during `ray.init` to their handlers afterwards.
+    """Deliver STOP_SIGNALS that arrive during `ray.init` to their handlers afterwards.
 
     An interrupted start of Ray leaves processes that end late. Ray also installs its own SIGTERM handlers: in Python
     and, on connecting, in C++ below Python's. A second signal kills this process and a local Ray instance with it.
     """
     set_handler, connect = utils.set_sigterm_handler, worker.connect
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
     received: list[int] = []
 

@@ -12,6 +12,12 @@ from marl_ray.core.ids import PolicyId
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.models.names import resolve_model
 
+GPU_MICROBATCH_TOKENS = 8192
+"""Default tokens of a micro-batch on a GPU, enough to occupy all of its units."""
+MAX_UNREDUCED_BYTES = 4 * 2**30
+"""Largest float32 gradient that each rank on a GPU accumulates in full and reduces once per mini-batch. A larger one
+would not fit beside the model; it is reduced in every micro-batch, which overlaps with the backward pass."""
+
 
 class LearnerArguments(NamedTuple):
     """The arguments of `Learner`, in its order."""
@@ -26,23 +32,25 @@ class LearnerArguments(NamedTuple):
     threads: int
     lora: LoraConfig = LoraConfig()
     seed: int = 0
+    on_gpu: bool = False
 
 
-def learner_arguments(
-    config: Config, policy: PolicyId, generators_have_gpus: bool, total_steps: int
-) -> LearnerArguments:
+def learner_arguments(config: Config, policy: PolicyId, on_gpu: bool, total_steps: int) -> LearnerArguments:
+    """Return the learner arguments of `policy`, whose learner and generators have GPUs or not."""
     settings = config.agents[policy.number]
+    tokens = microbatch_tokens(config, on_gpu)
     return LearnerArguments(
         resolve_model(settings.name),
         settings,
         config.model,
         config.credit,
-        replace(config.optimizer, importance=config.importance),
-        wire_dtype(settings, generators_have_gpus),
+        replace(config.optimizer, importance=config.importance, microbatch_tokens=tokens),
+        wire_dtype(settings, on_gpu),
         total_steps,
         max(1, round(settings.learner.cpus)),
         config.lora,
         stream_seed(config.seed, "adapter", policy.number),
+        on_gpu,
     )
 
 
@@ -51,6 +59,12 @@ def local_learner_arguments(config: Config, policy: PolicyId, total_steps: int) 
     import torch  # imported late: the driver starts without torch
 
     return learner_arguments(config, policy, torch.cuda.is_available(), total_steps)
+
+
+def microbatch_tokens(config: Config, on_gpu: bool) -> int:
+    """Return the maximum number of tokens per micro-batch, by default more on a GPU."""
+    is_default = config.optimizer.microbatch_tokens is None and on_gpu
+    return GPU_MICROBATCH_TOKENS if is_default else config.optimizer.tokens_per_microbatch
 
 
 def require_optimizer(optimizer: OptimizerConfig) -> None:

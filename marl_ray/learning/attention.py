@@ -4,18 +4,24 @@ A packed sequence is a row of groups without padding, each a prompt followed by 
 
     prompt 1 | completion 1.1 | completion 1.2 | prompt 2 | completion 2.1 ...
 
-The prompt attends to itself, and each completion to the prompt and to itself; completions are stacked as a batch if
-their lengths allow it. The function is registered with transformers as attention `PACKED`, for every architecture whose
-attention can be replaced there. Groups are passed as keyword arguments of the model.
+The prompt attends to itself, and each completion to the prompt and to itself. The function is registered with
+transformers as attention `PACKED`, for every architecture whose attention can be replaced there. Groups are passed as a
+keyword argument of the model. Two implementations agree up to rounding:
+
+- `torch.nn.attention.varlen`, on a GPU with FlashAttention in 16 bits: each prompt and each completion is a sequence of
+  its own length. There are no masks, and a completion's keys are its prompt's and its own.
+- elsewhere: fused attention per group, with completions stacked as a batch if their lengths allow it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import torch
+from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
 PACKED = "marl_ray_packed"
@@ -23,8 +29,9 @@ PACKED = "marl_ray_packed"
 
 @dataclass(frozen=True, slots=True)
 class PackedGroup:
-    """Position of a group in the packed sequence: a prompt of `prompt` tokens, then `count` completions of S tokens.
+    """Position of a group in the packed sequence: a prompt of `prompt` tokens, then completions of S tokens in total.
 
+    - lengths: tokens of each completion;
     - owner: [S], the completion of each token;
     - longest: tokens of the longest sequence;
     - gather: [count * W], the indices of the S tokens that arrange completions as a batch of rows of W tokens; the last
@@ -33,7 +40,7 @@ class PackedGroup:
     """
 
     prompt: int
-    count: int
+    lengths: tuple[int, ...]
     owner: torch.Tensor
     longest: int
     gather: torch.Tensor | None = None
@@ -43,10 +50,11 @@ class PackedGroup:
     def of(cls, prompt: int, lengths: Sequence[int]) -> PackedGroup:
         """Return the group of a prompt with completions of these `lengths`, which may be empty."""
         if not lengths:
-            return cls(prompt, 0, torch.zeros(0, dtype=torch.long), prompt)
+            return cls(prompt, (), torch.zeros(0, dtype=torch.long), prompt)
         count, width, size = len(lengths), max(lengths), sum(lengths)
         sizes = torch.tensor(lengths).unsqueeze(1)
-        group = cls(prompt, count, torch.arange(count).repeat_interleave(sizes.squeeze(1)), prompt + width)
+        owner = torch.arange(count).repeat_interleave(sizes.squeeze(1))
+        group = cls(prompt, tuple(lengths), owner, prompt + width)
         if count * width * (prompt + width) > size * (prompt + size):
             return group
         columns = torch.arange(width).unsqueeze(0)
@@ -61,6 +69,72 @@ class PackedGroup:
         return replace(group, gather=self.gather.to(device), scatter=self.scatter.to(device))
 
 
+class Sequences(NamedTuple):
+    """A packed sequence as variable-length sequences of queries and keys, for `varlen_attn`: each prompt with itself,
+    each completion with its prompt and itself.
+
+    keys: [K], the indices of the sequences' keys; query_ends, key_ends: int32, ends of the sequences, from 0;
+    longest_query, longest_key: tokens of the longest sequence.
+    """
+
+    keys: torch.Tensor
+    query_ends: torch.Tensor
+    key_ends: torch.Tensor
+    longest_query: int
+    longest_key: int
+
+    @classmethod
+    def of(cls, groups: Iterable[PackedGroup], device: torch.device) -> Sequences:
+        keys, queries, lengths, start = [], [], [], 0
+        for group in groups:
+            prompt = torch.arange(start, start + group.prompt)
+            start += group.prompt
+            parts = [prompt]
+            for length in group.lengths:
+                parts.append(torch.cat([prompt, torch.arange(start, start + length)]))
+                start += length
+            keys += parts
+            queries += [group.prompt, *group.lengths]
+            lengths += [len(part) for part in parts]
+        query_ends, key_ends = (
+            torch.tensor([0, *accumulate(sizes)], dtype=torch.int32).to(device) for sizes in (queries, lengths)
+        )
+        return cls(torch.cat(keys).to(device), query_ends, key_ends, max(queries), max(lengths))
+
+
+class PackedGroups:
+    """The groups of one packed sequence.
+
+    A plain class, because FSDP copies dataclasses and containers among the arguments of every call of every layer in
+    search of tensors (`torch.distributed.utils._apply_to_tensors`).
+    """
+
+    def __init__(self, groups: Iterable[PackedGroup], is_varlen: bool | None = None) -> None:
+        self.groups = tuple(groups)
+        self.is_varlen = is_varlen
+        """Whether attention uses `varlen_attn`; None: if the tensors allow it."""
+        self.longest = max(group.longest for group in self.groups)
+        self._sequences: Sequences | None = None
+
+    def to(self, device: torch.device) -> PackedGroups:
+        """Return a copy on `device`."""
+        return PackedGroups((group.to(device) for group in self.groups), self.is_varlen)
+
+    def sequences(self, device: torch.device) -> Sequences:
+        """Return the groups as variable-length sequences, which are made once for all layers."""
+        if self._sequences is None:
+            self._sequences = Sequences.of(self.groups, device)
+        return self._sequences
+
+
+def has_varlen_kernel(query: torch.Tensor) -> bool:
+    """Return True if torch's FlashAttention runs on these queries [..., D]."""
+    width = query.shape[-1]
+    if query.device.type != "cuda" or query.dtype not in (torch.bfloat16, torch.float16) or width % 8 or width > 256:
+        return False
+    return torch.cuda.get_device_capability(query.device) >= (8, 0)
+
+
 def packed_attention(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -70,7 +144,7 @@ def packed_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
-    groups: Sequence[PackedGroup] = (),
+    groups: PackedGroups | None = None,
     **other: Any,
 ) -> tuple[torch.Tensor, None]:
     """Compute attention: query [1, H, T, D], key and value [1, K, T, D] with H a multiple of K; returns [1, T, H, D].
@@ -79,27 +153,51 @@ def packed_attention(
     window shorter than a sequence. Such models are trained in padded batches (`marl_ray.learning.policy_model`).
     """
     unknown = [name for name in ("softcap", "s_aux", "position_bias") if other.get(name) is not None]
-    if not groups:
+    if groups is None:
         raise ValueError("its layers do not pass keyword arguments on to attention")
     if attention_mask is not None or unknown:
         names = ", ".join(unknown) or "attention_mask"
         raise ValueError(f"its attention has a mask, bias or sinks of its own ({names})")
-    longest = max(group.longest for group in groups)
-    if sliding_window is not None and longest > sliding_window:
-        raise ValueError(f"its attention looks back {sliding_window} tokens, less than model.max_length {longest}")
+    if sliding_window is not None and groups.longest > sliding_window:
+        raise ValueError(
+            f"its attention looks back {sliding_window} tokens, less than model.max_length {groups.longest}"
+        )
     query, key = query.to(value.dtype), key.to(value.dtype)  # rotary embeddings may have changed the dtype
+    if groups.is_varlen if groups.is_varlen is not None else has_varlen_kernel(query):
+        return _varlen(query, key, value, groups.sequences(query.device), scaling), None
     # Split once: the gradient of a slice has the size of the whole tensor.
-    sizes = [size for group in groups for size in (group.prompt, len(group.owner))]
+    sizes = [size for group in groups.groups for size in (group.prompt, len(group.owner))]
     queries, keys, values = (states.split(sizes, dim=2) for states in (query, key, value))
     outputs = []
-    for number, group in enumerate(groups):
+    for number, group in enumerate(groups.groups):
         prompt, completions = 2 * number, 2 * number + 1
         outputs.append(_prompt(queries[prompt], keys[prompt], values[prompt], scaling))
-        if group.count:
+        if group.lengths:
             attend = _skewed if group.gather is None else _stacked
             both = slice(prompt, completions + 1)
             outputs.append(attend(queries[completions], keys[both], values[both], group, scaling))
     return torch.cat(outputs).unsqueeze(0), None
+
+
+def _varlen(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sequences: Sequences, scaling: float | None
+) -> torch.Tensor:
+    """Return attention of all sequences, [1, T, H, D]. FlashAttention aligns the last query of a sequence with its last
+    key, so that a completion also sees its whole prompt."""
+    output = varlen_attn(
+        query[0].transpose(0, 1),
+        key[0].transpose(0, 1).index_select(0, sequences.keys),
+        value[0].transpose(0, 1).index_select(0, sequences.keys),
+        sequences.query_ends,
+        sequences.key_ends,
+        sequences.longest_query,
+        sequences.longest_key,
+        scale=scaling,
+        window_size=(-1, 0),  # causal
+        enable_gqa=True,
+    )
+    assert isinstance(output, torch.Tensor)
+    return output.unsqueeze(0)
 
 
 def _prompt(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None) -> torch.Tensor:
@@ -127,7 +225,7 @@ def _stacked(
     `keys` and `values` each hold the prompt's and the completions' states. The H / K queries that share a key are rows
     of one matrix, so keys and values are not copied per head.
     """
-    gather, scatter, count, heads = group.gather, group.scatter, group.count, keys[0].shape[1]
+    gather, scatter, count, heads = group.gather, group.scatter, len(group.lengths), keys[0].shape[1]
     assert gather is not None
     assert scatter is not None
 

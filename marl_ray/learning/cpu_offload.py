@@ -6,19 +6,19 @@ On a GPU, only the CUDA context stays on the device. On a CPU, gradients and the
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from marl_ray.learning.sharding import local_tensor, refresh_shards
 
 if TYPE_CHECKING:
     from marl_ray.learning.learner import Learner
-
-STEP_COUNT = "step"
-"""Entry of an optimizer's state that stays on the CPU on every device."""
 
 
 class CpuOffload:
@@ -29,13 +29,14 @@ class CpuOffload:
 
     def __init__(self, learner: Learner) -> None:
         self._learner = learner
+        self._host = HostBuffers(pinned=learner.device.type == "cuda")
         self.peak_bytes = 0
         self._offload()
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
         """Move the state to the device for the duration of the context."""
-        self._move(self._learner.device)
+        self._move(to_host=False)
         try:
             yield
         finally:
@@ -45,21 +46,55 @@ class CpuOffload:
     def _offload(self) -> None:
         for module in self._learner.modules():
             module.zero_grad(set_to_none=True)
-        self._move(torch.device("cpu"))
+        self._move(to_host=True)
         release_cached_memory(self._learner.device)
 
-    def _move(self, device: torch.device) -> None:
-        for tensor in _state(self._learner):
-            tensor.data = tensor.data.to(device)
+    def _move(self, to_host: bool) -> None:
+        """Copy the state to the host or to the device, without waiting for single tensors. On a CPU nothing moves."""
+        device = self._learner.device
+        if device.type == "cpu":
+            return
+        for tensor in map(local_tensor, _state(self._learner)):
+            if to_host:
+                self._host.offload(tensor)
+            else:
+                tensor.data = tensor.data.to(device, non_blocking=True)
+        for module in self._learner.modules():
+            refresh_shards(module)
+        torch.cuda.synchronize(device)
+
+
+class HostBuffers:
+    """One buffer in host memory per tensor, allocated once; in pinned memory, copies run at the speed of the bus."""
+
+    def __init__(self, pinned: bool) -> None:
+        self._pinned = pinned
+        self._buffers: MutableMapping[torch.Tensor, torch.Tensor] = WeakIdKeyDictionary()
+
+    def offload(self, tensor: torch.Tensor) -> None:
+        """Start to copy `tensor` into its buffer, and replace its data by the buffer."""
+        buffer = self._buffers.get(tensor)
+        if buffer is None:
+            buffer = torch.empty_like(tensor, device="cpu", pin_memory=self._pinned, requires_grad=False)
+            self._buffers[tensor] = buffer
+        if tensor.data_ptr() != buffer.data_ptr():  # tied parameters are offloaded once
+            tensor.data = buffer.copy_(tensor.detach(), non_blocking=True)
 
 
 def _state(learner: Learner) -> Iterator[torch.Tensor]:
-    """Yield the tensors that are kept on the device between batches."""
+    """Yield the tensors that are kept on the device between batches.
+
+    Fused optimizers keep the step count on the parameter's device, where `load_state_dict` puts it too; others keep it
+    on the CPU.
+    """
     for module in learner.modules():
         yield from chain(module.parameters(), module.buffers())
     for optimizer in learner.optimizers():
-        for state in optimizer.state.values():
-            yield from (value for key, value in state.items() if torch.is_tensor(value) and key != STEP_COUNT)
+        for group in optimizer.param_groups:
+            on_cpu = () if group.get("fused") else ("step",)
+            for parameter in group["params"]:
+                state = optimizer.state.get(parameter, {})
+                yield from (value for key, value in state.items() if torch.is_tensor(value) and key not in on_cpu)
 
 
 def release_cached_memory(device: torch.device) -> None:

@@ -17,7 +17,7 @@ import torch
 from marl_ray.config import AgentConfig, CreditConfig, OptimizerConfig
 from marl_ray.core.batch import CriticSample, CriticStats, Group
 from marl_ray.credit.groups import advantages_by_turn, critic_needs_whole_batch
-from marl_ray.learning.attention import PackedGroup
+from marl_ray.learning.attention import PackedGroup, PackedGroups
 from marl_ray.learning.micro_batches import PADDING, split_if_full
 from marl_ray.learning.optimizer import apply_settings, clip_gradients, make_optimizer
 from marl_ray.learning.policy_model import LogprobModel, compute_in
@@ -84,7 +84,7 @@ class Critic:
         and return the loss before its coefficient (0 without groups)."""
         self.optimizer.zero_grad()
         total = 0.0
-        most = self._settings.microbatch_tokens  # padded
+        most = self._settings.tokens_per_microbatch  # padded
         for portion in split_if_full(estimates, lambda part: max(len(e.state) for e in part) * len(part) > most):
             values = self._values([one.state for one in portion])
             errors = [
@@ -153,7 +153,7 @@ def last_hidden(logprob_model: LogprobModel, states: Sequence[StateIds]) -> torc
         hidden = model.base_model(
             input_ids=torch.tensor([list(chain(*states))]).to(model.device),
             position_ids=position_ids.unsqueeze(0).to(model.device),
-            groups=tuple(PackedGroup.of(len(state), ()).to(model.device) for state in states),
+            groups=PackedGroups(PackedGroup.of(len(state), ()) for state in states).to(model.device),
             use_cache=False,
         ).last_hidden_state
         return hidden[0, lengths.cumsum(0) - 1]

@@ -16,6 +16,7 @@ from marl_ray.learning.critic import ValueEstimate, critic_stats
 from marl_ray.learning.logprobs import token_logprobs_and_entropies
 from marl_ray.learning.micro_batches import NO_TOKEN, MicroBatch, MicroBatcher, PromptRow
 from marl_ray.learning.policy_model import LogprobModel, compute_in, token_logits
+from marl_ray.learning.sharding import discard_unreduced_gradients, reduces_once
 from marl_ray.models.lora import trainable
 
 
@@ -105,6 +106,9 @@ class GradientAccumulator:
     def __init__(self, policy: LogprobModel, settings: OptimizerConfig) -> None:
         for parameter in trainable(policy.model):
             parameter.grad = None
+        self._reduces_once = reduces_once(policy.model, policy.device)
+        if self._reduces_once:
+            discard_unreduced_gradients(policy.model)
         self.groups, self.loss = 0, 0.0
         self.value_estimates: list[ValueEstimate] = []
         self.importance_ratios = ImportanceRatioAccumulator(settings.importance, settings.importance_bound)
@@ -112,7 +116,7 @@ class GradientAccumulator:
         self._entropy = 0.0
         self._reference_kl: float | None = None
         self._policy, self._settings = policy, settings
-        self._micro_batcher = MicroBatcher(settings.microbatch_tokens, policy.layout, policy.ranks)
+        self._micro_batcher = MicroBatcher(settings.tokens_per_microbatch, policy.layout, policy.ranks)
         self._waiting: list[PromptRow] = []
         """Rows that wait for `close` (m2po)."""
         self._max_log_ratio = 0.0
@@ -143,8 +147,9 @@ class GradientAccumulator:
             self._max_log_ratio = self._second_moment_threshold()
             for micro_batch in self._micro_batcher.add(self._waiting):
                 self._backward(micro_batch)
-        for micro_batch in self._micro_batcher.flush():
-            self._backward(micro_batch)
+        remaining = self._micro_batcher.flush()  # at least one micro-batch, if any rows were added
+        for number, micro_batch in enumerate(remaining, 1):
+            self._backward(micro_batch, is_last=number == len(remaining))
         if not self._policy.ranks.is_single:
             self._sum_over_ranks()
         self.loss /= normalizer
@@ -152,9 +157,11 @@ class GradientAccumulator:
             if parameter.grad is not None:
                 parameter.grad.div_(normalizer)
 
-    def _backward(self, micro_batch: MicroBatch) -> None:
+    def _backward(self, micro_batch: MicroBatch, is_last: bool = False) -> None:
         """Add the gradient, loss and statistics of one micro-batch."""
         model, device, settings = self._policy.model, self._policy.device, self._settings
+        if self._reduces_once:
+            model.set_requires_gradient_sync(is_last)
         batch = micro_batch.to(device)
         real = batch.tokens != NO_TOKEN
         with compute_in(self._policy.dtype, device):
@@ -200,7 +207,7 @@ class GradientAccumulator:
 
     def _second_moment_threshold(self) -> float:
         sampled = [completion.behaviour_logprobs for row in self._waiting for completion in row.completions]
-        current = self._policy.logprobs(self._waiting, self._settings.microbatch_tokens)
+        current = self._policy.logprobs(self._waiting, self._settings.tokens_per_microbatch)
         log_ratios = [own - torch.tensor(logprobs) for own, logprobs in zip(current, sampled, strict=True)]
         return losses.second_moment_threshold(torch.cat(log_ratios), self._settings.m2_bound)
 

@@ -27,6 +27,7 @@ from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.files import fsync_tree
 from marl_ray.credit.requirements import LOSS_REQUIREMENTS
 from marl_ray.learning.critic import Critic, ValueEstimate, make_critic
+from marl_ray.learning.device import choose_device
 from marl_ray.learning.gradient_accumulator import (
     GradientAccumulator,
     ImportanceRatioAccumulator,
@@ -66,6 +67,7 @@ class Learner:
     - total_steps: optimizer steps that the learning-rate schedule spans;
     - threads: CPU threads of torch;
     - seed: seed of an adapter's initial weights;
+    - on_gpu: True for a GPU, whose absence is a UserError;
     - name, beside: this learner's adapter, in the model of another learner. Call `activate` before every use.
 
     `step` is the number of applied batches, and thus the number of the next batch.
@@ -83,15 +85,18 @@ class Learner:
         threads: int,
         lora: LoraConfig = NO_ADAPTER,
         seed: int = 0,
+        on_gpu: bool = False,
         name: str = NAME,
         beside: Learner | None = None,
         ranks: RankGroup = SINGLE_RANK,
     ) -> None:
         torch.set_num_threads(threads)
+        # cuDNN's attention plans every new shape anew (0.4 s), and nearly every group has a new shape.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         self.agent, self.model, self.settings = agent, model, optimizer
         self.base, self.lora, self.seed, self.name = model_path, lora, seed, name
         self.dtype = getattr(torch, wire_dtype)
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = choose_device(on_gpu)
         self.tokenizer = load_tokenizer(model_path, model)
         self.ranks = ranks
         trust = model.model_kwargs.trust_remote_code
@@ -217,7 +222,7 @@ class Learner:
 
     def _add_old_logprobs(self, rows: Sequence[PromptRow]) -> list[PromptRow]:
         """Return the rows with the current policy's log-probabilities."""
-        logprobs = self.logprob_model.logprobs(rows, self.settings.microbatch_tokens)
+        logprobs = self.logprob_model.logprobs(rows, self.settings.tokens_per_microbatch)
         old = (tuple(of_completion.tolist()) for of_completion in logprobs)
         return [
             replace(row, completions=tuple(replace(c, old_logprobs=next(old)) for c in row.completions)) for row in rows
@@ -243,7 +248,7 @@ class Learner:
     def logprob_gap(self, groups: Sequence[Group]) -> float:
         """Return the mean absolute difference to the sampler's log-probabilities in nats per token (at least one)."""
         rows = [unweighted_row(group) for group in groups]
-        own = self.logprob_model.logprobs(rows, self.settings.microbatch_tokens)
+        own = self.logprob_model.logprobs(rows, self.settings.tokens_per_microbatch)
         sampled = [value for row in rows for c in row.completions for value in c.behaviour_logprobs]
         ratios = ImportanceRatioAccumulator("none", 1.0)
         ratios.add(torch.cat(own), torch.tensor(sampled))

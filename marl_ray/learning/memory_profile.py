@@ -9,17 +9,17 @@ from __future__ import annotations
 import copy
 import weakref
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 from marl_ray.config import LoraConfig
-from marl_ray.learning.attention import PACKED
+from marl_ray.learning.attention import PACKED, PackedGroups
 from marl_ray.learning.logprobs import token_logprobs_and_entropies
 from marl_ray.learning.losses import policy_gradient
 from marl_ray.learning.micro_batches import Layout, MicroBatch, PromptRow, WeightedCompletion, pack, pad
@@ -36,7 +36,7 @@ class MemoryProfile:
 
     - parameters: all parameters, with adapters, shared ones once; trained: trainable ones;
     - rows: rows plus columns of the trainable matrices, which is the size of Adafactor's state;
-    - largest: size of the largest trainable tensor; embeddings: parameters of input and output layers;
+    - largest: values of the largest parameter; embeddings: parameters of input and output layers;
     - activations: peak memory beside weights and gradients, without tensors of the logits' size, which are `logits`;
     - tokens, layout: of the micro-batch; flops: of its forward and backward pass without attention scores.
     """
@@ -69,10 +69,11 @@ class MicroBatchShape:
 
 
 class MemoryTracker(TorchDispatchMode):
-    """The peak bytes of new storages: tensors of `logits_numel` elements and others.
+    """The peak bytes of new storages, tensors of `logits_numel` elements and others, and the FLOPs without attention.
 
-    torch's MemTracker does not fit: it fails for models with frozen parameters (adapters), reports less with gradient
-    checkpointing, and does not separate tensors of the logits' size.
+    Two tools of torch do not fit. MemTracker fails for models with frozen parameters (adapters), reports less with
+    gradient checkpointing, and does not separate tensors of the logits' size. FlopCounterMode keeps tensors alive that
+    gradient checkpointing recomputes, so every further layer would count all of its activations.
     """
 
     def __init__(self, model: torch.nn.Module, logits_numel: int) -> None:
@@ -82,9 +83,14 @@ class MemoryTracker(TorchDispatchMode):
         self._known: dict[int, Any] = {tensor.untyped_storage()._cdata: None for tensor in existing}
         self._now = [0, 0]  # other storages, and storages of the logits' size
         self.peak = (0, 0)
+        self.flops = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        operator = func._overloadpacket
+        if operator in flop_registry and "att" not in str(operator):
+            self.flops += flop_registry[operator](*args, **kwargs, out_val=result)
         for tensor in tree_leaves(result):
             if isinstance(tensor, torch.Tensor):
                 self._track(tensor)
@@ -125,7 +131,8 @@ def profile_memory(
     settings = copy.deepcopy(settings)
     remove_noise(settings)
     own = getattr(torch, dtype)
-    if on_gpu and own != torch.float32:  # the same operations and dtypes as on a GPU, on fake CPU tensors
+    is_narrow = on_gpu and own != torch.float32
+    if is_narrow:  # the same operations and dtypes as on a GPU, on fake CPU tensors
         computing: AbstractContextManager[Any] = torch.autocast("cpu", dtype=own, cache_enabled=False)
     else:
         computing = compute_in(own, torch.device("cpu"))
@@ -134,27 +141,26 @@ def profile_memory(
     ends = {id(layer.weight): layer.weight for layer in (whole.get_input_embeddings(), whole.get_output_embeddings())}
     layers = getattr(settings.get_text_config(), "num_hidden_layers", 0)
     short = [_with_fewer_layers(settings, few) for few in SHALLOW]
+    how = (shape, gradient_checkpointing, computing, is_narrow)
     if layers > SHALLOW[-1] and None not in short:
-        less, more = (
-            _run_micro_batch(_meta_model(few, lora, trust_remote_code), shape, gradient_checkpointing, computing)
-            for few in short
-        )
+        less, more = (_run_micro_batch(_meta_model(few, lora, trust_remote_code), *how) for few in short)
         measured = more.with_layers(less, (layers - SHALLOW[1]) / (SHALLOW[1] - SHALLOW[0]))
     else:
-        measured = _run_micro_batch(whole, shape, gradient_checkpointing, computing)
+        measured = _run_micro_batch(whole, *how)
     return MemoryProfile(
         parameters=sum(parameter.numel() for parameter in whole.parameters()),
         trained=sum(parameter.numel() for parameter in learning),
         rows=sum(sum(p.shape[-2:]) * p.shape[:-2].numel() if p.dim() > 1 else p.numel() for p in learning),
-        largest=max(parameter.numel() for parameter in learning),
+        largest=max(parameter.numel() for parameter in whole.parameters()),
         embeddings=sum(weight.numel() for weight in ends.values()),
         layers=layers,
         **measured._asdict(),
     )
 
 
-def count_parameters(settings: Any, trust_remote_code: bool = False) -> int:
-    return sum(parameter.numel() for parameter in _meta_model(settings, LoraConfig(), trust_remote_code).parameters())
+def parameter_sizes(settings: Any, trust_remote_code: bool = False) -> list[int]:
+    """Return the number of values of each parameter."""
+    return [parameter.numel() for parameter in _meta_model(settings, LoraConfig(), trust_remote_code).parameters()]
 
 
 class _Measurement(NamedTuple):
@@ -196,10 +202,14 @@ def _meta_model(settings: Any, lora: LoraConfig, trust_remote_code: bool) -> Any
 
 
 def _run_micro_batch(
-    model: Any, shape: MicroBatchShape, gradient_checkpointing: bool, computing: AbstractContextManager[Any]
+    model: Any,
+    shape: MicroBatchShape,
+    gradient_checkpointing: bool,
+    computing: AbstractContextManager[Any],
+    is_varlen: bool,
 ) -> _Measurement:
     own = model.config._attn_implementation
-    packed, padded = _batches(shape)
+    packed, padded = _batches(shape, is_varlen)
     if gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -228,22 +238,24 @@ def _make_fake(model: Any) -> None:
                 module._buffers[name] = torch.empty(old.shape, dtype=old.dtype)
 
 
-def _batches(shape: MicroBatchShape) -> tuple[MicroBatch, MicroBatch]:
+def _batches(shape: MicroBatchShape, is_varlen: bool = False) -> tuple[MicroBatch, MicroBatch]:
     """Return the micro-batch in the packed and in the padded layout."""
     completion = WeightedCompletion((0,) * shape.completion, (0.0,) * shape.completion, 1.0)
     single = PromptRow((0,) * shape.prompt, (completion,))
     packed = pack([PromptRow(single.prompt_ids, (completion,) * shape.completions)] * shape.groups)
+    assert packed.groups is not None
+    packed = replace(packed, groups=PackedGroups(packed.groups.groups, is_varlen))
     return packed, pad([single] * max(1, packed.input_ids.numel() // single.size))
 
 
 def _measured(model: Any, batch: MicroBatch, layout: Layout, computing: AbstractContextManager[Any]) -> _Measurement:
     logits_numel = len(batch.tokens) * model.get_output_embeddings().out_features
-    with MemoryTracker(model, logits_numel) as memory, FlopCounterMode(display=False) as flops:
+    with MemoryTracker(model, logits_numel) as tracker:
         with computing:
             logits = token_logits(model, batch)
             logprobs, _ = token_logprobs_and_entropies(logits, batch.tokens, 1.0)
             del logits
             loss = policy_gradient(logprobs, batch.weights)
         loss.backward()
-    activations, logits = memory.peak
-    return _Measurement(activations, logits, flops.get_total_flops(), batch.input_ids.numel(), layout)
+    activations, logits = tracker.peak
+    return _Measurement(activations, logits, tracker.flops, batch.input_ids.numel(), layout)

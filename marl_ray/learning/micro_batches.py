@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from marl_ray.core.batch import Group
-from marl_ray.learning.attention import PackedGroup
+from marl_ray.learning.attention import PackedGroup, PackedGroups
 from marl_ray.learning.logprobs import NO_TOKEN
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 
@@ -83,13 +83,13 @@ class MicroBatch:
     old_logprobs: torch.Tensor | None = None
     reference_logprobs: torch.Tensor | None = None
     position_ids: torch.Tensor | None = None
-    groups: tuple[PackedGroup, ...] = ()
+    groups: PackedGroups | None = None
 
     def to(self, device: torch.device) -> MicroBatch:
         """Return a copy on `device`."""
         values = ((field.name, getattr(self, field.name)) for field in fields(self))
         moved: dict[str, Any] = {name: v.to(device) for name, v in values if isinstance(v, torch.Tensor)}
-        return replace(self, **moved, groups=tuple(group.to(device) for group in self.groups))
+        return replace(self, **moved, groups=self.groups and self.groups.to(device))
 
 
 def trainable_rows(groups: Sequence[Group]) -> list[PromptRow]:
@@ -228,7 +228,7 @@ def pack(rows: Sequence[PromptRow]) -> MicroBatch:
         columns=torch.tensor(columns),
         **_tokens_of([completion for row in rows for completion in row.completions]),
         position_ids=torch.tensor([position_ids]),
-        groups=tuple(groups),
+        groups=PackedGroups(groups),
     )
 
 

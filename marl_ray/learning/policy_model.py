@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from marl_ray.core.errors import UserError
-from marl_ray.learning.attention import PACKED
+from marl_ray.learning.attention import PACKED, PackedGroups
 from marl_ray.learning.logprobs import token_logprobs_and_entropies
 from marl_ray.learning.micro_batches import (
     NO_TOKEN,
@@ -122,7 +122,7 @@ def token_logprobs(model: Any, batch: MicroBatch, temperature: float) -> torch.T
 def token_logits(model: Any, batch: MicroBatch) -> torch.Tensor:
     """Return the model's logits, [B * C, V], in its compute dtype."""
     arguments: dict[str, Any] = {"input_ids": batch.input_ids, "use_cache": False}
-    if batch.groups:
+    if batch.groups is not None:
         arguments |= {"position_ids": batch.position_ids, "groups": batch.groups}
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
         logits = model(**arguments, logits_to_keep=batch.columns).logits
@@ -149,7 +149,8 @@ def choose_layout(model: Any, device: torch.device, max_length: int) -> tuple[La
         alone = torch.cat([token_logprobs(model, pad([row]).to(device), 1.0) for row in rows])
     together = pack([PromptRow((0, 1), tuple(completion for row in rows for completion in row.completions))])
     # Attention compares the length of sequences with its window.
-    longest = replace(together, groups=tuple(replace(group, longest=max_length) for group in together.groups))
+    assert together.groups is not None
+    longest = replace(together, groups=PackedGroups(replace(g, longest=max_length) for g in together.groups.groups))
     try:
         _check_reach(config, max_length)
         model.set_attn_implementation(PACKED)

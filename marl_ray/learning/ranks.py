@@ -80,12 +80,14 @@ def open_rendezvous(host: str, size: int, timeout_s: float) -> tuple[dist.TCPSto
     return dist.TCPStore(host, port, size, is_master=True, **options), Rendezvous(host, port, size, timeout_s)
 
 
-def join_rendezvous(rendezvous: Rendezvous, rank: int, address: str, store: dist.TCPStore | None = None) -> RankGroup:
+def join_rendezvous(
+    rendezvous: Rendezvous, rank: int, address: str, store: dist.TCPStore | None = None, gpu: bool = False
+) -> RankGroup:
     """Join the rank group and return when all ranks have joined. `address` is this node's; rank 0 passes its store.
 
     Raises an error that `is_peer_failure` recognises if a rank does not join.
     """
-    timeout, gpu = timedelta(seconds=rendezvous.timeout_s), torch.cuda.is_available()
+    timeout = timedelta(seconds=rendezvous.timeout_s)
     interface = interface_of(LOOPBACK if rendezvous.host == LOOPBACK else address)
     if interface is not None:  # by default gloo resolves the host name, often to another address
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)

@@ -50,6 +50,9 @@ class ReferencePolicy:
         model.set_attn_implementation(policy.model.config._attn_implementation)
         if not policy.ranks.is_single:
             shard(model, policy.ranks, policy.device, policy.dtype, self._offloaded)
+        if self._offloaded and policy.ranks.is_single and policy.device.type == "cuda":
+            for tensor in (*model.parameters(), *model.buffers()):
+                tensor.data = tensor.data.pin_memory()  # copies to the GPU then run asynchronously
         self._reference = replace(policy, model=model)
 
     def modules(self) -> list[torch.nn.Module]:
@@ -93,7 +96,7 @@ class ReferencePolicy:
         Each group is scored by itself, so the result is bit-identical however groups are split into calls.
         """
         rows = [unweighted_row(group) for group in groups]
-        logprobs = iter(logprob_model.logprobs(rows, self._settings.microbatch_tokens, per_row=True))
+        logprobs = iter(logprob_model.logprobs(rows, self._settings.tokens_per_microbatch, per_row=True))
         return [[next(logprobs) if c.token_ids else torch.zeros(0) for c in group.completions] for group in groups]
 
     @contextmanager

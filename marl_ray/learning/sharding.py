@@ -8,20 +8,22 @@ rank only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from marl_ray.learning.arguments import MAX_UNREDUCED_BYTES
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 from marl_ray.models.lora import named_weights
 
 T = TypeVar("T")
 
-END, RESTART, NEXT = 0, 1, 2
+END, RESTART, NEXT, ACCOMPANY = 0, 1, 2, 3
 """Commands from rank 0 to the ranks that follow."""
 
 
@@ -53,6 +55,28 @@ def shard(model: Any, ranks: RankGroup, device: torch.device, compute_dtype: tor
         module.set_gradient_divide_factor(1.0)
 
 
+def reduces_once(model: Any, device: torch.device) -> bool:
+    """Return True if gradients are reduced over ranks once per mini-batch rather than in every micro-batch."""
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return isinstance(model, FSDPModule) and device.type == "cuda" and 4 * trained <= MAX_UNREDUCED_BYTES
+
+
+def discard_unreduced_gradients(model: Any) -> None:
+    """Drop gradients that an interrupted mini-batch has not reduced over ranks."""
+    for group in _parameter_groups(model):
+        for parameter in group.fsdp_params:
+            parameter.unsharded_accumulated_grad = None
+            if hasattr(parameter, "_unsharded_param"):
+                parameter.unsharded_param.grad = None
+
+
+def _parameter_groups(model: torch.nn.Module) -> Iterator[Any]:
+    """Yield FSDP's groups of parameters; it has no public way to reach them."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            yield from module._get_fsdp_state()._fsdp_param_groups
+
+
 def _tensors_of(model: torch.nn.Module) -> list[list[str]]:
     """Return all names of each parameter and buffer; tied tensors have several names."""
     names: dict[int, list[str]] = {}
@@ -77,6 +101,18 @@ def _fill(model: torch.nn.Module, names: Sequence[str]) -> None:
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return all of a sharded tensor, as a collective call; return other tensors unchanged."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's shard of a sharded tensor, the object itself; return other tensors unchanged."""
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
+def refresh_shards(model: Any) -> None:
+    """Let FSDP use shards whose data was replaced, as its `_apply` does."""
+    for group in _parameter_groups(model):
+        for parameter in group.fsdp_params:
+            parameter.reset_sharded_param()
 
 
 def local_shard(full: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -106,28 +142,55 @@ def copy_from_rank_zero(parameters: Mapping[str, torch.Tensor], weights: Mapping
         parameter.copy_(local_shard(full, parameter))
 
 
+def _move(tensor: torch.Tensor, device: torch.device | None) -> torch.Tensor:
+    """Return a tensor on `device`, by default unchanged. An offloaded shard is in host memory, while the device of its
+    DTensor stays the same."""
+    if isinstance(tensor, DTensor) and device is not None:
+        local = tensor._local_tensor.to(device)
+        return DTensor.from_local(
+            local, tensor.device_mesh, tensor.placements, shape=tensor.shape, stride=tensor.stride()
+        )
+    return tensor if device is None else tensor.to(device)
+
+
 class WeightGatherer:
     """The weights of a sharded model as they are sent to generators: adapters merged, gathered one at a time.
 
-    Gathering is a collective call, and only rank 0 knows when it needs a weight. Rank 0 iterates within
-    `run_on_rank_zero`, as often and as far as needed, while the other ranks follow its commands.
+    Shards are moved to `device` and cast to `dtype` before they are gathered, by default neither. Gathering is a
+    collective call, and only rank 0 knows when it needs a weight. Rank 0 iterates within `run_on_rank_zero`, as often
+    and as far as needed, while the other ranks follow its commands. Within `on_all_ranks`, every rank iterates itself.
+
+    accompany: function that the other ranks call while rank 0 is in `lead`.
     """
 
-    def __init__(self, model: Any, ranks: RankGroup = SINGLE_RANK) -> None:
-        self._model, self._ranks = model, ranks
+    def __init__(
+        self,
+        model: Any,
+        ranks: RankGroup = SINGLE_RANK,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self._model, self._ranks, self._dtype, self._device = model, ranks, dtype, device
+        self._together = ranks.is_single
+        self.accompany: Callable[[], None] | None = None
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        if self._ranks.is_single:
-            yield from named_weights(self._model)
+        if self._together:
+            for name, weight in self._weights():
+                yield name, full_tensor(weight)
             return
         self._broadcast_command(RESTART)
-        weights = named_weights(self._model)
+        weights = self._weights()
         while True:
             self._broadcast_command(NEXT)
             item = next(weights, None)
             if item is None:
                 return
             yield item[0], full_tensor(item[1])
+
+    def _weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, weight in named_weights(self._model):
+            yield name, _move(weight, self._device).to(self._dtype or weight.dtype)
 
     def run_on_rank_zero(self, work: Callable[[], T]) -> T | None:
         """Run `work` on rank 0 and return its result (None on other ranks); a collective call."""
@@ -140,11 +203,33 @@ class WeightGatherer:
             if not self._ranks.is_single:
                 self._broadcast_command(END)
 
+    @contextmanager
+    def on_all_ranks(self) -> Iterator[None]:
+        """Let every rank iterate without commands, all of them equally far."""
+        before, self._together = self._together, True
+        try:
+            yield
+        finally:
+            self._together = before
+
+    @contextmanager
+    def lead(self) -> Iterator[None]:
+        """Let the other ranks run `accompany`, during which all ranks iterate themselves. For rank 0, within
+        `run_on_rank_zero`."""
+        if not self._ranks.is_single:
+            self._broadcast_command(ACCOMPANY)
+        with self.on_all_ranks():
+            yield
+
     def _follow(self) -> None:
         weights: Iterator[tuple[str, torch.Tensor]] = iter(())
         while (command := self._broadcast_command(NEXT)) != END:
             if command == RESTART:
-                weights = named_weights(self._model)
+                weights = self._weights()
+            elif command == ACCOMPANY:
+                assert self.accompany is not None, "set on all ranks"
+                with self.on_all_ranks():
+                    self.accompany()
             elif (item := next(weights, None)) is not None:
                 full_tensor(item[1])
 

@@ -11,7 +11,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
 from marl_ray.models.smollm2 import smollm2, smollm2_folder
 from marl_ray.models.tokenization import decide_template, describe_prompt_format, load_tokenizer
-from marl_ray.models.weight_files import check_folder
+from marl_ray.models.weight_files import check_folder, check_shapes
 from marl_ray.toy import BASE_PATH, HARD_BASE_PATH
 
 TOYS = {"bundled:toy-base": BASE_PATH, "bundled:toy-hard-base": HARD_BASE_PATH}
@@ -59,21 +59,35 @@ def is_hub_id(name: str) -> bool:
 def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
     """Load the model's configuration and tokenizer, and return the result of `decide_template`.
 
-    Raises UserError if the model cannot be loaded or has fewer positions than `model.max_length`.
+    Raises UserError if the model cannot be loaded, is no decoder, or has fewer positions than `model.max_length`.
     """
     from transformers import AutoConfig
 
-    path = resolve_model(name)
+    path, own_code = resolve_model(name), config.model_kwargs.trust_remote_code
     try:
         if Path(path).is_dir():
-            check_folder(Path(path), own_tokenizer=config.model_kwargs.trust_remote_code)
-        settings = AutoConfig.from_pretrained(path, trust_remote_code=config.model_kwargs.trust_remote_code)
+            check_folder(Path(path), own_tokenizer=own_code)
+        settings = AutoConfig.from_pretrained(path, trust_remote_code=own_code)
+        if not own_code:
+            _check_architecture(settings)
+            if Path(path).is_dir():
+                check_shapes(Path(path), settings)
         tokenizer = load_tokenizer(path, config)
     except Exception as error:  # transformers and the hub raise many types
         reason = " ".join(str(error).split())[:300]
         raise UserError(f"model {name} cannot be loaded: {reason}") from None
     _check_length(name, settings.get_text_config(), config.max_length)
     return decide_template(path, tokenizer, config)
+
+
+def _check_architecture(settings: Any) -> None:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    kind = settings.model_type
+    if settings.is_encoder_decoder:
+        raise UserError(f"{kind} is an encoder-decoder architecture: choose a decoder, such as a Llama or Qwen model")
+    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise UserError(f"{kind} is no causal language model: choose a decoder, such as a Llama or Qwen model")
 
 
 def _check_length(name: str, settings: Any, max_length: int) -> None:

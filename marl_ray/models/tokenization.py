@@ -41,7 +41,7 @@ def decide_template(name: str, tokenizer: Any, config: ModelConfig) -> tuple[boo
     """Return whether prompts of model `name` go through the chat template, and the reason.
 
     `model.use_chat_template` decides if it is set; otherwise chat models use their template. Raises UserError if the
-    template is requested but missing.
+    template is requested but missing, or cannot render a prompt.
     """
     setting = config.use_chat_template
     if not tokenizer.chat_template:
@@ -49,10 +49,22 @@ def decide_template(name: str, tokenizer: Any, config: ModelConfig) -> tuple[boo
             raise UserError(f"model.use_chat_template is true but {name} has no chat template: set it to null")
         return False, "its tokenizer has no chat template"
     is_chat, why = _is_chat_model(name, tokenizer, config)
+    if is_chat if setting is None else setting:
+        _check_template(name, tokenizer)
     if setting is None:
         return is_chat, f"{why}; model.use_chat_template: {str(not is_chat).lower()} changes it"
     although = "" if setting == is_chat else f", though {why}"
     return setting, f"model.use_chat_template is {str(setting).lower()}{although}"
+
+
+def _check_template(name: str, tokenizer: Any) -> None:
+    from jinja2 import TemplateError
+
+    try:
+        encode_prompt(tokenizer, "QUESTION", through_template=True)
+    except (TemplateError, TypeError, ValueError) as error:
+        remedy = "set model.use_chat_template to false, or repair the template"
+        raise UserError(f"the chat template of {name} cannot render a prompt ({error}): {remedy}") from None
 
 
 def is_named_base(name: str) -> bool:

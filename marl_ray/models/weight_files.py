@@ -1,14 +1,16 @@
-"""Checks of a model folder before a run: its files are complete and its weights are finite."""
+"""Checks of a model folder before a run: its files are complete, and its weights are finite and fit its config."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from marl_ray.core.errors import UserError
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 INDEX = "model.safetensors.index.json"
+JSON_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", INDEX)
 SHARDS = "shards"
 """Folder in a checkpoint in which the ranks of a learner write their shards."""
 TRAINED_FILE = "trained.json"
@@ -31,9 +33,9 @@ def check_folder(path: Path, own_tokenizer: bool) -> None:
         raise UserError(f"the folder has no tokenizer ({TOKENIZERS[0]} or {TOKENIZERS[1]}): save it there too")
     if not any(file.suffix in WEIGHTS for file in path.iterdir()):
         raise UserError("the folder has no weights (*.safetensors)")
-    index = path / INDEX
-    if index.exists():
-        missing = sorted(set(json.loads(index.read_text())["weight_map"].values()) - {x.name for x in path.iterdir()})
+    contents = {name: _read_json(path / name) for name in JSON_FILES if (path / name).exists()}
+    if INDEX in contents:
+        missing = sorted(set(contents[INDEX].get("weight_map", {}).values()) - {x.name for x in path.iterdir()})
         if missing:
             raise UserError(f"the folder has no {missing[0]}, which {INDEX} names")
     files = sorted(path.glob("*.safetensors"))
@@ -43,6 +45,38 @@ def check_folder(path: Path, own_tokenizer: bool) -> None:
             _check_file(file, check_values)
         except SafetensorError as error:
             raise UserError(f"{file.name} is cut off or not a safetensors file: {error}") from None
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        content = json.loads(file.read_text())
+    except ValueError as error:
+        raise UserError(f"{file.name} is cut off or not JSON ({error}): download it again") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{file.name} is not a JSON object: download it again")
+    return content
+
+
+def check_shapes(path: Path, settings: Any) -> None:
+    """Raise UserError if a weight in the folder has another shape than in the model of `settings` (config.json).
+
+    Skips quantised weights, and names that only the files or only the model have: transformers renames some on loading.
+    """
+    import torch
+    from safetensors import safe_open
+    from transformers import AutoModelForCausalLM
+
+    if getattr(settings, "quantization_config", None) is not None:
+        return
+    with torch.device("meta"):
+        shapes = {name: [*x.shape] for name, x in AutoModelForCausalLM.from_config(settings).state_dict().items()}
+    for file in sorted(path.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as tensors:
+            for name in sorted(tensors.keys()):
+                shape = tensors.get_slice(name).get_shape()
+                if shape != shapes.get(name, shape):
+                    text = f"{name} in {file.name} is {shape}, but config.json describes a model in which it is "
+                    raise UserError(f"{text}{shapes[name]}: restore the config.json of the weights")
 
 
 def _check_file(file: Path, check_values: bool) -> None:

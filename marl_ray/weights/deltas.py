@@ -23,22 +23,49 @@ MAX_GAP = 2**16 - 1
 def tensor_checksum(name: str, tensor: torch.Tensor) -> int:
     """Return the checksum of a tensor's name, shape, dtype and bits, equal on CPU and GPU. Odd elements have weight
     three, so that swapped neighbours change the sum. Sums wrap at 64 bits."""
+    return _combine(_header(name, tensor), *_word_sums(tensor).tolist())
+
+
+def _header(name: str, tensor: torch.Tensor) -> int:
+    return zlib.crc32(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+
+
+def _word_sums(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sums of all words and of the odd words, [2], on the tensor's device."""
     words = _words(tensor.detach().contiguous())
-    total = int(words.sum(dtype=torch.int64)) + 2 * int(words[1::2].sum(dtype=torch.int64))
-    header = zlib.crc32(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-    return (total * 2 + 1) * (header + 1) % MODULUS
+    return torch.stack([words.sum(dtype=torch.int64), words[1::2].sum(dtype=torch.int64)])
+
+
+def _combine(header: int, total: int, odd: int) -> int:
+    return ((total + 2 * odd) * 2 + 1) * (header + 1) % MODULUS
 
 
 class Checksum:
-    """A sum over the checksums of named tensors, independent of their order."""
+    """A sum over the checksums of named tensors, independent of their order.
 
-    def __init__(self) -> None:
-        self.value = 0
+    With `deferred`, sums stay on the device until `value` is read, so that the device need not finish after every
+    tensor. Then the caller waits for all streams that computed tensors before reading `value`.
+    """
+
+    def __init__(self, value: int = 0, deferred: bool = False) -> None:
+        self._value, self._deferred = value, deferred
+        self._pending: list[tuple[int, torch.Tensor]] = []
+
+    @property
+    def value(self) -> int:
+        if self._pending:
+            sums = torch.stack([sums for _, sums in self._pending]).tolist()
+            parts = (_combine(header, *pair) for (header, _), pair in zip(self._pending, sums, strict=True))
+            self._value = (self._value + sum(parts)) % MODULUS
+            self._pending = []
+        return self._value
 
     def watch(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield `weights` unchanged and add each tensor to the sum."""
         for name, tensor in weights:
-            self.value = (self.value + tensor_checksum(name, tensor)) % MODULUS
+            self._pending.append((_header(name, tensor), _word_sums(tensor)))
+            if not self._deferred:
+                _ = self.value
             yield name, tensor
 
 

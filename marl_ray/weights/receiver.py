@@ -52,13 +52,16 @@ class WeightSyncResult:
     """Lost generators and the reason."""
     sent_bytes: int
     changed: float | None = None
+    logprob_gap: float | None = None
+    """Mean absolute difference of generators and learner in nats per token; None if they were not compared."""
 
 
-def run_stage(engine: Any, stage: TransferStage, info: dict[str, Any] | None = None) -> None:
-    """Run one stage on all workers of the engine."""
+def run_stage(engine: Any, stage: TransferStage, info: dict[str, Any] | None = None) -> bool:
+    """Run one stage on all workers of the engine. Return False if it was aborted because another process is lost."""
     if stage in ("shutdown_weight_transfer_engine", "start_weight_update"):
         engine.collective_rpc("abandon_weight_update")
     engine.collective_rpc(stage, args=() if info is None else (info,))
+    return info is None or not any(engine.collective_rpc("transfer_aborted"))
 
 
 def update_weights(engine: Any, generator: ActorId, version: WeightVersion, update: Any) -> Acknowledgement:

@@ -3,14 +3,15 @@
 | transport | used on | sends |
 |---|---|---|
 | store | CPU | one message through Ray's object store; only changes, if all receivers have the previous weights |
-| nccl | several GPUs | all weights, by vLLM's trainer-side engine |
-| ipc | one shared GPU | all weights, by vLLM's trainer-side engine |
+| nccl | several GPUs | all weights, by `NcclSender` |
+| ipc | GPUs shared with the learner's ranks | all weights, by `IpcSender` |
 """
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import Any, Literal, Protocol
 
 import torch
@@ -23,6 +24,10 @@ from marl_ray.weights.deltas import Checksum, Snapshot, WeightUpdate, complete_d
 from marl_ray.weights.receiver import Acknowledgement, ReceiverLostError, TransferStage, WeightSyncResult
 
 TransportName = Literal["store", "nccl", "ipc"]
+MIN_BUFFER_BYTES = 2**30
+"""Minimum size of a packed message of NCCL and CUDA IPC."""
+LAYER = re.compile(r"(.*?\.\d+\.)?")
+"""The part of a weight's name that names its layer, and with it all experts of the layer."""
 
 
 class WeightSyncError(RuntimeError):
@@ -49,8 +54,11 @@ class WeightReceivers(Protocol):
     def address(self) -> str:
         """Address of this node, as reachable from the generators."""
 
-    def run_stage(self, stage: TransferStage, info: dict[str, Any] | None = None) -> None:
-        """Run one stage of vLLM's weight transfer. Raises ReceiverLostError."""
+    def run_stage(
+        self, stage: TransferStage, info: dict[str, Any] | None = None, on_loss: Callable[[], None] | None = None
+    ) -> None:
+        """Run one stage of vLLM's weight transfer. Calls `on_loss` as soon as a generator is lost, while others may
+        still wait for it. Raises ReceiverLostError."""
 
     def update_weights(self, version: WeightVersion, update: WeightUpdate | None) -> list[Acknowledgement]:
         """Load a complete update, unless it is None, and label the weights received last as `version`."""
@@ -59,23 +67,15 @@ class WeightReceivers(Protocol):
 class WeightSender:
     """Sends a policy's weights to its generators, which acknowledge version and checksum unless they are lost.
 
-    wire_dtype: dtype of the engines' weights. sparse: send only changes where they are smaller, which costs a copy of
-    the weights here and in each engine worker; None: only for 16-bit dtypes, because an optimizer step changes nearly
-    all values of wider ones. device: device to send from; None: the weights' own.
+    sparse: send only changes where they are smaller, which costs a copy of the weights here and in each engine worker;
+    None: only for 16-bit dtypes, because an optimizer step changes nearly all values of wider ones.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        wire_dtype: torch.dtype,
-        transport: TransportName,
-        weights: WeightGatherer | None = None,
-        sparse: bool | None = None,
-        device: torch.device | None = None,
-    ) -> None:
-        self.source = CastSource(model, wire_dtype, weights, device)
+    def __init__(self, source: CastSource, transport: TransportName, sparse: bool | None = None) -> None:
+        self.source = source
+        self._summed = SummedSource(self.source)
         self.transport = transport
-        self.sparse = transport == "store" and (wire_dtype.itemsize == 2 if sparse is None else sparse)
+        self.sparse = transport == "store" and (source.dtype.itemsize == 2 if sparse is None else sparse)
         self.checksum: int | None = None
         """Checksum of the weights sent last; None before that."""
         self._session: _TransferSession | None = None
@@ -90,16 +90,16 @@ class WeightSender:
         Raises WeightSyncError."""
         checksum, sent_bytes, changed_share = Checksum(), 0, None
         if not changed and self.checksum is not None:
-            checksum.value = self.checksum
+            checksum = Checksum(self.checksum)
             acknowledgements = receivers.update_weights(version, None)
         elif self.transport == "store":
             update = self._make_update(checksum, receivers)
             sent_bytes, changed_share = update.nbytes, None if update.base is None else self._snapshot.changed
             acknowledgements = receivers.update_weights(version, update)
         else:
-            for _, tensor in checksum.watch(self.source):
-                sent_bytes += tensor.nbytes
+            wait_for_device(self.source.device)  # vLLM casts and sends on streams of its own
             self._send_in_stages(receivers)
+            checksum, sent_bytes = self._summed.checksum, self._summed.sent_bytes
             if self.transport == "ipc":  # an engine on this device may need the memory of the sent tensors
                 torch.cuda.ipc_collect()
                 torch.cuda.empty_cache()
@@ -154,25 +154,15 @@ class WeightSender:
             session.engine.shutdown()
 
     def _make_trainer_engine(self, session: Any) -> Any:
-        from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
+        source: Any = self._summed  # has the two methods of vLLM's WeightSource that its engines use
+        if self.transport == "nccl":
+            from marl_ray.weights.nccl_transfer import NcclSender
 
-        info: Any
-        if self.transport == "ipc":
-            from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
+            address, workers = session.receivers.address, session.receivers.workers
+            return NcclSender(session, source, address, workers, self.source.buffer_bytes)
+        from marl_ray.weights.ipc_transfer import IpcSender
 
-            info = IPCTrainerInitInfo(rank=0)
-        else:
-            from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
-
-            with socket.socket() as probe:
-                probe.bind(("", 0))
-                port = probe.getsockname()[1]
-            receivers = session.receivers
-            info = NCCLTrainerInitInfo(
-                rank=0, master_address=receivers.address, master_port=port, world_size=1 + receivers.workers
-            )
-        source: Any = self.source  # has the two methods of vLLM's WeightSource that its engines use
-        return WeightTransferTrainerFactory.trainer_init(info, client=session, source=source)
+        return IpcSender(session, source, self.source.weights, self.source.buffer_bytes)
 
 
 class _TransferSession:
@@ -182,35 +172,66 @@ class _TransferSession:
     def __init__(self, receivers: WeightReceivers) -> None:
         self.receivers, self.members = receivers, receivers.members
         self.engine: Any = None
+        self.on_loss: Callable[[], None] | None = None
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        self.receivers.run_stage("init_weight_transfer_engine", init_info)
+        self.receivers.run_stage("init_weight_transfer_engine", init_info, self.on_loss)
 
     def start_weight_update(self) -> None:
         self.receivers.run_stage("start_weight_update")
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        self.receivers.run_stage("update_weights", update_info)
+        self.receivers.run_stage("update_weights", update_info, self.on_loss)
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         self.receivers.run_stage("finish_weight_update")
+
+
+class SummedSource:
+    """A source that adds up checksum and bytes while its weights are sent; each iteration starts anew."""
+
+    def __init__(self, source: CastSource) -> None:
+        self.metadata = source.metadata
+        self.checksum, self.sent_bytes = Checksum(), 0
+        self._source = source
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        self.checksum, self.sent_bytes = Checksum(deferred=True), 0
+        for name, tensor in self.checksum.watch(self._source):
+            self.sent_bytes += tensor.nbytes
+            yield name, tensor
+
+
+def wait_for_device(device: torch.device | None) -> None:
+    """Wait for all work on a GPU, such as the last optimizer step."""
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 class CastSource:
     """The weights, cast to the wire dtype, in a fixed order (vLLM's `WeightSource`).
 
     Names are the names in the model's files, which engines load; transformers may rename weights (gpt_neox) or stack
-    them (experts). `weights` gathers a sharded model; None: the model is not sharded.
+    them (experts). `weights` gathers a sharded model; None: the model is not sharded. device: device to send from;
+    None: the weights' own.
     """
 
     def __init__(
         self, model: Any, dtype: torch.dtype, weights: WeightGatherer | None = None, device: torch.device | None = None
     ) -> None:
         self.model, self.dtype, self.device = model, dtype, device
-        self.weights = weights or WeightGatherer(model)
+        self.weights = weights or WeightGatherer(model, dtype=dtype, device=device)
         shapes = {n: torch.empty_like(p, dtype=dtype, device="meta") for n, p in self.weights}
-        self.shapes = revert_weight_conversion(model, shapes)
-        self.same_names = set(self.shapes) == set(shapes)
+        files = revert_weight_conversion(model, shapes)
+        self.same_names = set(files) == set(shapes)
+        self.shapes = dict(self._rename(shapes.items()))
+        if {n: t.shape for n, t in self.shapes.items()} != {n: t.shape for n, t in files.items()}:
+            raise NotImplementedError(f"the files of {type(model).__name__} combine weights of several layers")
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Size of a packed message, which holds at least the largest weight."""
+        return max(MIN_BUFFER_BYTES, *(shape.nbytes for shape in self.shapes.values()))
 
     def metadata(self) -> list[Any]:
         from vllm.distributed.weight_transfer.base import ParamMeta
@@ -218,9 +239,15 @@ class CastSource:
         return [ParamMeta(name, self.dtype, tuple(shape.shape)) for name, shape in self.shapes.items()]
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        cast: Iterable[tuple[str, torch.Tensor]]
-        cast = ((name, weight.to(self.dtype).to(self.device or weight.device)) for name, weight in self.weights)
-        if not self.same_names:
-            cast = revert_weight_conversion(self.model, dict(cast)).items()
-        for name, tensor in cast:
+        cast = ((name, weight.to(self.device or weight.device).to(self.dtype)) for name, weight in self.weights)
+        for name, tensor in self._rename(cast):
             yield name, tensor.contiguous()
+
+    def _rename(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield weights under their names in files. Layers are converted one at a time, because a conversion needs the
+        memory of all its weights twice."""
+        if self.same_names:
+            yield from weights
+            return
+        for _, layer in groupby(weights, key=lambda weight: LAYER.match(weight[0])[1]):  # type: ignore[index]
+            yield from revert_weight_conversion(self.model, dict(layer)).items()

@@ -14,12 +14,13 @@ import torch
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.distributed.weight_transfer.ipc_engine import IPCWeightTransferEngine
-from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
+from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine, NCCLWeightTransferInitInfo
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from marl_ray.learning.cpu_offload import memory_in_use, release_cached_memory
 from marl_ray.weights.deltas import Checksum, Snapshot, WeightUpdate, to_tensor
+from marl_ray.weights.nccl_transfer import join_as_receiver
 
 BACKENDS = {"store": "marl_store", "nccl": "marl_nccl", "ipc": "marl_ipc"}
 
@@ -44,7 +45,12 @@ class _Summed:
 
 
 class _WatchedModel:
-    """A proxy for the model that adds each loaded weight to the checksum."""
+    """A proxy for the model that adds each loaded weight to the checksum.
+
+    The checksum is not deferred: reading its sum on the host waits for the device after each tensor. vLLM's NCCL
+    receiver alternates between two streams, and a layer whose weights arrive in two chunks is finished on the second
+    stream, which does not wait for the first one.
+    """
 
     def __init__(self, model: torch.nn.Module, checksum: Checksum) -> None:
         self._model, self._checksum = model, checksum
@@ -123,7 +129,19 @@ class SummedStoreEngine(_Summed, StoreEngine):
         self.snapshot.checksum = self.checksum.value if update_info.weights.keep else None
 
 
-class SummedNcclEngine(_Summed, NCCLWeightTransferEngine): ...
+class SummedNcclEngine(_Summed, NCCLWeightTransferEngine):
+    """vLLM's receiving engine with a session that ends when the sender or another receiver is lost."""
+
+    model_update_group: Any
+
+    def init_transfer_engine(self, init_info: NCCLWeightTransferInitInfo) -> None:
+        self.packed, self.packed_num_buffers = init_info.packed, init_info.packed_num_buffers
+        self.packed_buffer_size_bytes = init_info.packed_buffer_size_bytes
+        self.model_update_group = join_as_receiver(init_info, self.parallel_config.rank)
+
+    def receive_weights(self, update_info: Any) -> None:
+        with self.model_update_group.contain_failures():
+            super().receive_weights(update_info)
 
 
 class SummedIpcEngine(_Summed, IPCWeightTransferEngine): ...
@@ -146,6 +164,11 @@ class WorkerExtension:
         if self._weight_update_active:  # type: ignore[attr-defined]
             self.finish_weight_update()  # type: ignore[attr-defined]
 
+    def transfer_aborted(self) -> bool:
+        """Return whether the transfer over NCCL has ended because another process is lost."""
+        group = getattr(self.weight_transfer_engine, "model_update_group", None)  # type: ignore[attr-defined]
+        return group is not None and group.aborted
+
     def weight_checksum(self) -> int:
         return self.weight_transfer_engine.checksum.value  # type: ignore[attr-defined]
 
@@ -166,6 +189,12 @@ class WorkerExtension:
             storage.resize_(size)
             torch.empty(0, dtype=torch.uint8).set_(storage).zero_()  # type: ignore[call-overload]
         self.freed = []
+
+    def runner_and_attention(self) -> tuple[str, str]:
+        """Return the module of the model runner, and the attention backends of the model's layers."""
+        layers = self.model_runner.vllm_config.compilation_config.static_forward_context.values()
+        backends = {layer.get_attn_backend().get_name() for layer in layers if hasattr(layer, "get_attn_backend")}
+        return type(self.model_runner).__module__.removeprefix("vllm.v1.worker."), " ".join(sorted(backends))
 
     def memory_in_use(self) -> int:
         return memory_in_use(self.device)

@@ -63,12 +63,13 @@ async def echoes(
     restarts: int = 0,
     kind: Any = "generator",
     heartbeat_s: float | None = None,
+    remedy: str | None = None,
     **hooks: Any,
 ) -> AsyncIterator[Supervisor[Echo]]:
     """Create a supervisor of `count` echo actors; `hooks` are further arguments of `Supervisor`."""
     ids = [ActorId(kind, None if kind == "sandbox" else PolicyId((0,)), replica) for replica in range(count)]
     specs = [ActorSpec(id, Echo, (id, str(folder)), {"num_cpus": 0, "max_concurrency": 2}) for id in ids]
-    supervisor = Supervisor(specs, RestartPolicy(SOON, restarts, heartbeat_s), **hooks)
+    supervisor = Supervisor(specs, RestartPolicy(SOON, restarts, heartbeat_s, remedy), **hooks)
     try:
         yield supervisor
     finally:

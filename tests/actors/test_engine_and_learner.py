@@ -13,7 +13,7 @@ import torch
 
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import Actor, ActorFailed
-from marl_ray.actors.learner_actor import WeightUpdateClient
+from marl_ray.actors.learner_actor import AgreementProbe, WeightUpdateClient
 from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.run_actors import RunActors
 from marl_ray.actors.supervisor import ActorSpec, skip_initialization
@@ -29,7 +29,7 @@ from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
 from marl_ray.trainer.context import RunInputs
 from marl_ray.weights.receiver import Acknowledgement
-from marl_ray.weights.sender import WeightSender
+from marl_ray.weights.sender import CastSource, WeightSender
 from tests.actors.helpers import (
     DEADLINES,
     MODEL,
@@ -112,6 +112,25 @@ def test_engine_and_learner_are_compared_before_training(engine: GeneratorGroup,
     run(learn(trainer, as_batch(run(sample(engine, PROMPTS)))))
     with pytest.raises(UserError, match="Likely: other weights"):
         compare(config)
+
+
+def test_a_generator_that_starts_during_a_run_is_compared_with_its_learner(
+    engine: GeneratorGroup, trainer: LearnerGroup
+) -> None:
+    def restart(probe: AgreementProbe, incarnation: int) -> None:
+        run(trainer.connect(engine, MemoryHistory(), probe))
+        run(trainer.initialize_generator(replace(engine.replicas.serving()[0], incarnation=incarnation)))
+
+    run(update_weights(trainer))
+    expected = run(sample(engine, PROMPTS))
+    probe = AgreementProbe(PROMPTS[0], SAMPLING, bound=1e-3)
+    restart(probe, 2)
+    assert run(sample(engine, PROMPTS)) == expected, "later requests do not use the keys and values of the probe"
+    hot = replace(probe, sampling=replace(SAMPLING, temperature=2.0))
+    restart(hot, 2)  # it is compared once
+    with pytest.raises(UserError, match=r"^agent 0 generator 0 started, but differs from its learner by .*gpu\.md"):
+        restart(hot, 3)
+    run(trainer.connect(engine, MemoryHistory()))
 
 
 def test_unchanged_weights_are_served_under_a_new_version(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
@@ -207,7 +226,9 @@ def test_an_update_stage_by_stage_equals_the_update_in_one_command(engine: Gener
     for version, client in enumerate((WeightUpdateClient, StageByStage), start=20):
         receivers = client(engine.replicas.serving(), 1, 1, 60.0)
         receivers.run_stage("init_weight_transfer_engine", {})
-        checksums.append(WeightSender(policy, torch.float32, "store").update_weights(version, receivers).checksum)
+        checksums.append(
+            WeightSender(CastSource(policy, torch.float32), "store").update_weights(version, receivers).checksum
+        )
         served.append(run(sample(engine, PROMPTS[:2])))
         assert {c.weight_version for g in served[-1] for c in g.completions} == {version}
     assert checksums[0] == checksums[1]
@@ -217,7 +238,7 @@ def test_an_update_stage_by_stage_equals_the_update_in_one_command(engine: Gener
 
 def test_an_engine_that_receives_only_changes_serves_the_same_weights(engine: GeneratorGroup) -> None:
     policy = load_policy(str(BASE_PATH), False, torch.device("cpu"))
-    sender = WeightSender(policy, torch.float32, "store", sparse=True)
+    sender = WeightSender(CastSource(policy, torch.float32), "store", sparse=True)
     results = []
     for version in (30, 31):
         with torch.no_grad():
@@ -232,7 +253,7 @@ def test_an_engine_that_receives_only_changes_serves_the_same_weights(engine: Ge
     served = run(sample(engine, PROMPTS[:2]))
     assert {c.weight_version for g in served for c in g.completions} == {31}
 
-    full_sender = WeightSender(policy, torch.float32, "store", sparse=False)
+    full_sender = WeightSender(CastSource(policy, torch.float32), "store", sparse=False)
     everything = full_sender.update_weights(32, WeightUpdateClient(engine.replicas.serving(), 1, 1, 60.0))
     assert (everything.checksum, everything.sent_bytes) == (second.checksum, first.sent_bytes)
     again = run(sample(engine, PROMPTS[:2]))

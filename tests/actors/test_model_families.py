@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from marl_ray.actors.generation_actor import GenerationActor
+from marl_ray.actors.handle import Handle
+from marl_ray.core.errors import UserError
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
+from tests.actors.echo_actor import SOON
 from tests.actors.helpers import (
     MODEL,
     PROMPTS,
@@ -85,6 +89,24 @@ def test_other_families_agree_with_the_engine_before_and_after_an_update(
     asyncio.run(scenario())
 
 
+def test_a_head_size_without_a_kernel_is_final_after_two_engines(local_ray: None, tmp_path: Path) -> None:
+    async def initialize(replica: Handle[GenerationActor]) -> None:
+        await replica.call(GenerationActor.serve_initial_weights, 0).within(SOON)
+
+    async def scenario() -> None:
+        folder = random_model("llama", {"head_dim": 24}, tmp_path / "model")
+        engine = generators(folder, restarts=9, initialize=initialize)
+        try:
+            await engine.start()
+            with pytest.raises(UserError, match=r"head_dim=24.*, twice in a row .*: set another model.name"):
+                await sample(engine, PROMPTS[:1])
+            assert engine.replicas.lost_count == 1, "one restart"
+        finally:
+            await engine.close()
+
+    asyncio.run(scenario())
+
+
 def random_model(family: str, settings: dict, folder: Path) -> str:
     """Write a small model of `family` with random weights and the bundled tokenizer; return its folder."""
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -103,7 +125,7 @@ def random_model(family: str, settings: dict, folder: Path) -> str:
         "pad_token_id": 1,
     }
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape, **settings))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **(shape | settings)))
     for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.15)

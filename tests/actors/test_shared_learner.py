@@ -12,13 +12,14 @@ import pytest
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.shared_learner import SharedLearner, SharedLearnerProcess
-from marl_ray.actors.supervisor import ActorSpec
+from marl_ray.actors.supervisor import ActorSpec, RestartPolicy
 from marl_ray.config import AgentConfig, CreditConfig, LoraConfig, OptimizerConfig
 from marl_ray.core.batch import Batch
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.learning.arguments import LearnerArguments
 from marl_ray.learning.learner import Learner
 from marl_ray.toy import BASE_PATH
+from tests.actors.echo_actor import SOON
 from tests.actors.helpers import DEADLINES, MODEL, ClosedQueue, FaultyQueue, MemoryHistory
 from tests.learning.builders import build_batch
 from tests.learning.toy_learners import group
@@ -51,7 +52,7 @@ def test_after_the_loss_of_a_shared_process_all_policies_learn_the_same(local_ra
         id = ActorId("learner", None)
         members = {policy: arguments(policy) for policy in POLICIES}
         spec = ActorSpec(id, SharedLearner, (id, members), {"num_cpus": 0})
-        process = SharedLearnerProcess(spec, DEADLINES, restarts=2)
+        process = SharedLearnerProcess(spec, RestartPolicy(SOON, 2, DEADLINES.heartbeat_s))
         trainers = {
             policy: LearnerGroup(policy, partial(process.view, policy), 1, "store", DEADLINES) for policy in POLICIES
         }

@@ -77,6 +77,50 @@ def test_failed_starts_are_repeated_up_to_the_limit(tmp_path: Path, monkeypatch:
     asyncio.run(scenario())
 
 
+def test_two_equal_losses_before_any_success_are_final(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with echoes(tmp_path, restarts=9, remedy="set another model.name") as supervisor:
+            await supervisor.start()
+            for reason in ("out of memory", "no such kernel", "no such kernel"):
+                (echo,) = await supervisor.wait_ready()
+                supervisor.report_lost(echo, f"{echo.id} ({echo.location}): {reason}")
+            final = r"no such kernel, twice in a row and before any result: set another model\.name$"
+            with pytest.raises(UserError, match=r"^agent 0 generator 0 \(process \d+ on [\d.]+\): " + final):
+                await supervisor.wait_ready()
+            assert echo.incarnation == 3
+
+    asyncio.run(scenario())
+
+
+def test_a_loss_and_an_equal_failure_of_the_next_start_are_final(tmp_path: Path) -> None:
+    async def initialize(handle: Handle[Echo]) -> None:
+        if handle.incarnation > 1:
+            raise UserError(f"{handle.id} ({handle.location}): no such kernel")
+
+    async def scenario() -> None:
+        async with echoes(tmp_path, restarts=9, remedy="set another model.name", initialize=initialize) as supervisor:
+            await supervisor.start()
+            (echo,) = supervisor.serving()
+            supervisor.report_lost(echo, f"{echo.id} ({echo.location}): no such kernel")
+            with pytest.raises(UserError, match=r"no such kernel, twice in a row and before any result: set another"):
+                await supervisor.wait_ready()
+
+    asyncio.run(scenario())
+
+
+def test_equal_losses_after_a_success_are_restarted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with echoes(tmp_path, restarts=9, remedy="set another model.name") as supervisor:
+            await supervisor.start()
+            supervisor.confirm_success()
+            for incarnation in (1, 2, 3):
+                (echo,) = await supervisor.wait_ready()
+                assert echo.incarnation == incarnation
+                supervisor.report_lost(echo, "no such kernel")
+
+    asyncio.run(scenario())
+
+
 def test_restarts_outside_the_window_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor_module, "RESTART_WINDOW_S", 0.0)
 

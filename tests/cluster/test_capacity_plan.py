@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from transformers import Qwen2Config
 
 from marl_ray.cluster.capacity_plan import ModelInfos, estimate_actor_memory, plan_capacity, suggest_settings
-from marl_ray.cluster.capacity_report import estimate_throughputs, report_lines, shortage_message
+from marl_ray.cluster.capacity_report import DECODE_STEP, estimate_throughputs, report_lines, shortage_message
 from marl_ray.cluster.hardware import GIB, NodeSpec, parse_cluster
-from marl_ray.cluster.memory_estimate import LEARNER_PROCESS, LearnerSize, ModelInfo, estimate_learner_memory
-from marl_ray.config import Config
+from marl_ray.cluster.memory_estimate import (
+    CUDA_CONTEXT,
+    CUDA_GRAPHS,
+    LEARNER_PROCESS,
+    LearnerSize,
+    ModelInfo,
+    estimate_learner_memory,
+)
+from marl_ray.config import AgentConfig, Config
 from marl_ray.core.ids import ActorId, PolicyId
 from tests.factories import make_config
+
+
+@dataclass(frozen=True, eq=False)
+class FixedSize(ModelInfo):
+    """A model whose learner has given sizes."""
+
+    sizes: LearnerSize | None = None
+
+    def learner(self, config: Config, agent: AgentConfig, on_gpu: bool) -> LearnerSize:
+        assert self.sizes is not None
+        return self.sizes
+
 
 SIZE = LearnerSize(parameters=1000, trained=1000, rows=70, shared=300, activations=5000, logits=700)
 LAPTOP = NodeSpec("laptop", cpus=4, memory=16 * GIB)
@@ -40,7 +60,7 @@ def models() -> ModelInfos:
 
 
 def host_memory(config: Config, size: LearnerSize = SIZE) -> dict[str, float]:
-    return dict(estimate_learner_memory(size, config, config.agents[0], False, "float32", False).host)
+    return dict(estimate_learner_memory(size, config, config.agents[0], False, "float32", "store").host)
 
 
 def test_a_trained_parameter_takes_16_bytes_with_adamw_and_less_with_smaller_optimizers() -> None:
@@ -56,14 +76,14 @@ def test_a_trained_parameter_takes_16_bytes_with_adamw_and_less_with_smaller_opt
 def test_policies_on_a_shared_base_model_have_separate_adapters() -> None:
     adapted = LearnerSize(parameters=1000, trained=50, rows=10, shared=300, activations=7, logits=0)
     config = plan_config(lora=4)
-    need = estimate_learner_memory(adapted, config, config.agents[0], False, "float32", False, policies=2).host
+    need = estimate_learner_memory(adapted, config, config.agents[0], False, "float32", "store", policies=2).host
     assert (need["weights"], need["gradients"], need["optimizer"]) == (4 * 1100, 2 * 200, 2 * 400)
     assert need["activations"] == 7
 
 
 def test_ranks_share_everything_but_activations() -> None:
     config = plan_config(resources={"learner": {"ranks": 4}})
-    need = estimate_learner_memory(SIZE, config, config.agents[0], False, "float32", False).host
+    need = estimate_learner_memory(SIZE, config, config.agents[0], False, "float32", "store").host
     assert (need["weights"], need["gradients"], need["optimizer"]) == (1000, 1000, 2000)
     assert (need["gathered"], need["activations"], need["logits"]) == (2 * 4 * 300, 5000, 700)
     assert need["allocator"] == (5000 + 700) / 2 + 4000
@@ -71,11 +91,11 @@ def test_ranks_share_everything_but_activations() -> None:
 
 def test_a_colocated_learner_is_offloaded_to_host_memory_during_rollouts() -> None:
     config = plan_config(resources={"colocate": True}, reference_kl_coef=0.1)
-    need = estimate_learner_memory(SIZE, config, config.agents[0], True, "bfloat16", False)
+    need = estimate_learner_memory(SIZE, config, config.agents[0], True, "bfloat16", "ipc")
     assert need.host["offloaded"] == 4000 + 8000 + 4000  # weights, AdamW state, reference; no gradients
     assert (need.device["weights"], need.device["gradients"]) == (4000, 4000)
     separate = plan_config(reference_kl_coef=0.1)
-    assert "offloaded" not in estimate_learner_memory(SIZE, separate, separate.agents[0], True, "bfloat16", False).host
+    assert "offloaded" not in estimate_learner_memory(SIZE, separate, separate.agents[0], True, "bfloat16", "ipc").host
 
 
 def test_with_lora_only_adapters_have_gradients() -> None:
@@ -93,7 +113,7 @@ def test_reference_policy_and_central_critic_count_as_models() -> None:
 def test_the_reference_policy_may_be_offloaded() -> None:
     settings = {"learner": {"gpus": 1, "offload_reference": True}, "generator": {"gpus": 1}}
     config = plan_config(resources=settings, reference_kl_coef=0.1)
-    need = estimate_learner_memory(SIZE, config, config.agents[0], True, "bfloat16", True)
+    need = estimate_learner_memory(SIZE, config, config.agents[0], True, "bfloat16", "nccl")
     assert need.host["reference"] == 4000
     assert "reference" not in need.device
     assert {"CUDA", "weights", "buffers"} <= set(need.device)
@@ -148,15 +168,47 @@ def test_actors_of_an_unknown_model_are_placed_without_an_estimate() -> None:
     assert "laptop (4 CPUs, 16.0 GiB): 2 of 4 CPUs" in text
 
 
-def test_decoding_is_bound_by_bandwidth_and_scales_with_devices(models: ModelInfos) -> None:
-    config, twice = plan_config(), plan_config(resources={"generator": {"tensor_parallel": 2}})
-    policy = PolicyId((0,))
-    slow, fast = (
-        estimate_throughputs(variant, models, plan_capacity(variant, models, parse_cluster("2x8xH100")))[policy]
-        for variant in (config, twice)
+def test_decoding_is_bound_by_bandwidth_and_every_replica_reads_all_weights(models: ModelInfos) -> None:
+    slow, parallel, replicated = (
+        estimate_throughputs(variant, models, plan_capacity(variant, models, parse_cluster("2x8xH100")))[PolicyId((0,))]
+        for variant in (
+            plan_config(),
+            plan_config(resources={"generator": {"tensor_parallel": 2}}),
+            plan_config(resources={"generator": {"replicas": 4}}),
+        )
     )
-    assert fast.rollout_s == pytest.approx(slow.rollout_s / 2, rel=0.01)
-    assert fast.learn_s == slow.learn_s
-    # 32 sequences read 11.9 GB of weights and their KV cache per token.
-    least = 256 * 2 * 5.9602e9 / (0.6 * 3.35e12)
-    assert least < slow.rollout_s < 1.2 * least
+    steps_s = 256 * DECODE_STEP[True]
+    assert parallel.rollout_s - steps_s == pytest.approx((slow.rollout_s - steps_s) / 2, rel=0.01)
+    assert parallel.learn_s == slow.learn_s
+    # 32 sequences read 11.9 GB of weights and their KV cache per token; 8 sequences read the same weights.
+    least = 256 * 2 * 5.9602e9 / (0.6 * 3.35e12) + steps_s
+    assert least < replicated.rollout_s < slow.rollout_s < 1.2 * least
+
+
+def test_sleeping_processes_keep_cuda_contexts_and_graphs(models: ModelInfos) -> None:
+    config = plan_config(resources={"colocate": True}, lora=8)
+    plan = plan_capacity(config, models, parse_cluster("1x2xH100"))
+    engine, learner = (
+        actor.memory.device for actor in plan.placed or () if actor.gpus == (0,) and actor.memory is not None
+    )
+    awake = max(sum(engine.values()) + CUDA_CONTEXT, sum(learner.values()) + CUDA_CONTEXT + CUDA_GRAPHS)
+    assert plan.gpu_memory(0, 0) == pytest.approx(awake)
+
+
+def test_rank_0_reads_the_files_into_host_memory(models: ModelInfos) -> None:
+    config = plan_config(resources={"learner": {"ranks": 2}})
+    plan = plan_capacity(config, models, parse_cluster("2x8xH100"))
+    loading = {a.id.replica: a.memory.host.get("loading", 0.0) for a in plan.placed or () if a.memory and a.gpus}
+    assert loading == {0: pytest.approx(4 * 5.9602e9, rel=1e-4), 1: 0.0}
+
+
+def test_suggestions_include_more_than_8_ranks_and_offload(models: ModelInfos) -> None:
+    sizes = LearnerSize(parameters=10**11, trained=10**11, rows=10**7, shared=10**9, activations=0, logits=0)
+    infos: ModelInfos = {"m": FixedSize(models["m"].config, False, sizes=sizes)}
+    resources = {"generator": {"gpus": 1}}
+    config = plan_config(resources=resources, num_agents=1, gradient_checkpointing=True, microbatch_tokens=512)
+    for cluster, expected in (
+        ("5x8xH100", ["resources.learner.ranks: 32"]),
+        ("1x8xH100", ["resources.learner.ranks: 4", "resources.learner.cpu_offload: true"]),
+    ):
+        assert suggest_settings(config, infos, parse_cluster(cluster)) == (expected, True)

@@ -140,7 +140,7 @@ def test_colocated_generators_and_learners_share_a_device() -> None:
         (6, 6.75, 1),
         (2, 2.25, 1),
     ]
-    assert sum(6 * [plan.agents[0].generator_gpus]) <= 1
+    assert plan.shared_gpus == dict.fromkeys((id for bundle in plan.bundles[:2] for id in bundle.actors), (0,))
     alone = generator_plan(with_resources([{}] * 4, colocate=True, generator=thirds), 1, cluster_has_gpus=True)
     assert [(len(bundle.actors), bundle.gpus) for bundle in alone.bundles] == [(1, 1 / 3)]
     assert alone.agents[1].device is None
@@ -153,6 +153,33 @@ def test_colocation_without_gpus_places_all_policies_on_one_node() -> None:
             ("store", 0, 0)
         ] * 2
         assert [(len(bundle.actors), bundle.gpus) for bundle in plan.bundles] == [(4, 0), (1, 0), (1, 0)]
+
+
+def test_policies_train_in_turns_on_all_gpus() -> None:
+    engines = {"replicas": 2, "tensor_parallel": 2}
+    plan = make_plan(with_resources(colocate=True, generator=engines, learner={"ranks": 8}), cluster_has_gpus=True)
+    assert [(len(bundle.actors), bundle.gpus) for bundle in plan.bundles[:4]] == [(5, 2)] * 4
+    assert [(placement.generator_gpus, placement.device) for placement in plan.agents] == [(2, 0)] * 2
+    first, second = PolicyId((0,)), PolicyId((1,))
+    assert [plan.index(ActorId("generator", second, replica)) for replica in range(2)] == [2, 3]
+    assert plan.shared_gpus[ActorId("generator", first, 1)] == (0, 1)
+    ranks = [ActorId("learner", second, rank) for rank in range(8)]
+    assert [(plan.index(id), *plan.shared_gpus[id]) for id in ranks] == [(n // 2, n % 2) for n in range(8)]
+
+    own = with_resources(colocate=True, generator=engines, learner={"ranks": 4})
+    plan = make_plan(own, cluster_has_gpus=True)
+    assert [placement.device for placement in plan.agents] == [0, 1], "the policies share no GPU"
+    assert plan.index(ActorId("learner", second, 0)) == 2
+
+
+def test_a_colocated_policy_has_a_rank_on_each_gpu_of_its_engines() -> None:
+    config = with_resources(colocate=True, generator={"replicas": 2}, learner={"ranks": 3})
+    with pytest.raises(
+        PlacementError, match=r"on 2 GPUs of 4, and resources\.learner\.ranks is 3: set it to 2, or to 4"
+    ):
+        make_plan(config, cluster_has_gpus=True)
+    with pytest.raises(PlacementError, match=r"tensor_parallel is 2, but there are no GPUs"):
+        make_plan(with_resources(colocate=True, generator={"tensor_parallel": 2}), cluster_has_gpus=False)
 
 
 def test_colocated_engines_may_not_request_more_than_the_gpu_memory() -> None:

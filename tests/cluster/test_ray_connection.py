@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,6 +16,7 @@ import ray
 from marl_ray.cluster import ray_connection
 from marl_ray.cluster.ray_connection import connect, remove_session
 from marl_ray.core.errors import UserError
+from tests.factories import ROOT
 
 
 def test_an_address_without_a_listener_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,6 +54,40 @@ def test_a_ray_that_does_not_start_in_time_is_a_one_line_error(monkeypatch: pyte
     monkeypatch.setattr(ray, "init", slow)
     with pytest.raises(UserError, match=r"^Ray was not up after 30 s on this machine \(load \d+\): try again"):
         connect(verbose=False)
+
+
+CONNECT = """
+import resource, sys
+from marl_ray.cluster.ray_connection import UserError, connect
+if "files" in sys.argv:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+try:
+    connect(verbose=False)
+except UserError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("limit", "variable", "message"),
+    [
+        ("files", "MINE", "a process may open only 64 files here, and Ray needs 256: ulimit -n 4096"),
+        ("path", "TMPDIR", "Ray cannot use its temporary folder: .*AF_UNIX path length .*: set RAY_TMPDIR to"),
+        ("path", "RAY_TMPDIR", "Ray cannot use its temporary folder: .*AF_UNIX path length .*: set RAY_TMPDIR to"),
+    ],
+)
+def test_a_machine_on_which_ray_cannot_start_is_a_one_line_error(
+    limit: str, variable: str, message: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    program = [sys.executable, "-c", CONNECT, limit]
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {variable: str(folder)}
+    ended = subprocess.run(program, env=variables, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert re.match(message, ended.stdout), ended
+    assert ended.stdout.count("\n") == 1
+    assert ended.returncode == 0
 
 
 def test_removing_a_session_may_keep_ray_s_logs(tmp_path: Path) -> None:

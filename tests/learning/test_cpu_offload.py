@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from marl_ray.learning.cpu_offload import CpuOffload, _state, memory_in_use, release_cached_memory
+from marl_ray.learning.cpu_offload import CpuOffload, HostBuffers, _state, memory_in_use, release_cached_memory
+from marl_ray.learning.ranks import RankGroup
+from marl_ray.learning.sharding import WeightGatherer, local_tensor, refresh_shards
 from tests.learning.builders import assert_same_state, tiny_learner
 from tests.learning.critic_builders import KINDS, Kind, batch, learner_of
 from tests.learning.critic_builders import some_groups as with_experience
+from tests.learning.rank_processes import run_ranks
 
 CPU = torch.device("cpu")
 
@@ -40,14 +43,27 @@ def test_the_complete_state_moves_to_the_host_and_back(tiny_policy: Path, kind: 
     with parking.on_device():
         learner.update(batch(0, with_experience(4, kind=kind), 4))
     known = {tensor.untyped_storage().data_ptr() for tensor in _state(learner)}
-    scalars = 0
-    for tensor in reachable(learner):
-        if tensor.untyped_storage().data_ptr() not in known:
-            assert tensor.dim() == 0, "only the optimizers' step counts stay on the CPU"
-            scalars += 1
-    assert scalars > 0
-    moments = [t for optimizer in learner.optimizers() for s in optimizer.state.values() for t in s.values()]
-    assert sum(tensor.dim() > 0 for tensor in moments) == 2 * scalars, "AdamW's two of each weight"
+    assert all(tensor.untyped_storage().data_ptr() in known for tensor in reachable(learner))
+    states = [state for optimizer in learner.optimizers() for state in optimizer.state.values()]
+    assert states
+    assert all(set(state) == {"step", "exp_avg", "exp_avg_sq"} for state in states)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
+def test_step_counts_move_where_the_optimizer_reads_them(tiny_policy: Path, tmp_path: Path, optimizer: str) -> None:
+    """Compare with torch's rule for a checkpoint that is loaded onto a device; the meta device stands in for CUDA."""
+    trained, resumed = (tiny_learner(tiny_policy, optimizer=optimizer) for _ in range(2))
+    trained.update(batch(0, with_experience(4), 4))
+    trained.save(str(tmp_path / "saved"))
+    CpuOffload(resumed)
+    resumed.load(str(tmp_path / "saved"), 1)
+    moved, own = {id(tensor) for tensor in _state(resumed)}, resumed.optimizer
+    groups = own.state_dict()["param_groups"]
+    for number, parameter in enumerate(own.param_groups[0]["params"]):
+        for key, value in own.state[parameter].items():
+            loaded = own._process_value_according_to_param_policy(parameter.to("meta"), value, number, groups, key)
+            assert (id(value) in moved) == loaded.is_meta, key
+    assert any("step" in state for state in own.state.values())
 
 
 def test_an_offloaded_reference_policy_stays_offloaded(tiny_policy: Path) -> None:
@@ -68,6 +84,54 @@ def test_offloading_does_not_change_training(tiny_policy: Path) -> None:
         assert stats == always.update(groups)
         assert all(parameter.grad is None for parameter in by_turns.policy.parameters())
     assert_same_state(by_turns, always)
+
+
+def test_host_buffers_are_allocated_once_and_hold_the_exact_values() -> None:
+    tied = torch.nn.Parameter(torch.randn(4, 3).t())
+    half = torch.randn(5).to(torch.bfloat16)
+    expected = [tied.detach().clone(), half.clone()]
+    host = HostBuffers(pinned=False)
+    places = []
+    for _ in range(2):
+        for tensor in (tied, tied, half):
+            host.offload(tensor)
+        places.append([tensor.data_ptr() for tensor in (tied, half)])
+        for tensor, value in zip((tied, half), expected, strict=True):
+            assert torch.equal(tensor.detach(), value)
+            tensor.data = tensor.data.clone().add_(1)  # on the device, where the state is trained
+            value.add_(1)
+    assert places[0] == places[1]
+    assert len(host._buffers) == 2
+    del tied, tensor
+    assert len(host._buffers) == 1, "buffers of replaced optimizer state are freed"
+
+
+def offloaded_shards(ranks: RankGroup, folder: str) -> bool:
+    """Move the shards of a learner to buffers and back; return whether its weights and the next update are the same."""
+    moved, kept = (tiny_learner(Path(folder), ranks=ranks) for _ in range(2))
+    host = HostBuffers(pinned=False)
+    for step in range(2):
+        for tensor in map(local_tensor, _state(moved)):
+            host.offload(tensor)
+        refresh_shards(moved.policy)
+        whole = WeightGatherer(moved.policy, ranks, torch.float32, CPU)
+        same = whole.run_on_rank_zero(lambda source=whole: [t.clone() for _, t in source])
+        plain = WeightGatherer(kept.policy, ranks)
+        expected = plain.run_on_rank_zero(lambda source=plain: [t.clone() for _, t in source])
+        if not all(map(torch.equal, same or (), expected or ())):
+            return False
+        for tensor in map(local_tensor, _state(moved)):
+            tensor.data = tensor.data.clone()
+        refresh_shards(moved.policy)
+        groups = batch(step, with_experience(4, step), 4)
+        if moved.update(groups) != kept.update(groups):
+            return False
+    return True
+
+
+@pytest.mark.slow
+def test_shards_of_several_ranks_move_too(tiny_policy: Path) -> None:
+    assert run_ranks(2, offloaded_shards, str(tiny_policy)) == [True, True]
 
 
 def test_released_memory_is_not_counted() -> None:

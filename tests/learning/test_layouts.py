@@ -131,7 +131,7 @@ def test_packed_log_probabilities_equal_each_completion_alone(
     parts = [part for row in rows for part in split_row(row, max_tokens)]
     got = []
     for batch in micro_batches(rows, max_tokens, "packed"):
-        assert batch.input_ids.shape[1] <= max_tokens or len(batch.groups) == 1
+        assert batch.input_ids.shape[1] <= max_tokens or len(batch.groups.groups) == 1
         got.append(token_logprobs(packed, batch, 0.7))
     expected = [plain_logprobs(model, row.prompt_ids, s.token_ids, 0.7) for row in parts for s in row.completions]
     assert len(expected) == sum(len(row.completions) for row in rows)
@@ -161,7 +161,7 @@ def test_groups_of_unequal_lengths_equal_the_plain_forward_pass(
     skewed = unweighted_group(0, (5, 6), tuple(completion(*range(3, 3 + n)) for n in lengths), (1.0, 2.0, 3.0))
     even = unweighted_group(0, (7, 8, 9), (completion(1, 2), completion(3, 4)), (1.0, 2.0))
     (batch,) = micro_batches(to_rows([even, skewed, even], [1.0], "mareinforce"), 10_000, "packed")
-    assert [group.gather is None for group in batch.groups] == [False, True, False]
+    assert [group.gather is None for group in batch.groups.groups] == [False, True, False]
     expected = [
         plain_logprobs(model, g.prompt_ids, c.token_ids, 1.0) for g in (even, skewed, even) for c in g.completions
     ]

@@ -73,6 +73,13 @@ def test_checkpointing_bfloat16_and_adapters_reduce_memory() -> None:
     assert adapted.flops < whole.flops
 
 
+@pytest.mark.parametrize(("dtype", "item"), [("float32", 4), ("bfloat16", 4)])
+def test_with_checkpointing_a_layer_adds_one_residual_stream(dtype: str, item: int) -> None:
+    shallow, deep = (profile(layers, checkpointing=True, on_gpu=True, dtype=dtype) for layers in (5, 9))
+    growth = deep.activations + deep.logits - shallow.activations - shallow.logits
+    assert growth == 4 * shallow.tokens * 32 * item
+
+
 def test_storages_are_counted_once_until_they_are_freed() -> None:
     model = torch.nn.Linear(4, 4)
     with MemoryTracker(model, logits_numel=1000) as memory:

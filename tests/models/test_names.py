@@ -21,6 +21,26 @@ def test_a_length_beyond_the_models_positions_is_rejected(tmp_path: Path) -> Non
         check_model("bundled:toy-base", ModelConfig(max_length=1025))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "t5"}, "t5 is an encoder-decoder architecture: choose a decoder"),
+        ({"model_type": "bart"}, "bart is an encoder-decoder architecture: choose a decoder"),
+        ({"model_type": "clip"}, "clip is no causal language model: choose a decoder"),
+        ({"hidden_size": 96}, "config.json describes a model in which it is"),
+        ({"vocab_size": 256}, r"in model.safetensors is \[\d+, \d+\], but config.json describes .* it is \[256, \d+\]"),
+        ({"vocab_size": 99999}, r"it is \[99999, \d+\]: restore the config.json of the weights"),
+        ({"intermediate_size": 128}, r"mlp\.\w+\.weight in model.safetensors is"),
+    ],
+)
+def test_a_model_that_no_learner_can_load_is_rejected(change: dict, message: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(BASE_PATH, tmp_path / "model")
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | change))
+    with pytest.raises(UserError, match=rf"^model {folder} cannot be loaded: .*{message}"):
+        check_model(str(folder), ModelConfig())
+
+
 def test_scaled_rotary_positions_are_left_to_the_engine(tmp_path: Path) -> None:
     folder = shutil.copytree(BASE_PATH, tmp_path / "stretched")
     settings = json.loads((folder / "config.json").read_text())

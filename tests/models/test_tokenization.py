@@ -90,6 +90,15 @@ def test_the_setting_takes_precedence(tmp_path: Path) -> None:
     assert why.startswith("model.use_chat_template is false, though it stops at <|im_end|>")
 
 
+def test_a_template_that_cannot_render_a_prompt_is_rejected(tmp_path: Path) -> None:
+    broken = model(tmp_path, "Broken", "{% for x %}", ["<|endoftext|>"])
+    assert not decide(broken, False)[0]
+    with pytest.raises(
+        UserError, match=r"^the chat template of .*Broken cannot render a prompt \(.*\): set model.use_ch"
+    ):
+        decide(broken, True)
+
+
 def test_a_missing_template_or_one_without_assistant_messages(tmp_path: Path) -> None:
     plain = model(tmp_path, "Plain-Instruct", None, ["<|endoftext|>"])
     assert decide(plain) == (False, "its tokenizer has no chat template")

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from marl_ray.core.errors import UserError
 from marl_ray.models.names import resolve_model
-from marl_ray.models.weight_files import check_folder
+from marl_ray.models.weight_files import INDEX, check_folder
 from marl_ray.toy import BASE_PATH
 
 WEIGHTS = "model.safetensors"
@@ -36,9 +36,17 @@ def test_a_folder_without_tokenizer_or_weights_is_rejected(folder: Path) -> None
     (folder / "tokenizer.json").unlink()
     assert error_of(folder).startswith("the folder has no tokenizer (tokenizer.json or")
     check_folder(folder, own_tokenizer=True)
-    (folder / "tokenizer.json").touch()
+    (folder / "tokenizer.json").write_text("{}")
     (folder / WEIGHTS).unlink()
     assert error_of(folder) == "the folder has no weights (*.safetensors)"
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer.json", INDEX])
+def test_a_truncated_json_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).write_text("{")
+    assert error_of(folder).startswith(f"{name} is cut off or not JSON (")
+    (folder / name).write_text("[]")
+    assert error_of(folder) == f"{name} is not a JSON object: download it again"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

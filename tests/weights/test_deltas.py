@@ -17,7 +17,7 @@ from marl_ray.learning.policy_model import load_policy
 from marl_ray.toy import BASE_PATH
 from marl_ray.weights.deltas import MAX_GAP, WORD_TYPES, Checksum, Snapshot, WeightUpdate, to_tensor
 from marl_ray.weights.receiver import Acknowledgement
-from marl_ray.weights.sender import WeightSender, WeightSyncError
+from marl_ray.weights.sender import CastSource, WeightSender, WeightSyncError
 
 Weights = list[tuple[str, torch.Tensor]]
 SHAPES = ((), (0,), (1,), (7,), (3, 5), (2, 3, 4), (MAX_GAP * 2 + 3,))
@@ -113,7 +113,7 @@ def member(replica: int, incarnation: int) -> tuple[ActorId, int]:
 
 def test_sparse_updates_go_only_to_generators_with_the_previous_weights() -> None:
     model = load_policy(str(BASE_PATH), False, torch.device("cpu"))
-    weight_sender = WeightSender(model, torch.bfloat16, "store")
+    weight_sender = WeightSender(CastSource(model, torch.bfloat16), "store")
     values = sum(p.numel() for p in model.parameters())
     full, row = 2 * values, model.get_input_embeddings().weight[0].detach()
     first, second = Generators({member(0, 1): Snapshot()}), Generators({member(1, 1): Snapshot()})
@@ -157,7 +157,7 @@ def test_sparse_updates_are_the_default_for_16_bit_weights(
     dtype: torch.dtype, sparse: bool | None, is_sparse: bool
 ) -> None:
     model = load_policy(str(BASE_PATH), False, torch.device("cpu"))
-    weight_sender = WeightSender(model, dtype, "store", sparse=sparse)
+    weight_sender = WeightSender(CastSource(model, dtype), "store", sparse)
     receivers: Any = Generators({member(0, 1): Snapshot()})
     for version in (0, 1):
         weight_sender.update_weights(version, receivers)

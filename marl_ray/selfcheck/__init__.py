@@ -1,0 +1,1 @@
+"""Checks of the code paths that depend on a machine's devices (`marl-ray doctor`)."""

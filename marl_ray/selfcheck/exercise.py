@@ -1,0 +1,169 @@
+"""One engine and one learner for a check, and the steps that checks are made of."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from marl_ray.actors.generation_actor import GenerationActor
+from marl_ray.actors.generator_group import GeneratorGroup
+from marl_ray.actors.handle import Deadline
+from marl_ray.actors.run_actors import RunActors, start_actors
+from marl_ray.config import Config, from_tree
+from marl_ray.core.batch import Batch, Group, GroupQueue, MiniBatch
+from marl_ray.core.episode import Generation, SamplingSpec, Task
+from marl_ray.data.loading import load_tasks
+from marl_ray.environments import ENVIRONMENTS
+
+Numbers = dict[str, Any]
+"""Measurements of a check by name."""
+
+PROMPTS, TOKENS, GROUP = 8, 64, 8
+GAPS = {"float32": 1e-3, "bfloat16": 0.05}
+"""Maximum mean absolute difference between the log-probabilities of engine and learner, in nats per token."""
+
+
+class Skipped(Exception):
+    """Raised if this machine or this version lacks the tested feature."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The test machine: its number of GPUs (0: CPU only) and the model to load."""
+
+    gpus: int
+    model: str
+
+    @property
+    def dtype(self) -> str:
+        return "bfloat16" if self.gpus else "float32"
+
+    def config(self, model: str | None = None, **sections: Any) -> Config:
+        """Return a config with one agent on the toy tasks. `sections` are sections of a config file."""
+        grpo = {"num_generations": GROUP, "max_new_tokens": TOKENS, "learning_rate": 1e-4} | sections.pop("grpo", {})
+        resources = {"sandbox": {"workers": 1, "cpus": 0.1}} | sections.pop("resources", {})
+        name = {"name": model or self.model, "max_length": 512, "model_kwargs": {"torch_dtype": self.dtype}}
+        tree = {"model": name, "dataset": {"name": "bundled:toy"}, "grpo": grpo, "resources": resources, **sections}
+        return from_tree(tree, "grpo")
+
+    def require(self, gpus: int) -> None:
+        """Raise Skipped if the machine has fewer GPUs."""
+        if self.gpus < gpus:
+            raise Skipped(f"needs {gpus} GPUs; this machine has {self.gpus}")
+
+
+@dataclass
+class Exercise:
+    """A started engine and learner, and a `TrainingHistory` of its batches in memory."""
+
+    machine: Machine
+    config: Config
+    actors: RunActors
+    folder: Path
+    batches: list[Batch] = field(default_factory=list)
+    saved: tuple[int, str] | None = None
+
+    def __post_init__(self) -> None:
+        [self.learner], self.generators = self.actors.learners, self.actors.generators[0]
+
+    def checkpoint(self) -> tuple[int, str] | None:
+        return self.saved
+
+    def batch(self, step: int) -> Batch:
+        return self.batches[step]
+
+    async def update_weights(self) -> Numbers:
+        """Send the learner's weights. The sender compares checksums and raises an exception if they differ."""
+        begun = time.perf_counter()
+        result = await self.learner.update_weights(changed=True)
+        if result is None or result.failed:
+            raise RuntimeError(f"weight synchronisation failed: {result}")
+        seconds = time.perf_counter() - begun
+        return {"sent MB": result.sent_bytes / 2**20, "sync s": seconds, "checksum": f"{result.checksum:x}"}
+
+    async def sample(self, prompts: int = PROMPTS) -> list[Generation]:
+        """Return one group per prompt."""
+        return await sample(self.config, self.generators, prompts)
+
+    async def compare(self, sampled: Sequence[Generation]) -> float:
+        """Return the difference of the log-probabilities of engine and learner. Raises RuntimeError if it is too
+        large."""
+        return below(await self.learner.logprob_gap(groups_of(sampled)), GAPS[self.machine.dtype])
+
+    async def learn(self, sampled: Sequence[Generation]) -> None:
+        """Take an optimizer step. Raises RuntimeError if it changes no weights."""
+        groups = groups_of(sampled)
+        batch = Batch(len(self.batches), (MiniBatch(tuple(groups), len(groups)),))
+        self.batches.append(batch)
+        queue = GroupQueue(batch.step)
+        queue.put(batch.mini_batches[0].groups)
+        queue.close(batch)
+        stats = await self.learner.learn(queue)
+        if not stats.optimizer_steps or not stats.grad_norm > 0:
+            raise RuntimeError(f"the update changed no weights: {stats}")
+
+    async def engine_facts(self) -> Numbers:
+        """Return the engine's model runner, attention backend and scheduling mode."""
+        deadline = Deadline(60.0, "sync_s", "to describe its engine")
+        return await self.generators.replicas.serving()[0].call(GenerationActor.engine_facts).within(deadline)
+
+
+@asynccontextmanager
+async def exercise(machine: Machine, config: Config) -> AsyncIterator[tuple[Exercise, Numbers]]:
+    """Start engine and learner, and send the first weights. Yields the exercise and its first measurements."""
+    begun = time.perf_counter()
+    actors = await start_actors(config, 8)
+    try:
+        found: Numbers = {"start s": time.perf_counter() - begun, "transport": actors.transport}
+        with tempfile.TemporaryDirectory() as folder:
+            running = Exercise(machine, config, actors, Path(folder))
+            await running.learner.connect(running.generators, running)
+            yield running, found | await running.update_weights()
+    finally:
+        await actors.close()
+
+
+async def sample(config: Config, generators: GeneratorGroup, prompts: int = PROMPTS) -> list[Generation]:
+    """Return one group per prompt."""
+    agent, environment = config.agents[0], ENVIRONMENTS.get(config.environment).from_config(config)
+    tasks: list[Task] = load_tasks("bundled:toy", "train")[:prompts]
+    group, tokens = config.rollout.num_generations, agent.max_new_tokens
+    specs = [SamplingSpec(group, tokens, agent.temperature, 1.0, None, seed) for seed in range(len(tasks))]
+    texts = [environment.first_prompts(task)[0] for task in tasks]
+    return list(await asyncio.gather(*map(generators.generate, texts, specs)))
+
+
+def on_one_device(machine: Machine) -> dict[str, Any]:
+    """Return the section `resources` for an engine and a learner on one GPU at the same time."""
+    if not machine.gpus:
+        return {}
+    return {"generator": {"gpus": 0.5, "gpu_memory_utilization": 0.4}, "learner": {"gpus": 0.5}}
+
+
+def groups_of(sampled: Sequence[Generation]) -> list[Group]:
+    """Return groups with returns that differ within a group: the number of distinct tokens of each completion."""
+    groups = []
+    for answer in sampled:
+        returns = tuple(float(len(set(c.token_ids))) for c in answer.completions)
+        mean = sum(returns) / len(returns)
+        weights = tuple((value - mean) / len(returns) for value in returns)
+        groups.append(Group(0, answer.prompt_ids, answer.completions, returns, weights))
+    return groups
+
+
+def count_tokens(sampled: Sequence[Generation]) -> int:
+    return sum(len(completion.token_ids) for answer in sampled for completion in answer.completions)
+
+
+def below(gap: float, bound: float) -> float:
+    if not gap <= bound:
+        raise RuntimeError(
+            f"log-probabilities of engine and learner differ by {gap:.3g} nats per token, more than {bound:g}"
+        )
+    return gap

@@ -1,0 +1,124 @@
+"""Checks of restarts, of weight updates under load and of unusual sizes; see `device_checks`."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from statistics import median
+from typing import Any, Literal
+
+from marl_ray.selfcheck.exercise import Exercise, Machine, Numbers, Skipped, exercise, on_one_device
+from marl_ray.selfcheck.small_models import write_wide_model
+
+NUM_SHAPES = 16
+LARGE_BYTES = 2**30 * 9 // 8
+
+
+def restart(machine: Machine) -> Numbers:
+    """Restore a colocated learner from its checkpoint and its log after a loss, with equal weights."""
+    return asyncio.run(_restart(machine))
+
+
+async def _restart(machine: Machine) -> Numbers:
+    async with exercise(machine, machine.config(resources={"colocate": True})) as (running, found):
+        await running.learn(await running.sample())
+        running.saved = (1, str(running.folder / "checkpoint"))
+        await running.learner.save(running.saved[1])
+        await running.update_weights()
+        await running.learn(await running.sample())
+        before = await running.update_weights()
+        lost = running.learner.ranks.serving()[0]
+        begun = time.perf_counter()
+        lost.kill()
+        running.learner.ranks.report_lost(lost, "killed by the check")
+        await running.learner.ranks.wait_ready()
+        found["restart s"] = time.perf_counter() - begun
+        after = await running.update_weights()
+        if before["checksum"] != after["checksum"]:
+            raise RuntimeError(f"the restored learner has other weights: {before['checksum']}, {after['checksum']}")
+        sampled = await running.sample()
+        found["gap after the restart"] = await running.compare(sampled)
+        await running.learn(sampled)
+        return found
+
+
+def in_flight(machine: Machine) -> Numbers:
+    """Update weights while the engine samples: requests in flight continue, or are finished first."""
+    return asyncio.run(_in_flight(machine, "continue")) | asyncio.run(_in_flight(machine, "drain"))
+
+
+async def _in_flight(machine: Machine, mode: Literal["continue", "drain"]) -> Numbers:
+    config = machine.config(grpo={"inflight": mode, "max_staleness": 1}, resources=on_one_device(machine))
+    async with exercise(machine, config) as (running, _):
+        await running.learn(await running.sample())
+        sampling = asyncio.ensure_future(running.sample())
+        await asyncio.sleep(0.1)  # requests are in flight; the check also holds if they are already finished
+        await running.update_weights()
+        versions = sorted({c.weight_version for g in await sampling for c in g.completions})
+        if not set(versions) <= {0, 1}:
+            raise RuntimeError(f"tokens were sampled with the weights {versions}, expected 0 and 1")
+        gap = await running.compare(await running.sample())
+        return {f"{mode}: versions": " ".join(map(str, versions)), f"{mode}: gap": gap}
+
+
+def lost_generator(machine: Machine) -> Numbers:
+    """Kill a generator during a weight update; its next incarnation joins a new rendezvous."""
+    resources = on_one_device(machine) if machine.gpus < 2 else {}
+    return asyncio.run(_lost_generator(machine, resources))
+
+
+async def _lost_generator(machine: Machine, resources: dict[str, Any]) -> Numbers:
+    async with exercise(machine, machine.config(resources=resources)) as (running, found):
+        await running.learn(await running.sample())
+        update = asyncio.ensure_future(running.learner.update_weights(changed=True))
+        await asyncio.sleep(0)  # the update is submitted
+        begun = time.perf_counter()
+        running.generators.replicas.serving()[0].kill()
+        await update
+        await running.generators.replicas.wait_ready()
+        found["return s"] = time.perf_counter() - begun
+        found |= await running.update_weights()
+        found["gap after the return"] = await running.compare(await running.sample())
+        return found
+
+
+def large_tensor(machine: Machine) -> Numbers:
+    """Send a model whose embedding exceeds the default buffer of a packed message."""
+    if not machine.gpus:
+        raise Skipped("packed messages are used between GPUs only")
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(_large_tensor(machine, write_wide_model(folder, LARGE_BYTES)))
+
+
+async def _large_tensor(machine: Machine, model: str) -> Numbers:
+    few = {"num_generations": 2, "max_new_tokens": 4}
+    config = machine.config(model=model, grpo=few, resources=on_one_device(machine))
+    async with exercise(machine, config) as (running, found):
+        return found | {"gap": await running.compare(await running.sample(1))}
+
+
+def shapes(machine: Machine) -> Numbers:
+    """Measure optimizer steps on groups of different lengths, each for the first and for the second time.
+
+    A kernel that is planned per shape takes much longer the first time.
+    """
+    return asyncio.run(_shapes(machine))
+
+
+async def _shapes(machine: Machine) -> Numbers:
+    async def learn_each(running: Exercise, groups: list[Any]) -> list[float]:
+        times = []
+        for group in groups:
+            begun = time.perf_counter()
+            await running.learn([group])
+            times.append(1000 * (time.perf_counter() - begun))
+        return times
+
+    async with exercise(machine, machine.config(resources=on_one_device(machine))) as (running, _):
+        groups = await running.sample(NUM_SHAPES)
+        first, second = await learn_each(running, groups), await learn_each(running, groups)
+    names = {"first": first, "second": second}
+    return {f"{name} ms": median(times) for name, times in names.items()} | {
+        f"{name} max ms": max(times) for name, times in names.items()
+    }

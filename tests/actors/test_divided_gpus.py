@@ -1,0 +1,124 @@
+"""Engines with a fraction of a GPU start alone, because vLLM measures the memory of the whole GPU."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from marl_ray.actors.handle import Deadline
+from marl_ray.actors.learner_actor import LearnerActor
+from marl_ray.actors.learner_group import LearnerGroup
+from marl_ray.actors.run_actors import make_devices
+from marl_ray.actors.shared_device import DEDICATED, DividedGpus, SharedDevice
+from marl_ray.cluster.placement_plan import make_plan
+from marl_ray.config import Deadlines
+from marl_ray.core.ids import PolicyId
+from tests.factories import make_config
+
+SOON = Deadline(5.0, "sync_s", "to release its device")
+
+
+class Rank:
+    """A serving rank whose calls take a moment."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def call(self, method: Any, *args: Any) -> Rank:
+        self.name = method.__name__
+        return self
+
+    async def within(self, deadline: Deadline) -> None:
+        await working(self.log, self.name)
+
+
+class Ranks:
+    def __init__(self, rank: Rank) -> None:
+        self.rank = rank
+
+    def serving(self) -> list[Rank]:
+        return [self.rank]
+
+    async def wait_ready(self, all_members: bool) -> list[Rank]:
+        return self.serving()
+
+
+async def working(log: list[str], name: str) -> None:
+    log.append(f"{name} begins")
+    await asyncio.sleep(0.01)
+    log.append(f"{name} ends")
+
+
+async def start(log: list[str], name: str, lock: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+    async with lock():
+        await working(log, name)
+
+
+def test_engines_start_one_at_a_time_while_learners_neither_start_nor_compute() -> None:
+    async def scenario() -> list[str]:
+        log: list[str] = []
+        gpus = DividedGpus(SOON)
+        ranks: Any = Ranks(Rank(log))
+        learner = LearnerGroup(PolicyId((0,)), lambda _: ranks, 1, "ipc", Deadlines(), gpus)
+        await asyncio.gather(
+            learner.sees_path("/runs"),
+            start(log, "learner", gpus.lock_for_learner_start),
+            start(log, "engine 0", gpus.lock_for_engine_start),
+            start(log, "engine 1", gpus.lock_for_engine_start),
+            start(log, "late learner", gpus.lock_for_learner_start),
+            learner.save("/runs"),
+        )
+        return log
+
+    log = asyncio.run(scenario())
+    assert log.index("learner begins") < log.index("sees_path ends"), "learners do not wait for each other"
+    for engine in ("engine 0", "engine 1"):
+        begin = log.index(f"{engine} begins")
+        assert log[begin - 2 : begin + 2] == [
+            *(f"{LearnerActor.release_memory.__name__} {part}" for part in ("begins", "ends")),
+            f"{engine} begins",
+            f"{engine} ends",
+        ]
+    assert log.index("engine 0 ends") < min(log.index(f"{name} begins") for name in ("late learner", "save"))
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        ({"generator": {"gpus": 0.25}, "learner": {"gpus": 0.25}}, DividedGpus),
+        ({"generator": {"gpus": 1}, "learner": {"gpus": 1}}, type(DEDICATED)),
+        ({"colocate": True, "generator": {"gpus": 0.5, "gpu_memory_utilization": 0.4}}, SharedDevice),
+    ],
+)
+def test_policies_on_parts_of_one_gpu_share_its_lock(resources: dict[str, Any], expected: type) -> None:
+    config = make_config("magrpo", {"resources": resources})
+    devices = make_devices(config, make_plan(config, cluster_has_gpus=True))
+    assert [type(device) for device in devices.values()] == [expected, expected]
+    assert len(set(devices.values())) == 1
+
+
+@pytest.mark.slow
+def test_vllm_takes_memory_of_other_processes_for_the_engines_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run vLLM's measurement: a learner that loads 12 GiB meanwhile costs the engine as much of its KV cache."""
+    import torch
+    from vllm.utils import mem_utils
+
+    free, gib = [70], 2**30
+
+    def measure(self: Any) -> None:
+        self.free_memory, self.total_memory = free[0] * gib, 80 * gib
+
+    monkeypatch.setattr(mem_utils.MemorySnapshot, "measure", measure)
+    for name in ("empty_cache", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.accelerator, name, lambda *_: None)
+    consumed = []
+    for by_learner in (0, 12):
+        free[0] = 70
+        with mem_utils.memory_profiling(mem_utils.MemorySnapshot(device="cpu")) as result:
+            free[0] -= 5 + by_learner
+        consumed.append(result.non_kv_cache_memory / gib)
+    assert consumed == [5, 17]

@@ -1,0 +1,58 @@
+"""Defaults of an engine's batch: vLLM's for offline inference on GPUs, unchanged on CPUs."""
+
+from __future__ import annotations
+
+import pytest
+from vllm import EngineArgs
+from vllm.usage.usage_lib import UsageContext
+
+from marl_ray.actors.engine import EngineSpec, engine_arguments
+from marl_ray.cluster.hardware import GIB
+from marl_ray.cluster.memory_estimate import engine_batch
+from marl_ray.config.sections import GeneratorResources
+from marl_ray.learning.arguments import local_learner_arguments, microbatch_tokens
+from marl_ray.toy import BASE_PATH
+from tests.factories import make_config
+
+
+def spec(on_gpu: bool, max_num_seqs: int | None) -> EngineSpec:
+    return EngineSpec(str(BASE_PATH), "float32", 512, False, on_gpu, 1, 0.85, 64, max_num_seqs, "store")
+
+
+def test_gpus_use_the_defaults_of_vllm_for_offline_inference(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = engine_arguments(spec(True, None))
+    assert arguments["max_num_seqs"] is None
+    assert "max_num_batched_tokens" not in arguments
+    assert engine_arguments(spec(True, 32))["max_num_seqs"] == 32
+    from vllm.engine import arg_utils
+
+    for gib in (24, 80):
+        platform = type(
+            "Platform",
+            (),
+            {
+                "get_device_total_memory": lambda gib=gib: gib * GIB,
+                "get_device_name": lambda: "h100",
+                "is_tpu": lambda: False,
+                "is_cpu": lambda: False,
+                "is_rocm": lambda: False,
+                "is_xpu": lambda: False,
+            },
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr("vllm.platforms.current_platform", platform, raising=False)
+            patch.setattr(arg_utils, "current_platform", platform, raising=False)
+            tokens, sequences = EngineArgs.get_batch_defaults(1)
+        assert UsageContext.ENGINE_CONTEXT not in tokens, "vLLM's engine would take 2048 tokens and 128 sequences"
+        expected = (sequences[UsageContext.LLM_CLASS], tokens[UsageContext.LLM_CLASS])
+        assert engine_batch(GeneratorResources(), gib * GIB) == expected
+
+
+def test_cpus_keep_their_defaults() -> None:
+    arguments = engine_arguments(spec(False, None))
+    assert (arguments["max_num_seqs"], arguments["max_num_batched_tokens"]) == (256, 8192)
+    config = make_config()
+    assert microbatch_tokens(config, on_gpu=False) == config.optimizer.tokens_per_microbatch == 2048
+    assert microbatch_tokens(config, on_gpu=True) == 8192
+    assert microbatch_tokens(make_config(microbatch_tokens=100), on_gpu=True) == 100
+    assert local_learner_arguments(config, config.policies[0], 1).optimizer.microbatch_tokens == 2048

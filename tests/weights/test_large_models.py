@@ -1,0 +1,91 @@
+"""Weight transfers of large models: memory beside the weights, and tensors above the default buffer."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, core_model_loading
+
+from marl_ray.weights import sender
+from marl_ray.weights.ipc_transfer import make_ipc_engine
+from marl_ray.weights.sender import MIN_BUFFER_BYTES, CastSource
+
+LAYERS = 4
+
+
+@pytest.fixture(scope="module")
+def experts() -> Any:
+    """A mixture of experts, whose files have one tensor per expert and other names than the model."""
+    sizes = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_key_value_heads": 1}
+    shape = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2, "head_dim": 32, "vocab_size": 64}
+    config = AutoConfig.for_model("qwen3_moe", num_hidden_layers=LAYERS, **sizes, **shape)
+    return AutoModelForCausalLM.from_config(config)
+
+
+def test_renamed_weights_are_converted_layer_by_layer(experts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = core_model_loading.revert_weight_conversion(
+        experts, {name: p.detach().to(torch.bfloat16) for name, p in experts.named_parameters()}
+    )
+    source = CastSource(experts, torch.bfloat16)
+    sizes: list[int] = []
+
+    def convert(model: Any, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        sizes.append(sum(tensor.nbytes for tensor in weights.values()))
+        return core_model_loading.revert_weight_conversion(model, weights)
+
+    monkeypatch.setattr(sender, "revert_weight_conversion", convert)
+    sent = dict(source)
+    assert sent.keys() == at_once.keys() != dict(experts.named_parameters()).keys()
+    assert all(torch.equal(tensor, at_once[name]) for name, tensor in sent.items())
+    assert [(meta.name, meta.shape) for meta in source.metadata()] == [(n, tuple(t.shape)) for n, t in sent.items()]
+    whole = sum(p.numel() * 2 for p in experts.parameters())
+    assert max(sizes) <= whole / LAYERS
+
+
+@pytest.mark.parametrize(("elements", "expected"), [(1, MIN_BUFFER_BYTES), (2**30, 2 * 2**30)])
+def test_buffers_hold_the_largest_tensor(elements: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
+
+    with torch.device("meta"):
+        model = torch.nn.Embedding(1, elements)
+    monkeypatch.setattr(sender, "revert_weight_conversion", lambda model, weights: weights)
+    monkeypatch.setattr(WeightTransferTrainerFactory, "trainer_init", lambda info, **_: info)
+    source = CastSource(model, torch.bfloat16)
+    info = make_ipc_engine(source, source.buffer_bytes)
+    assert (info.packed, info.packed_buffer_size_bytes) == (True, expected)
+
+
+class CpuTorch:
+    """`torch` whose CUDA allocations are in host memory."""
+
+    cuda = SimpleNamespace(current_stream=lambda: SimpleNamespace(synchronize=lambda: None))
+
+    @staticmethod
+    def empty(*size: int, dtype: torch.dtype, device: str) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+def test_packed_ipc_needs_one_buffer_and_refuses_larger_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the behaviour of vLLM that determines the buffer's size."""
+    from vllm.distributed.weight_transfer import packed_tensor
+
+    exported: list[torch.Tensor] = []
+    monkeypatch.setattr(packed_tensor, "torch", CpuTorch())
+    monkeypatch.setattr(packed_tensor, "reduce_tensor", lambda tensor: (exported.append(tensor), ()))
+    weights = [(str(index), torch.full((size,), index, dtype=torch.int8)) for index, size in enumerate((300, 1000, 20))]
+
+    def send(buffer_bytes: int) -> list[list[str]]:
+        produced = packed_tensor.packed_ipc_producer(iter(weights), "gpu", lambda item: item[1], buffer_bytes)
+        return [chunk.names for chunk in produced]
+
+    with pytest.raises(ValueError, match="exceeds buffer_size_bytes=999"):
+        send(999)
+    exported.clear()
+    assert send(1000) == [["0"], ["1"], ["2"]]
+    assert [tensor.numel() for tensor in exported] == [1000]
