@@ -87,8 +87,9 @@ def cli_page() -> str:
         "",
         GENERATED,
         "",
-        "Exit codes: 0 success, 1 an error that the message explains, 2 wrong arguments, 130 Ctrl-C, 143 SIGTERM. "
-        "`python -m marl_ray.train_magrpo` and `python -m marl_ray.train_grpo` are `marl-ray train magrpo` and "
+        "Exit codes: 0 success, 1 an error that the message explains, 2 wrong arguments, 130 Ctrl-C, 143 SIGTERM, "
+        "129 SIGHUP (a closed terminal). `python -m marl_ray.train_magrpo` and `python -m marl_ray.train_grpo` are "
+        "`marl-ray train magrpo` and "
         "`marl-ray train grpo`.",
         "",
         "```text",

@@ -132,10 +132,15 @@ class OptimizerConfig(Section):
     ratio - 1 - log ratio per token, reference over policy, as in CoMLRL, for comparison only because it hardly
     constrains the policy (docs/explanation/losses.md); k3_in_loss: add the gradient of that estimate to the loss, as in
     GRPO."""
-    microbatch_tokens: PositiveInt = 2048
-    """Maximum number of padded tokens per micro-batch."""
+    microbatch_tokens: PositiveInt | None = None
+    """Maximum number of padded tokens per micro-batch. null: 2048 on a CPU, 8192 on a GPU."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass, which uses less memory and more time."""
+
+    @property
+    def tokens_per_microbatch(self) -> int:
+        """The value of microbatch_tokens, or its default on a CPU."""
+        return 2048 if self.microbatch_tokens is None else self.microbatch_tokens
 
     @property
     def clip_range(self) -> tuple[float, float]:
@@ -214,6 +219,7 @@ class Config(Section):
     loop: sections.LoopConfig = field(default_factory=sections.LoopConfig)
     reward_processor: sections.RewardProcessorConfig = field(default_factory=sections.RewardProcessorConfig)
     sandbox: sections.SandboxConfig = field(default_factory=sections.SandboxConfig)
+    code_generation: sections.CodeGenerationConfig = field(default_factory=sections.CodeGenerationConfig)
     code_completion: sections.CodeCompletionConfig = field(default_factory=sections.CodeCompletionConfig)
     judge: sections.JudgeConfig = field(default_factory=sections.JudgeConfig)
     resources: sections.ResourcesConfig = field(default_factory=sections.ResourcesConfig)

@@ -59,6 +59,10 @@ class DatasetConfig(Section):
     """Split to train on, or a slice of a split such as `test[33:163]`."""
     eval_split: str | None = None
     """Split or slice to evaluate on. null: no evaluation."""
+    on_bad_row: Literal["skip", "error"] = "skip"
+    """Treatment of a row that cannot be read and repaired, such as one without tests. skip: leave the row out with a
+    warning, and fail if there are more than 5 % of the dataset's rows (before slicing); error: fail at the first.
+    Rows of a kind that the type does not support, such as functions for `apps`, do not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +147,7 @@ class LoopConfig(Section):
     """End the run after this many consecutive steps whose loss or gradient is not finite. Such steps are skipped."""
     max_logprob_gap: PositiveFloat | None = 0.1
     """Maximum mean difference between the log-probabilities of the engine and the learner on the same tokens, in nats
-    per token, checked before the first step. null: no check."""
+    per token, checked before the first step and when an engine starts later. null: no check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,10 +187,21 @@ class SandboxConfig(Section):
     packages: tuple[str, ...] = ()
     """Installed packages that programs may import in addition to the standard library, such as [numpy, PIL], together
     with their dependencies. They are preloaded read-only and must be installed wherever sandbox workers run."""
-    count_untrusted: bool = True
+    count_untrusted: bool = False
     """Count passes that a program could have forged in the reward: passes of tests that must run beside the program
-    (unittest classes, tests that pass functions to the program or need its classes) or that compare the program's own
-    objects with each other. With isolation none, all passes are of this kind."""
+    (tests that pass functions to the program, need its classes or read its files) or that compare the program's own
+    objects with each other. With isolation none, all passes are of this kind. A task whose tests are all of this kind
+    earns nothing for them by default; a warning names the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeGenerationConfig(Section):
+    """Environment code_generation: agents write the functions of one program."""
+
+    helper_reward: Literal["executed", "static"] = "executed"
+    """Condition for the levels of helper use. executed: the tests show that main needs the helper and adds something to
+    it, at up to seven more executions per helper for each distinct program that passes a test and calls the helper;
+    static: main's text calls the helper and is no thin wrapper, as in CoMLRL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,8 +249,9 @@ class OutputConfig(Section):
     episodes_per_step: NonNegativeInt = 2
     """Episodes per step that are written to episodes.jsonl with all texts."""
     probe_helpers: Literal["off", "eval", "always"] = "off"
-    """Measure the value of helpers (metrics helper_needed and helper_suffices), at evaluations or at every step, by two
-    more executions per helper for each distinct program that passes a test and calls the helper."""
+    """Measure the value of helpers (metrics helper_needed and helper_suffices), at evaluations or at every step, by up
+    to seven more executions per helper for each distinct program that passes a test and calls the helper. With
+    code_generation.helper_reward executed, they are always measured."""
     tensorboard: bool = False
     """Write all metrics to tensorboard/ in the run folder. Requires the package tensorboard."""
     verbose: bool = False
@@ -274,8 +290,9 @@ class GeneratorResources(Section):
     """Fraction of the GPU's memory for vLLM."""
     kv_cache_mb: PositiveInt = 256
     """KV cache of a CPU engine in MiB."""
-    max_num_seqs: PositiveInt = 256
-    """Maximum number of sequences in flight per engine."""
+    max_num_seqs: PositiveInt | None = None
+    """Maximum number of sequences in flight per engine. null: 256 on a CPU; on a GPU vLLM's default for offline
+    inference (1024 on GPUs of 70 GiB or more other than the A100, else 256)."""
     max_restarts: NonNegativeInt = 10
     """Maximum number of restarts of a lost actor per hour."""
 
@@ -341,10 +358,10 @@ class ResourcesConfig(Section):
     """Resources requested from the cluster. Besides `model` and paths, only these settings differ between machines."""
 
     colocate: bool = False
-    """Let a policy's generator and learner alternate on one device: the engine sleeps during the update, and the
-    learner's state is in host memory during generation. Requires max_staleness 0. resources.generator.gpus is then the
-    share of a GPU for both (null: 1); agents whose shares add up to one are placed on one GPU. Without GPUs, all actors
-    share the memory of one node."""
+    """Let generators and learners use the same GPUs in turns: engines sleep during updates, and the learners' states
+    are in host memory during generation. Requires max_staleness 0. resources.generator.gpus is then the share of a GPU
+    for an engine (null: 1); engines whose shares add up to one are placed on one GPU. A policy has one learner rank per
+    GPU of its engines, or one per GPU of the run. Without GPUs, all actors share the memory of one node."""
     generator: GeneratorResources = field(default_factory=GeneratorResources)
     learner: LearnerResources = field(default_factory=LearnerResources)
     sandbox: SandboxResources = field(default_factory=SandboxResources)

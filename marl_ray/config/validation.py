@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -190,10 +189,6 @@ def _colocation_problems(config: Config, number: int) -> Iterator[str]:
     if config.rollout.max_staleness > 0:
         yield f"""resources.colocate: engines sleep during updates, so no rollouts can run ahead, and
         {config.algorithm}.max_staleness is {config.rollout.max_staleness}: set it to 0, or colocate to false"""
-    for field in ("generator.replicas", "generator.tensor_parallel", "learner.ranks"):
-        if (given := attrgetter(field)(config.agents[number])) != 1:
-            yield f"""resources.colocate: an engine is on its learner's device, and {key_of(config, number, field)} is
-            {given}: set it to 1, or colocate to false"""
     if config.agents[number].learner.gpus is not None:
         yield f"""resources.colocate: a learner uses its engine's device, so {key_of(config, number, "learner.gpus")}
         has no effect: leave it out"""

@@ -1,6 +1,8 @@
-"""The error that a user can correct, and the exception for SIGTERM."""
+"""The error that a user can correct, and the exception for a signal that stops a command."""
 
 from __future__ import annotations
+
+import signal
 
 
 class UserError(Exception):
@@ -12,4 +14,8 @@ class UserError(Exception):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM. Code that does not distinguish the two treats SIGTERM like Ctrl-C."""
+    """SIGTERM or SIGHUP. Code that does not distinguish them treats both like Ctrl-C."""
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__()
+        self.number = number

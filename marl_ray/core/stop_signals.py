@@ -1,18 +1,20 @@
-"""Stopping a run with Ctrl-C (SIGINT) or SIGTERM.
+"""Stopping a command with Ctrl-C (SIGINT), SIGTERM or SIGHUP (a closed terminal).
 
 | while | the first signal | the second signal |
 |---|---|---|
 | the event loop runs | cancels its work, which shuts down in order | kills the process |
 | other code runs | raises KeyboardInterrupt or Terminated | kills the process |
 
-A stopped run exits with 128 plus the signal's number: 130 or 143.
+A stopped command exits with 128 plus the signal's number: 130, 143 or 129. Errors after the signal follow from it, such
+as the loss of Ray's processes to which a batch system sends the same signal: they become the interruption.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self, TypeVar
 
@@ -20,9 +22,11 @@ from marl_ray.core.errors import Terminated
 
 R = TypeVar("R")
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 class StopSignals:
-    """A context manager that handles SIGINT and SIGTERM in the main thread, unless they are ignored."""
+    """A context manager that handles STOP_SIGNALS in the main thread, unless they are ignored."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -33,34 +37,43 @@ class StopSignals:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOP_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._take)
         return self
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, type: object, error: BaseException | None, traceback: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        if self.received is not None and isinstance(error, Exception):
+            raise self.interruption() from None
 
     def run(self, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Return the result of `asyncio.run(work())`, which a signal cancels. After a signal, raises KeyboardInterrupt
         or Terminated, however the work ends."""
         self._running = True
         try:
-            result = asyncio.run(self._cancellable(work))
-        except (Exception, asyncio.CancelledError):
-            if self.received is None:
-                raise
-            raise self.interruption() from None
+            with self.replace_errors():
+                result = asyncio.run(self._cancellable(work))
         finally:
             self._running = False
         if self.received is not None:
             raise self.interruption()
         return result
 
+    @contextmanager
+    def replace_errors(self) -> Iterator[None]:
+        """Raise the interruption in place of an error that follows a signal."""
+        try:
+            yield
+        except (Exception, asyncio.CancelledError):
+            if self.received is None:
+                raise
+            raise self.interruption() from None
+
     def interruption(self) -> KeyboardInterrupt:
         """Return the exception for the received signal."""
-        return Terminated() if self.received == signal.SIGTERM else KeyboardInterrupt()
+        return KeyboardInterrupt() if self.received in (None, signal.SIGINT) else Terminated(self.received)
 
     async def _cancellable(self, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         self._work = asyncio.ensure_future(work())

@@ -138,7 +138,8 @@ def _schedule_steps(config: Config) -> int:
     if config.optimizer.lr_scheduler == "constant":
         return 1
     dataset = config.dataset
-    return training_budget(config, len(load_tasks(dataset.name, dataset.train_split, dataset.type))).optimizer_steps
+    tasks = load_tasks(dataset.name, dataset.train_split, dataset.type, dataset.on_bad_row)
+    return training_budget(config, len(tasks)).optimizer_steps
 
 
 def _finite(number: float | None) -> float | None:

@@ -81,7 +81,8 @@ def _train(
         folder.log.drop_from(resume_state.logged)  # batches behind the point from which the run resumes
         _log_plan(config, folder, num_tasks)
         folder.error.unlink(missing_ok=True)
-        result = _on_ray(config, TrainingSession(config, inputs, folder, resume_state, startup), signals)
+        with signals.replace_errors():
+            result = _on_ray(config, TrainingSession(config, inputs, folder, resume_state, startup), signals)
         for line in write_run_summary(config, folder, result, time.monotonic() - started):
             logger.info(line)
     except KeyboardInterrupt:
@@ -98,9 +99,7 @@ def _train(
         error.add_note(_keep_traceback(folder))
         raise
     finally:
-        folder.requests.clear()
-        folder.remove_incomplete()
-        folder.remove_if_empty()
+        _tidy(folder)
 
 
 def _resume(config: Config, saved: SavedRun, num_tasks: int) -> ResumeState:
@@ -155,7 +154,7 @@ def _on_ray(config: Config, session: TrainingSession, signals: StopSignals) -> T
     try:
         with session.startup.part("Ray"):
             logger.info(connect(config.output.verbose))
-        with watch_head(lambda line: _exit_now(line, session.folder)):
+        with watch_head(lambda line: _exit_now(line, session.folder, signals)):
             return signals.run(session.run)
     except ActorDied as error:
         node = find_lost_node()
@@ -164,10 +163,25 @@ def _on_ray(config: Config, session: TrainingSession, signals: StopSignals) -> T
         disconnect(keep_logs=isinstance(sys.exception(), Exception))
 
 
-def _exit_now(line: str, folder: RunFolder) -> NoReturn:
-    """End this process without shutting Ray down, which would wait for the lost head. Actors end with their driver."""
-    print(f"error: {line}{_resume_hint(folder)}", file=sys.stderr, flush=True)
-    os._exit(1)
+def _exit_now(line: str, folder: RunFolder, signals: StopSignals) -> NoReturn:
+    """End this process without shutting Ray down, which would wait for the lost head. Actors end with their driver.
+
+    Ray's processes may have received the signal that stops this run: batch systems send it to all processes of a job.
+    """
+    try:
+        if signals.received is not None:
+            logger.info(_describe_stop(folder))
+        else:
+            print(f"error: {line}{_resume_hint(folder)}", file=sys.stderr, flush=True)
+        _tidy(folder)
+    finally:
+        os._exit(1 if signals.received is None else 128 + signals.received)
+
+
+def _tidy(folder: RunFolder) -> None:
+    folder.requests.clear()
+    folder.remove_incomplete()
+    folder.remove_if_empty()
 
 
 def _resume_hint(folder: RunFolder) -> str:

@@ -34,7 +34,8 @@ from marl_ray.telemetry.sinks import require_trackers
 from marl_ray.trainer.context import PROBE_TEXTS, RunInputs
 
 if TYPE_CHECKING:
-    from marl_ray.actors.run_actors import RunActors  # imports Ray, which a dry run does without
+    from marl_ray.actors.learner_actor import AgreementProbe  # these import Ray, which a dry run does without
+    from marl_ray.actors.run_actors import RunActors
 
 logger = logging.getLogger(__name__)
 
@@ -140,8 +141,11 @@ def _load_tasks(config: Config, dry: bool) -> tuple[list[Task], list[Task]]:
     check_dataset_name(dataset.name, [split for split in (dataset.train_split, dataset.eval_split) if split])
     if dry and needs_download(dataset.name):
         return [], []
-    train = load_tasks(dataset.name, dataset.train_split, dataset.type)
-    return train, load_tasks(dataset.name, dataset.eval_split, dataset.type) if dataset.eval_split else []
+    train, held_out = (
+        load_tasks(dataset.name, split, dataset.type, dataset.on_bad_row) if split else []
+        for split in (dataset.train_split, dataset.eval_split)
+    )
+    return train, held_out
 
 
 def _warn_of_overlap(config: Config, train_tasks: list[Task], eval_tasks: list[Task]) -> None:
@@ -220,10 +224,20 @@ async def check_logprob_agreement(config: Config, actors: RunActors, inputs: Run
             )
 
 
-async def _sample(config: Config, actors: RunActors, inputs: RunInputs, agent: int) -> list[Group]:
-    """Return a few short completions; none if no prompt leaves space for one."""
+def agreement_probe(config: Config, inputs: RunInputs, agent: int) -> AgreementProbe | None:
+    """Return the comparison for generators that start during a run. None for colocated GPUs, which do not hold engine
+    and learner at once, and without a bound."""
+    from marl_ray.actors.learner_actor import AgreementProbe
+
+    bound = config.loop.max_logprob_gap
+    if bound is None or config.resources.colocate:
+        return None
+    return AgreementProbe(inputs.probe_texts(agent)[0], _sampling(config, agent), bound)
+
+
+def _sampling(config: Config, agent: int) -> SamplingSpec:
     settings = config.agents[agent]
-    sampling = SamplingSpec(
+    return SamplingSpec(
         num_generations=1,
         max_new_tokens=min(settings.max_new_tokens, COMPARED_TOKENS),
         temperature=settings.temperature,
@@ -231,6 +245,11 @@ async def _sample(config: Config, actors: RunActors, inputs: RunInputs, agent: i
         top_k=None,
         seed=stream_seed(config.seed, "agreement", agent),
     )
+
+
+async def _sample(config: Config, actors: RunActors, inputs: RunInputs, agent: int) -> list[Group]:
+    """Return a few short completions; none if no prompt leaves space for one."""
+    sampling = _sampling(config, agent)
     prompts = inputs.probe_texts(agent)[: max(COMPARED_PROMPTS, actors.generators[agent].size)]
     generations = await gather(*(actors.generators[agent].generate(prompt, sampling) for prompt in prompts))
     return [Group(0, g.prompt_ids, g.completions, (0.0,), (0.0,)) for g in generations if g.completions]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import ActorFailed
+from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.run_actors import RunActors, start_actors
 from marl_ray.cluster.ray_connection import describe_cluster
 from marl_ray.config import Config, to_yaml
@@ -17,7 +20,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.files import write_atomically
 from marl_ray.core.state import TrainingResult
 from marl_ray.core.text import pluralize
-from marl_ray.launch.run_checks import check_actors, check_logprob_agreement
+from marl_ray.launch.run_checks import agreement_probe, check_actors, check_logprob_agreement
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder, StoredHistory
 from marl_ray.storage.scale_requests import POLL_INTERVAL_S, ScaleReply, ScaleRequest, ScaleRequests, validate_request
@@ -70,13 +73,17 @@ class TrainingSession:
             if (checkpoint := self.resume_state.checkpoint) is not None:
                 step = self.resume_state.state.step
                 await gather(*(x.load(str(checkpoint / x.policy.key), step) for x in actors.learners))
-            histories = {x.policy: StoredHistory(self.folder, x.policy) for x in actors.learners}
-            await gather(*(x.connect(actors.generators[x.policy.number], histories[x.policy]) for x in actors.learners))
+            await gather(*(self._connect(learner, actors.generators) for learner in actors.learners))
             await gather(*(x.update_weights(changed=True) for x in actors.learners))
         with self.startup.part("agreement"):
             await check_logprob_agreement(self.config, actors, self.inputs)
             # One more update of the same version, so that no engine reuses cached keys and values of the comparison.
             await gather(*(x.update_weights(changed=False) for x in actors.learners))
+
+    async def _connect(self, learner: LearnerGroup, generators: Sequence[GeneratorGroup]) -> None:
+        policy = learner.policy
+        probe = agreement_probe(self.config, self.inputs, policy.number)
+        await learner.connect(generators[policy.number], StoredHistory(self.folder, policy), probe)
 
 
 def open_metric_stream(config: Config, folder: RunFolder, resume_state: ResumeState, total: int) -> MetricStream:

@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from marl_ray.core.errors import UserError
@@ -84,8 +84,9 @@ def _lock(path: Path) -> int:
             )
         if _is_at(file, path):
             since = time.strftime("%Y-%m-%d %H:%M:%S %Z")
-            os.ftruncate(file, 0)
-            os.write(file, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode())
+            with suppress(OSError):  # a full disk, which the first file of the run reports; the lock itself holds
+                os.ftruncate(file, 0)
+                os.write(file, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode())
             return file
         os.close(file)  # the previous holder deleted it in the meantime
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from marl_ray.cli.parser import REQUIRED_MODULES, exit_code_of
-from marl_ray.core.errors import Terminated
 from tests.factories import ROOT
 
 CONFIG = str(ROOT / "configs" / "quickstart.yaml")
@@ -78,9 +78,29 @@ def test_a_closed_pipe_is_no_error(command: list[str]) -> None:
     assert "Exception ignored" not in ended.stderr
 
 
-@pytest.mark.parametrize(("stopped", "code"), [(KeyboardInterrupt(), 130), (Terminated(), 143)])
-def test_a_stopped_command_has_the_exit_code_of_its_signal(stopped: BaseException, code: int) -> None:
-    def command() -> None:
-        raise stopped
+def test_a_deleted_working_folder_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert exit_code_of(os.getcwd) == 1
+    assert capsys.readouterr().err == "error: the working folder has been deleted: change to an existing folder\n"
 
-    assert exit_code_of(command) == code
+
+@pytest.mark.parametrize("swallow", [False, True], ids=["raised", "turned into an error by an import"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stopped_command_has_the_exit_code_of_its_signal(number: int, swallow: bool) -> None:
+    def command() -> None:
+        try:
+            signal.raise_signal(number)
+        except KeyboardInterrupt:
+            if swallow:
+                raise ImportError("a partly initialised module") from None
+            raise
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert exit_code_of(command) == 128 + number
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -124,7 +124,6 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
             "resources.colocate: engines sleep during updates, so no rollouts can run ahead, and "
             "magrpo.max_staleness is 1: set it to 0, or colocate to false",
         ),
-        ({"resources": {"colocate": True, "generator": {"replicas": 2}}}, "resources.generator.replicas is 2: set it"),
         ({"resources": {"colocate": True, "learner": {"gpus": 1}}}, "so resources.learner.gpus has no effect"),
         ({"resources": {"deadlines": {"sync_s": 0}}}, "resources.deadlines.sync_s should be above 0"),
         ({"model": "x"}, "'model' should be a section"),

@@ -57,7 +57,7 @@ FIXED += (
     "colocate",
 )
 """Settings that are sampled together because they depend on each other."""
-APART = ("replicas", "tensor_parallel", "learner.ranks", "learner.gpus", "max_staleness")
+APART = ("learner.gpus", "max_staleness")
 """Settings that are incompatible with colocate."""
 
 

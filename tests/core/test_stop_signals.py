@@ -15,7 +15,7 @@ import pytest
 from marl_ray.core.errors import Terminated
 from marl_ray.core.stop_signals import StopSignals
 
-SIGNALS = [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)]
+SIGNALS = [(signal.SIGTERM, Terminated), (signal.SIGHUP, Terminated), (signal.SIGINT, KeyboardInterrupt)]
 
 
 @pytest.fixture(autouse=True)

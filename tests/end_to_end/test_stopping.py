@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -51,6 +52,7 @@ def run(base: Path, children: list[subprocess.Popen], *overrides: str) -> subpro
         env=environment() | {"TMPDIR": str(base / "t")},
         cwd=ROOT,
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+        start_new_session=True,
     )
     children.append(process)
     return process
@@ -126,6 +128,28 @@ def test_a_signal_ends_a_run_with_a_complete_checkpoint(
     path, state = RunFolder(short_path / "r").checkpoints.latest()
     assert state.step >= 2
     assert (path / "agent_0" / "model.safetensors").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("number", "to_ray", "code"), [(signal.SIGHUP, False, 129), (signal.SIGTERM, True, 143)], ids=["terminal", "job"]
+)
+def test_a_signal_to_all_processes_is_a_stop(
+    number: signal.Signals, to_ray: bool, code: int, short_path: Path, children: list[subprocess.Popen]
+) -> None:
+    """Signal the process group of the run, as a closed terminal does, or all processes of a job, as Slurm does."""
+    process = run(short_path, children, *ONE_AGENT)
+    read_until(process, lambda line: line.startswith("step    2/"))
+    family = psutil.Process(process.pid).children(recursive=True)
+    for member in family if to_ray else ():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.send_signal(number)
+    os.killpg(process.pid, number)
+    *others, last = [line for line in remaining_lines(process) if not line.startswith("step ")]
+    assert process.returncode == code
+    assert re.fullmatch(r"stopped at step \d+; --resume \S+ continues from step [1-9]\d*", last)
+    assert all(re.match(r"warning: .* is lost: ", line) for line in others), others
+    assert_ended(family)
+    assert not (short_path / "r" / "error.txt").exists()
 
 
 def test_a_lost_raylet_is_named_without_ray_s_own_output(short_path: Path, children: list[subprocess.Popen]) -> None:

@@ -112,3 +112,14 @@ def test_a_file_system_without_locks_gives_a_warning(
         assert (tmp_path / "run.lock").exists()
     message = f"{tmp_path} cannot be locked (No locks available): see to it that no other run writes there"
     assert capsys.readouterr().err == f"warning: {message}\n"
+
+
+def test_a_full_disk_does_not_prevent_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: int, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        lock, refused = hold_lock(tmp_path / "run.lock"), pytest.raises(UserError, match="is being written by another")
+        with lock, refused, hold_lock(tmp_path / "run.lock"):
+            pass

@@ -52,6 +52,9 @@ class OneRank:
     async def wait_ready(self, all_members: bool) -> Sequence[Handle[LearnerActor]]:
         return [self.rank]
 
+    def confirm_success(self) -> None:
+        pass
+
 
 def train(monkeypatch: pytest.MonkeyPatch, folder: Path, handle: type[Handle[LearnerActor]]) -> Frames:
     """Run two steps of the training loop with real learner groups of one recording rank."""
