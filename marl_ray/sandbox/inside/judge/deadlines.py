@@ -49,7 +49,7 @@ class DeadlineTimer:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.setitimer(signal.ITIMER_PROF, 0.0)
-            self._session = None
+            self._session, self._own_cpu_s = None, 0.0
 
     @contextmanager
     def limit(self, session: GuestSession, cpu_s: float, wall_s: float) -> Iterator[None]:
@@ -60,8 +60,10 @@ class DeadlineTimer:
         self._wall_end = time.monotonic() + wall_s
         self._cpu_end = session.cpu_s() + cpu_s
         self._quiet_until, self._session = 0.0, session
-        self._own_cpu_s = min(cpu_s, wall_s) + _SLACK_CPU_S
-        signal.setitimer(signal.ITIMER_PROF, self._own_cpu_s)
+        own_cpu_s = min(cpu_s, wall_s) + _SLACK_CPU_S
+        if own_cpu_s != self._own_cpu_s:  # otherwise the last tick has started the timer, with this limit
+            self._own_cpu_s = own_cpu_s
+            signal.setitimer(signal.ITIMER_PROF, own_cpu_s)
         try:
             yield
         finally:

@@ -181,11 +181,13 @@ def fetch_items(value: Any, constant: bool = False) -> Any:
 
 def proxy_class(name: str, abilities: int) -> type[ProxyObject]:
     """Return a new proxy class for objects of one type; each session has its own, which tests may set attributes of."""
-    names: dict[str, Any] = {
-        f"__{ability}__": method for ability, method in _METHODS.items() if abilities & METHOD_BITS[ability]
-    }
-    names |= {"__slots__": (), "__module__": "solution", **_CLASS_ATTRIBUTES}
-    return type(clean_text(name, 80) or "?", (ProxyObject,), names)
+    return type(clean_text(name, 80) or "?", (ProxyObject,), _class_members(abilities))
+
+
+@functools.lru_cache(maxsize=512)
+def _class_members(abilities: int) -> dict[str, Any]:
+    methods = {f"__{ability}__": method for ability, method in _METHODS.items() if abilities & METHOD_BITS[ability]}
+    return {**methods, "__slots__": (), "__module__": "solution", **_CLASS_ATTRIBUTES}
 
 
 def _state(proxy: Any) -> _ProxyState:

@@ -71,7 +71,9 @@ class _TestBuiltins(dict[str, Any]):
     names in `remote` are the program's, also if they are names of builtins (`sum`)."""
 
     def __init__(self, lookup: Callable[[str], Any], remote: frozenset[str]) -> None:
-        super().__init__({name: value for name, value in vars(builtins).items() if name not in remote})
+        super().__init__(vars(builtins))
+        for name in remote & self.keys():
+            del self[name]
         self._lookup = lookup
 
     def __missing__(self, name: str) -> Any:
