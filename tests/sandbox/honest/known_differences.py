@@ -12,8 +12,6 @@ KNOWN_DIFFERENCES: dict[str, dict[str, tuple[int, ...]]] = {
         "state/builtins_are_changed": (0,),
     },
     "an object of the program is not combined with plain data where the program would decide the verdict": {
-        "standard_types/simple_namespace": (1,),
-        "standard_types/array_and_views": (1,),
         "standard_types/paths_and_uuids": (1,),
         "subclasses/of_int": (2,),
     },

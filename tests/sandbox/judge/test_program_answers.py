@@ -113,3 +113,62 @@ def test_a_later_definition_of_the_tests_replaces_the_program_s(sandbox: Sandbox
         sandbox, source, "def double(x):\n    return 20 * x\nassert double(1) == 20", "assert f(double, 3) == 60"
     )
     assert statuses(report) == ["pass", "pass"]
+
+
+OBJECTS = """
+import array, pathlib, types, uuid
+class Agreeable(types.SimpleNamespace):
+    def __eq__(self, other):
+        return True
+class Pretender(Agreeable):
+    pass
+Pretender.__module__, Pretender.__qualname__ = "types", "SimpleNamespace"
+def f(x):
+    return Agreeable(a=x)
+def pretend(x):
+    return Pretender(a=x)
+def space(x):
+    return types.SimpleNamespace(a=x)
+path, numbers, frozen = pathlib.PurePosixPath, lambda xs: array.array("i", xs), types.MappingProxyType
+def number(n):
+    return uuid.UUID(int=n)
+def keys(d):
+    return d.keys()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "equal", "other"),
+    [
+        ("space(1)", "types.SimpleNamespace(a=1)", "types.SimpleNamespace(a=2)"),
+        ("pretend(1)", "types.SimpleNamespace(a=1)", "types.SimpleNamespace(a=2)"),
+        ("path('/a')", "pathlib.PurePosixPath('/a')", "pathlib.PurePosixPath('/b')"),
+        ("number(3)", "uuid.UUID(int=3)", "uuid.UUID(int=4)"),
+        ("numbers([1])", "array.array('i', [1])", "array.array('i', [2])"),
+        ("keys({1: 2})", "{1}", "{2}"),
+        ("frozen({1: 2})", "{1: 2}", "{1: 3}"),
+    ],
+)
+def test_the_judge_compares_objects_of_library_classes_by_content(
+    sandbox: Sandbox, call: str, equal: str, other: str
+) -> None:
+    imports = "import array, pathlib, types, uuid\n"
+    tests = [f"assert {call} == {equal}", f"assert {call} != {other}", f"assert {equal} == {call}"]
+    tests += [f"assert {call} == {other}", f"assert {call} != {equal}"]
+    report = run_asserts(sandbox, OBJECTS, *(imports + test for test in tests))
+    assert verdicts(report) == [("pass", True)] * 3 + [("fail", True)] * 2
+
+
+def test_objects_of_the_program_s_own_classes_are_not_compared(sandbox: Sandbox) -> None:
+    tests = ("assert f(1) == types.SimpleNamespace(a=1)", "assert space(f(1)) == types.SimpleNamespace(a=2)")
+    report = run_asserts(sandbox, OBJECTS, *(f"import types\n{test}" for test in tests))
+    assert verdicts(report) == [("error", True)] * 2
+
+
+def test_a_test_s_subclass_of_a_program_s_class_exists_in_the_program_s_process(sandbox: Sandbox) -> None:
+    tests = ("class Own(Agreeable):\n    pass\nassert Own.__name__ == 'Own'", "assert Own.__bases__[0] is Agreeable")
+    assert verdicts(run_asserts(sandbox, OBJECTS, *tests, "assert space(2).a == 2")) == [
+        ("pass", False),
+        ("pass", False),
+        ("pass", True),
+    ]

@@ -16,10 +16,11 @@ import socket
 import sys
 import types
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ..protocol import messages
+from ..protocol.comparable import content_of
 from ..protocol.encoding import Wire
 from ..protocol.references import stdlib_name
 from . import script_process
@@ -37,7 +38,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "copy": copy.copy,
     "deepcopy": copy.deepcopy,
     "setrecursionlimit": sys.setrecursionlimit,
-    "mapping_items": lambda value: dict(value) if isinstance(value, Mapping) else None,
+    "content": content_of,
 }
 
 

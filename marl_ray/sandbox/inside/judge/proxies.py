@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..protocol.comparable import content_of
 from ..protocol.encoding import ProtocolError, UnsupportedValue, Wire, encode
 from ..protocol.references import (
     ALL_METHODS,
@@ -248,13 +249,11 @@ def _comparison(operator: str) -> Callable[[Any, Any], Any]:
             return NotImplemented  # like an object without such a method; and no object equals None
         if _is_operand(left):
             return session_of(left).fetch("operate", operator, values=[left, right])
-        if type(right) is dict and operator in ("eq", "ne") and _has(left, "getitem") and _has(left, "iter"):
-            try:
-                items = _ask(left, "operate", "mapping_items")  # plain data, which the judge compares
-            except TypeError:
-                items = None
-            if type(items) is dict:
-                return (items == right) is (operator == "eq")
+        expected = content_of(right) if operator in ("eq", "ne") else None
+        if expected is not None:
+            content = _ask(left, "operate", "content")
+            if type(content) is tuple and content[:1] == expected[:1]:
+                return (content == expected) is (operator == "eq")
         raise CONTEXT.refuse(f"{describe(type(left))} is not plain data, so it cannot be compared")
 
     return method

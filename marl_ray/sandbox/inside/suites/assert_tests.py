@@ -187,6 +187,15 @@ def _assign_processes(
     reasons = [analysis.guest_reason(block) for block in blocks]
     if all(reasons) or not any(reasons):
         return reasons, []
+    derived = {
+        node.name
+        for block in blocks
+        for node in block
+        if isinstance(node, ast.ClassDef) and analysis.guest_reason([node])
+    }
+    for number, block in enumerate(blocks):
+        if not reasons[number] and variables.closure(names_in(*block)) & derived:
+            reasons[number] = "a test uses a class that can be made in the program's process only"
     join_processes(reasons, variables.flows()[1:])
     bound: dict[str, list[tuple[int, ast.stmt]]] = {}
     for number, block in enumerate(blocks):
