@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -103,6 +103,25 @@ def test_with_lora_only_adapters_have_gradients() -> None:
     parts = host_memory(plan_config(lora=4, reference_kl_coef=0.1), adapted)
     assert (parts["weights"], parts["gradients"], parts["optimizer"]) == (4 * 1050, 200, 400)
     assert "reference" not in parts
+
+
+@pytest.mark.parametrize(
+    ("wire", "ranks", "lora", "expected"),
+    [
+        ("bfloat16", 1, {}, 4 * 1050 - 2 * 800),
+        ("float32", 1, {}, 4 * 1050),
+        ("bfloat16", 2, {}, 4 * 1050 / 2),
+        ("bfloat16", 1, {"share_base": True}, 4 * 1050),
+    ],
+)
+def test_matrices_that_lora_freezes_have_16_bits_on_one_gpu(
+    wire: str, ranks: int, lora: dict[str, Any], expected: float
+) -> None:
+    size = LearnerSize(1000, 50, 10, 300, 0, 0, frozen_matrices=800)
+    config = plan_config({"learner": {"ranks": ranks}}, lora=4)
+    config = replace(config, lora=replace(config.lora, **lora))
+    need = estimate_learner_memory(size, config, config.agents[0], True, wire, "nccl")
+    assert need.device["weights"] == expected
 
 
 def test_reference_policy_and_central_critic_count_as_models() -> None:
