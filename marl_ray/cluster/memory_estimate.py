@@ -229,6 +229,7 @@ def estimate_learner_memory(
         host |= {name: parts.pop(name) for name in ("weights", "gradients", "optimizer")}
     if rank == 0:  # reads the model's files before the state above exists
         host["loading"] = max(0.0, FLOAT_BYTES * float(size.parameters) - sum(host.values()))
+    if rank == 0 or transport == "ipc":  # over CUDA IPC every rank sends to the engine on its GPU
         parts["buffers"] = _send_buffers(transport, DTYPE_BYTES[wire] * float(size.largest))
     return MemoryEstimate({"process": LEARNER_PROCESS + CUDA_HOST, **host}, {"CUDA": CUDA_CONTEXT, **parts})
 

@@ -223,7 +223,7 @@ class StageByStage(WeightUpdateClient):
 
 
 def test_an_update_stage_by_stage_equals_the_update_in_one_command(engine: GeneratorGroup) -> None:
-    """A third update follows one that ended after seven tensors, as after the loss of a sender."""
+    """Send a third update after one that ended after seven tensors, as after the loss of a sender."""
     policy = load_policy(str(BASE_PATH), False, torch.device("cpu"))
     part = WeightUpdate(
         [complete_delta(n, torch.zeros_like(t)) for n, t in islice(CastSource(policy, torch.float32), 7)]

@@ -221,6 +221,18 @@ def test_rank_0_reads_the_files_into_host_memory(models: ModelInfos) -> None:
     assert loading == {0: pytest.approx(4 * 5.9602e9, rel=1e-4), 1: 0.0}
 
 
+@pytest.mark.parametrize(("transport", "senders"), [("nccl", [0]), ("ipc", [0, 1])])
+def test_ranks_that_send_have_a_message(transport: str, senders: list[int]) -> None:
+    config = plan_config({"learner": {"ranks": 2}})
+    found = [
+        rank
+        for rank in range(2)
+        if "buffers"
+        in estimate_learner_memory(SIZE, config, config.agents[0], True, "bfloat16", transport, 1, rank).device
+    ]
+    assert found == senders
+
+
 def test_suggestions_include_more_than_8_ranks_and_offload(models: ModelInfos) -> None:
     sizes = LearnerSize(parameters=10**11, trained=10**11, rows=10**7, shared=10**9, activations=0, logits=0)
     infos: ModelInfos = {"m": FixedSize(models["m"].config, False, sizes=sizes)}

@@ -252,7 +252,7 @@ def test_embeddings_are_rejected_as_targets(base: Path) -> None:
 
 
 def test_frozen_matrices_in_16_bits_do_not_change_training(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU stands in for the GPU, with autocast to the same dtype."""
+    """Train on a CPU in place of a GPU, with autocast to the same dtype."""
     autocast = partial(torch.autocast, "cpu", dtype=torch.bfloat16, cache_enabled=False)
     for module in (gradient_accumulator, policy_model):
         monkeypatch.setattr(module, "compute_in", lambda *_: autocast())

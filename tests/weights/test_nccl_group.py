@@ -52,7 +52,7 @@ def communicator(monkeypatch: pytest.MonkeyPatch) -> Communicator:
 
 
 def test_threads_that_abort_at_once_end_the_communicator_once(communicator: Communicator) -> None:
-    """In a receiver, the engine's thread leaves the session while the watching thread sees that the sender has left."""
+    """Abort as in a receiver: its engine leaves the session while another thread sees that the sender has left."""
     group = NcclGroup(Store())
     group.join(0, 1)
     threads = [threading.Thread(target=end) for end in (group.abort, group.destroy, group.abort_all)]
