@@ -186,10 +186,12 @@ class Call(Generic[R]):
 
 
 def wait_all(
-    calls: Sequence[Call[R]], deadline: Deadline, on_error: Callable[[], None] | None = None
+    calls: Sequence[Call[R]],
+    deadline: Deadline,
+    on_result: Callable[[R | Exception], None] = lambda result: None,
 ) -> list[R | Exception]:
-    """Wait for several calls and return each result, or the error that `Call.within` would raise, in order. At the
-    first error, also of a missed deadline, call `on_error`; the other calls may depend on it."""
+    """Wait for several calls and return each result, or the error that `Call.within` would raise, in order. Call
+    `on_result` with each of them as soon as it is known; the other calls may depend on it."""
     end = time.monotonic() + deadline.seconds
     results: dict[Call[R], R | Exception] = {}
     by_reference = {call.reference: call for call in calls}
@@ -199,15 +201,12 @@ def wait_all(
             call = by_reference.pop(reference)
             try:
                 results[call] = ray.get(reference, timeout=0.0)
-                continue
             except exceptions.GetTimeoutError:
                 waited_for = f"{call.handle.id} {deadline.purpose}"
                 results[call] = DeadlineExceeded.after(deadline.seconds, waited_for, deadline.setting)
             except exceptions.RayError as error:
                 results[call] = call.translate(error)
-            if on_error is not None:
-                on_error()
-                on_error = None
+            on_result(results[call])
     return [results[call] for call in calls]
 
 

@@ -156,9 +156,9 @@ class LearnerActor(Actor):
         with self._weights.on_all_ranks():
             source = CastSource(self.learner.policy, self.learner.dtype, self._weights, self.learner.device)
         if transport == "ipc" and self.id.replica > 0:
-            from marl_ray.weights.ipc_transfer import make_ipc_engine
+            from marl_ray.weights.ipc_transfer import make_ipc_engine, send_and_release
 
-            self._weights.accompany = make_ipc_engine(source, source.buffer_bytes).send_weights
+            self._weights.accompany = partial(send_and_release, make_ipc_engine(source, source.buffer_bytes))
 
         def connect() -> WeightSender:
             self._make_client(generators).fence()
@@ -304,9 +304,15 @@ class WeightUpdateClient:
         return [Group(0, g.prompt_ids, g.completions, (0.0,), (0.0,)) for g in generations if g.completions]
 
     def _wait(self, purpose: str, calls: Sequence[Call[R]], on_loss: Callable[[], None] | None = None) -> list[R]:
-        """Return the results of the remaining generators, and drop lost generators."""
+        """Return the results of the remaining generators, and drop lost generators. Call `on_loss` at the first error,
+        and if a stage did not succeed."""
         remaining_s = round(max(0.0, self._end - time.monotonic()), 1)
-        results = wait_all(calls, Deadline(remaining_s, "sync_s", f"to {purpose}"), on_loss)
+
+        def check(result: R | Exception) -> None:
+            if on_loss is not None and (result is False or isinstance(result, Exception)):
+                on_loss()
+
+        results = wait_all(calls, Deadline(remaining_s, "sync_s", f"to {purpose}"), check)
         good, serving = [], []
         for generator, result in zip(self._generators, results, strict=True):
             if isinstance(result, ActorDied | DeadlineExceeded):

@@ -242,6 +242,8 @@ class EvaluationActors:
         self._logged: set[str] = set()
         self._groups: dict[Hashable, tuple[GeneratorGroup, PlacementGroups]] = {}
         self._placement: PlacementGroups | None = None
+        release = Deadline(config.resources.deadlines.sync_s, "sync_s", "to release its device")
+        self._divided_gpus = DividedGpus(release)
         self.sandbox: SandboxPool
 
     async def start(self) -> None:
@@ -283,7 +285,9 @@ class EvaluationActors:
             await replica.call(GenerationActor.serve_initial_weights, 0).within(deadline)
 
         placement = await reserve(plan, deadlines.placement_s)
-        group = _make_generator_group(config, agent, placement, initialize, {})
+        is_part = 0 < plan.agents[agent].generator_gpus < 1  # of a GPU, on which engines start one at a time
+        devices = {config.policy_of(agent): self._divided_gpus} if is_part else {}
+        group = _make_generator_group(config, agent, placement, initialize, devices)
         try:
             notes = await group.start()
         except BaseException:

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 from marl_ray.cluster.hardware import GIB, MIB
 from marl_ray.config import AgentConfig, Config
 from marl_ray.core.errors import UserError
-from marl_ray.learning.arguments import MAX_UNREDUCED_BYTES, microbatch_tokens, wire_dtype
+from marl_ray.learning.arguments import (
+    FLOAT_BYTES,
+    MAX_UNREDUCED_BYTES,
+    microbatch_tokens,
+    narrows_frozen_matrices,
+    wire_dtype,
+)
 from marl_ray.models.names import resolve_model
 
 if TYPE_CHECKING:
@@ -23,8 +29,6 @@ if TYPE_CHECKING:
     from marl_ray.config.sections import GeneratorResources
     from marl_ray.learning.memory_profile import MemoryProfile, MicroBatchShape
 
-FLOAT_BYTES = 4
-"""Bytes per parameter of a learner."""
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes per parameter of an engine."""
 LEARNER_PROCESS, GENERATOR_PROCESS, SANDBOX_PROCESS = 535e6, 980e6, 150e6
@@ -65,6 +69,8 @@ class LearnerSize:
     """FLOPs of a training step."""
     largest: int = 0
     """Values of the largest parameter."""
+    frozen_matrices: int = 0
+    """Values of the matrices that LoRA freezes."""
 
 
 class ProfilingFailed(UserError):
@@ -119,7 +125,7 @@ class ModelInfo:
         shared = profile.embeddings + 2 * ((base - profile.embeddings) // max(1, profile.layers))
         flops = profile.flops / profile.tokens
         sizes = (base, profile.trained, profile.rows, shared, profile.activations, profile.logits, flops)
-        return LearnerSize(*sizes, largest=profile.largest)
+        return LearnerSize(*sizes, largest=profile.largest, frozen_matrices=profile.frozen_matrices)
 
 
 def read_model_config(name: str, trust_remote_code: bool, fetch: bool) -> Any:
@@ -195,6 +201,8 @@ def estimate_learner_memory(
         "activations": float(size.activations),
         "logits": float(size.logits),
     }
+    if narrows_frozen_matrices(config.lora, ranks, on_gpu, DTYPE_BYTES[wire]):
+        parts["weights"] -= (FLOAT_BYTES - DTYPE_BYTES[wire]) * size.frozen_matrices
     if ranks > 1:
         parts["gathered"] = 2 * FLOAT_BYTES * float(size.shared)  # weights, and gradients before the reduce-scatter
         if on_gpu and FLOAT_BYTES * trained <= MAX_UNREDUCED_BYTES:
@@ -221,6 +229,7 @@ def estimate_learner_memory(
         host |= {name: parts.pop(name) for name in ("weights", "gradients", "optimizer")}
     if rank == 0:  # reads the model's files before the state above exists
         host["loading"] = max(0.0, FLOAT_BYTES * float(size.parameters) - sum(host.values()))
+    if rank == 0 or transport == "ipc":  # over CUDA IPC every rank sends to the engine on its GPU
         parts["buffers"] = _send_buffers(transport, DTYPE_BYTES[wire] * float(size.largest))
     return MemoryEstimate({"process": LEARNER_PROCESS + CUDA_HOST, **host}, {"CUDA": CUDA_CONTEXT, **parts})
 

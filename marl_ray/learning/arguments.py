@@ -12,6 +12,8 @@ from marl_ray.core.ids import PolicyId
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.models.names import resolve_model
 
+FLOAT_BYTES = 4
+"""Bytes per parameter of a learner."""
 GPU_MICROBATCH_TOKENS = 8192
 """Default tokens of a micro-batch on a GPU, enough to occupy all of its units."""
 MAX_UNREDUCED_BYTES = 4 * 2**30
@@ -65,6 +67,14 @@ def microbatch_tokens(config: Config, on_gpu: bool) -> int:
     """Return the maximum number of tokens per micro-batch, by default more on a GPU."""
     is_default = config.optimizer.microbatch_tokens is None and on_gpu
     return GPU_MICROBATCH_TOKENS if is_default else config.optimizer.tokens_per_microbatch
+
+
+def narrows_frozen_matrices(lora: LoraConfig, ranks: int, on_gpu: bool, item: int) -> bool:
+    """Return whether a learner keeps the matrices that LoRA freezes in the engines' dtype, of `item` bytes.
+
+    On GPUs it does, with one rank (FSDP shards parameters of one dtype together) and one adapter.
+    """
+    return bool(lora.rank) and not lora.share_base and ranks == 1 and on_gpu and item < FLOAT_BYTES
 
 
 def require_optimizer(optimizer: OptimizerConfig) -> None:

@@ -26,6 +26,7 @@ from marl_ray.config import AgentConfig, CreditConfig, LoraConfig, ModelConfig, 
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.files import fsync_tree
 from marl_ray.credit.requirements import LOSS_REQUIREMENTS
+from marl_ray.learning.arguments import narrows_frozen_matrices
 from marl_ray.learning.critic import Critic, ValueEstimate, make_critic
 from marl_ray.learning.device import choose_device
 from marl_ray.learning.gradient_accumulator import (
@@ -51,7 +52,16 @@ from marl_ray.learning.policy_model import LogprobModel, choose_layout, load_pol
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 from marl_ray.learning.reference_policy import ReferencePolicy
 from marl_ray.learning.sharding import copy_from_rank_zero, full_tensor, shard
-from marl_ray.models.lora import NAME, adapter_weights, add_adapter, has_adapter, load_adapter, named_weights, trainable
+from marl_ray.models.lora import (
+    NAME,
+    adapter_weights,
+    add_adapter,
+    has_adapter,
+    load_adapter,
+    named_weights,
+    narrow_frozen_matrices,
+    trainable,
+)
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.models.weight_files import SHARDS, check_folder
 
@@ -132,7 +142,7 @@ class Learner:
         if not ranks.is_single:
             policy.set_attn_implementation(ranks.broadcast(policy.config._attn_implementation))
         if self.lora.rank:
-            add_adapter(policy, self.lora, self.seed, self.name)
+            self._add_adapter(policy, self.name)
         if not ranks.is_single:
             shard(policy, ranks, self.device, self.dtype, self.agent.learner.cpu_offload)
         return policy, layout, reason
@@ -140,8 +150,13 @@ class Learner:
     def _load_critic_body(self) -> Any:
         body = load_policy(self.base, self.model.model_kwargs.trust_remote_code, self.device)
         if self.lora.rank:
-            add_adapter(body, self.lora, self.seed)
+            self._add_adapter(body)
         return body
+
+    def _add_adapter(self, model: Any, name: str = NAME) -> None:
+        add_adapter(model, self.lora, self.seed, name)
+        if narrows_frozen_matrices(self.lora, self.ranks.size, self.device.type == "cuda", self.dtype.itemsize):
+            narrow_frozen_matrices(model, self.dtype)
 
     def activate(self) -> None:
         """Make this learner's adapter active in a shared model. Other learners keep their accumulated gradients."""

@@ -24,7 +24,7 @@ from marl_ray.learning.logprobs import token_logprobs_and_entropies
 from marl_ray.learning.losses import policy_gradient
 from marl_ray.learning.micro_batches import Layout, MicroBatch, PromptRow, WeightedCompletion, pack, pad
 from marl_ray.learning.policy_model import compute_in, empty_model, remove_noise, token_logits
-from marl_ray.models.lora import add_adapter, trainable
+from marl_ray.models.lora import add_adapter, frozen_matrices, trainable
 
 SHALLOW = (2, 4)
 """Numbers of layers of the two models from which deeper models are extrapolated."""
@@ -37,6 +37,7 @@ class MemoryProfile:
     - parameters: all parameters, with adapters, shared ones once; trained: trainable ones;
     - rows: rows plus columns of the trainable matrices, which is the size of Adafactor's state;
     - largest: values of the largest parameter; embeddings: parameters of input and output layers;
+    - frozen_matrices: values of the matrices that LoRA freezes (`marl_ray.models.lora.frozen_matrices`);
     - activations: peak memory beside weights and gradients, without tensors of the logits' size, which are `logits`;
     - tokens, layout: of the micro-batch; flops: of its forward and backward pass without attention scores.
     """
@@ -46,6 +47,7 @@ class MemoryProfile:
     rows: int
     largest: int
     embeddings: int
+    frozen_matrices: int
     layers: int
     activations: int
     logits: int
@@ -153,6 +155,7 @@ def profile_memory(
         rows=sum(sum(p.shape[-2:]) * p.shape[:-2].numel() if p.dim() > 1 else p.numel() for p in learning),
         largest=max(parameter.numel() for parameter in whole.parameters()),
         embeddings=sum(weight.numel() for weight in ends.values()),
+        frozen_matrices=sum(tensor.numel() for tensor in frozen_matrices(whole)),
         layers=layers,
         **measured._asdict(),
     )

@@ -214,12 +214,13 @@ class WeightGatherer:
 
     @contextmanager
     def lead(self) -> Iterator[None]:
-        """Let the other ranks run `accompany`, during which all ranks iterate themselves. For rank 0, within
-        `run_on_rank_zero`."""
+        """Let the other ranks run `accompany`, during which all ranks iterate themselves, and wait until all have
+        finished it. For rank 0, within `run_on_rank_zero`."""
         if not self._ranks.is_single:
             self._broadcast_command(ACCOMPANY)
         with self.on_all_ranks():
             yield
+        self._wait_for_ranks()
 
     def _follow(self) -> None:
         weights: Iterator[tuple[str, torch.Tensor]] = iter(())
@@ -230,8 +231,13 @@ class WeightGatherer:
                 assert self.accompany is not None, "set on all ranks"
                 with self.on_all_ranks():
                     self.accompany()
+                self._wait_for_ranks()
             elif (item := next(weights, None)) is not None:
                 full_tensor(item[1])
+
+    def _wait_for_ranks(self) -> None:
+        if not self._ranks.is_single:
+            dist.all_reduce(torch.zeros(1))  # in host memory, unlike a barrier
 
     def _broadcast_command(self, command: int) -> int:
         message = torch.tensor([command])

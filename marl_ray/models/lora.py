@@ -73,6 +73,24 @@ def adapted(model: Any) -> dict[str, Any]:
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, LoraLayer)}
 
 
+def frozen_matrices(model: Any) -> list[Any]:
+    """Return the frozen weights and biases of linear layers, except for a weight that is the input embedding too."""
+    import torch
+
+    embedding = model.get_input_embeddings().weight
+    layers = (module for module in model.modules() if isinstance(module, torch.nn.Linear))
+    tensors = (tensor for layer in layers for tensor in (layer.weight, layer.bias))
+    return [x for x in tensors if x is not None and not x.requires_grad and x is not embedding]
+
+
+def narrow_frozen_matrices(model: Any, dtype: Any) -> None:
+    """Store the frozen matrices in `dtype`, in place. The results under autocast to `dtype` do not change, because
+    autocast converts these matrices in every operation. A model may have one adapter only, as peft gives further
+    adapters the dtype of the base model."""
+    for tensor in frozen_matrices(model):
+        tensor.data = tensor.data.to(dtype)
+
+
 def has_adapter(model: Any) -> bool:
     return getattr(model, "_hf_peft_config_loaded", False)
 

@@ -19,7 +19,7 @@ for i in range(torch.cuda.device_count()):
 print(f"CUDA of PyTorch\\t{torch.version.cuda}")
 cuda = torch.backends.cuda
 names = {"flash": cuda.flash_sdp_enabled, "memory-efficient": cuda.mem_efficient_sdp_enabled,
-         "cuDNN": cuda.cudnn_sdp_enabled, "math": cuda.math_sdp_enabled}
+         "cuDNN (not in learners)": cuda.cudnn_sdp_enabled, "math": cuda.math_sdp_enabled}
 print("attention kernels of PyTorch\\t" + ", ".join(name for name, enabled in names.items() if enabled()))
 print(f"NCCL\\t{'.'.join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else 'not used'}")
 """

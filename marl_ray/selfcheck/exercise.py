@@ -108,6 +108,11 @@ class Exercise:
         if not stats.optimizer_steps or not stats.grad_norm > 0:
             raise RuntimeError(f"the update changed no weights: {stats}")
 
+    async def answer_heartbeat(self) -> None:
+        """Return when the engine has finished a step or a command."""
+        deadline = Deadline(60.0, "heartbeat_s", "to answer a heartbeat")
+        await self.generators.replicas.serving()[0].call(GenerationActor.heartbeat).within(deadline)
+
     async def engine_facts(self) -> Numbers:
         """Return the engine's model runner, attention backend and scheduling mode."""
         deadline = Deadline(60.0, "sync_s", "to describe its engine")

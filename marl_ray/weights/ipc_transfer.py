@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 
+from marl_ray.learning.cpu_offload import release_cached_memory
 from marl_ray.learning.sharding import WeightGatherer
 from marl_ray.weights.receiver import ReceiverLostError
 
@@ -22,6 +24,13 @@ def make_ipc_engine(source: Any, buffer_bytes: int, client: Any = None) -> Any:
     # Without packing, a copy of all weights would be on the device during the transfer.
     info = IPCTrainerInitInfo(rank=int(client is None), packed=True, packed_buffer_size_bytes=buffer_bytes)
     return WeightTransferTrainerFactory.trainer_init(info, client=client, source=source)
+
+
+def send_and_release(engine: Any) -> None:
+    """Send all weights from this rank, and return the memory of the messages to the device, where an engine allocates
+    its KV cache next."""
+    engine.send_weights()
+    release_cached_memory(torch.device("cuda"))
 
 
 class IpcSender:
@@ -42,7 +51,7 @@ class IpcSender:
         """Send all weights. Raises ReceiverLostError after the last message."""
         self._client.lost = None
         with self._weights.lead():
-            self._engine.send_weights()
+            send_and_release(self._engine)
         if self._client.lost is not None:
             raise self._client.lost
 

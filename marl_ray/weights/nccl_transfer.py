@@ -58,6 +58,7 @@ class NcclGroup:
         self._store = store
         self._control = self._store.clone()  # a wait blocks all other calls of a client
         self._communicator: Any = None
+        self._abort_lock = threading.Lock()
 
     def join(self, rank: int, size: int) -> None:
         """Join the other processes. Raises TransferAbortedError if one of them is lost before all have joined; NCCL
@@ -73,15 +74,21 @@ class NcclGroup:
 
     def broadcast(self, tensor: torch.Tensor, src: int, stream: Any = None) -> None:
         """Start a broadcast. Raises TransferAbortedError after `abort`."""
+        communicator = self._communicator
         if self.aborted:
             raise TransferAbortedError("the weight transfer was aborted")
-        self._communicator.broadcast(tensor, src=src, stream=stream)
+        communicator.broadcast(tensor, src=src, stream=stream)
 
     def abort(self) -> None:
-        """End the broadcasts in progress in this process, from any thread, and refuse further ones."""
+        """End the broadcasts in progress in this process, from any thread, and refuse further ones.
+
+        Several threads may call this method at once, but NCCL frees an aborted communicator, so only one aborts it.
+        """
         self.aborted = True
-        if self._communicator is not None:
-            self._communicator.destroy()
+        with self._abort_lock:
+            communicator, self._communicator = self._communicator, None
+            if communicator is not None:
+                communicator.destroy()
 
     destroy = abort
 

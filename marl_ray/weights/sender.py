@@ -100,9 +100,6 @@ class WeightSender:
             wait_for_device(self.source.device)  # vLLM casts and sends on streams of its own
             self._send_in_stages(receivers)
             checksum, sent_bytes = self._summed.checksum, self._summed.sent_bytes
-            if self.transport == "ipc":  # an engine on this device may need the memory of the sent tensors
-                torch.cuda.ipc_collect()
-                torch.cuda.empty_cache()
             acknowledgements = receivers.update_weights(version, None)
         self.checksum = checksum.value
         for got in acknowledgements:

@@ -28,16 +28,16 @@ from marl_ray.weights.sender import CastSource, WeightSender
 from tests.actors.helpers import MODEL, SPEC
 from tests.actors.stub_engine import use_stub_engine
 
-SEND_WITHIN_S = 60.0
+SEND_WITHIN_S = 600.0
 
 
 class GlooCommunicator:
     """Gloo with the behaviour of NCCL: no timeout, no error if another process is lost, and no end except `destroy`.
 
-    The process kills itself instead of broadcast number `fatal`.
+    The process kills itself instead of broadcast number `fatal`; broadcast number `failing` raises an error of NCCL.
     """
 
-    fatal = -1
+    fatal = failing = -1
     groups: ClassVar[list[Any]] = []
     """All groups, because the destructor of a gloo group waits for its operations."""
 
@@ -53,6 +53,9 @@ class GlooCommunicator:
     def broadcast(self, tensor: torch.Tensor, src: int, stream: Any) -> None:
         if self._count == self.fatal:
             os.kill(os.getpid(), signal.SIGKILL)
+        if self._count == self.failing:
+            GlooCommunicator.failing = -1
+            raise RuntimeError("NCCL error: unhandled system error")
         self._count += 1
         options, done = dist.BroadcastOptions(), threading.Event()
         options.rootRank = src
@@ -151,6 +154,9 @@ class Receiver(GenerationActor):
             engine.worker.model.fatal = tensor
 
         await self.engine.call(set_fatal)
+
+    async def fail_in(self, broadcast: int) -> None:
+        GlooCommunicator.failing = broadcast
 
 
 def make_sender() -> WeightSender:

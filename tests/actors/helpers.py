@@ -53,6 +53,7 @@ def generators(
     restarts: int = 0,
     deadlines: Deadlines = DEADLINES,
     initialize: Initialize[GenerationActor] = skip_initialization,
+    actor_class: type[GenerationActor] = GenerationActor,
     **spec_changes: Any,
 ) -> GeneratorGroup:
     """Create the generators of one policy without starting them."""
@@ -65,7 +66,7 @@ def generators(
 
     def spec(replica: int) -> ActorSpec[GenerationActor]:
         id = ActorId("generator", PolicyId((agent,)), replica)
-        return ActorSpec(id, GenerationActor, (id, engine, MODEL), options)
+        return ActorSpec(id, actor_class, (id, engine, MODEL), options)
 
     async def reserve(replica: int) -> ActorSpec[GenerationActor]:
         return spec(replica)

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from marl_ray.actors import run_actors
 from marl_ray.actors.handle import Deadline
 from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.actors.learner_group import LearnerGroup
-from marl_ray.actors.run_actors import make_devices
+from marl_ray.actors.run_actors import EvaluationActors, make_devices
 from marl_ray.actors.shared_device import DEDICATED, DividedGpus, SharedDevice
 from marl_ray.cluster.placement_plan import make_plan
-from marl_ray.config import Deadlines
+from marl_ray.config import Config, Deadlines
 from marl_ray.core.ids import PolicyId
 from tests.factories import make_config
 
@@ -99,6 +100,40 @@ def test_policies_on_parts_of_one_gpu_share_its_lock(resources: dict[str, Any], 
     devices = make_devices(config, make_plan(config, cluster_has_gpus=True))
     assert [type(device) for device in devices.values()] == [expected, expected]
     assert len(set(devices.values())) == 1
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(0.5, 1), (1.0, 2)])
+def test_engines_of_an_evaluation_start_one_at_a_time_on_one_gpu(
+    gpus: float, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting, most = 0, 0
+
+    class Group:
+        """A generator group that holds its lock while it starts."""
+
+        def __init__(self, config: Config, agent: int, *others: Any) -> None:
+            *_, devices = others
+            self.device = devices.get(config.policy_of(agent), DEDICATED)
+
+        async def start(self) -> list[str]:
+            nonlocal starting, most
+            async with self.device.lock_for_engine_start():
+                starting += 1
+                most = max(most, starting)
+                await asyncio.sleep(0)
+                starting -= 1
+            return []
+
+    async def place(*_: Any) -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(run_actors, "_make_generator_group", Group)
+    monkeypatch.setattr(run_actors, "reserve", place)
+    monkeypatch.setattr(run_actors.ray, "cluster_resources", lambda: {"GPU": 2.0})
+    resources = {"generator": {"gpus": gpus}, "learner": {"gpus": 0.5 if gpus < 1 else 1}}
+    config = make_config("magrpo", {"resources": resources, "agents": [{}, {"name": "bundled:other"}]})
+    asyncio.run(EvaluationActors(config).start_generators([config, config]))
+    assert most == expected
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from marl_ray.learning.policy_model import load_policy
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
 from marl_ray.trainer.context import RunInputs
+from marl_ray.weights.deltas import WeightUpdate, complete_delta
 from marl_ray.weights.receiver import Acknowledgement
 from marl_ray.weights.sender import CastSource, WeightSender
 from tests.actors.helpers import (
@@ -221,19 +223,26 @@ class StageByStage(WeightUpdateClient):
 
 
 def test_an_update_stage_by_stage_equals_the_update_in_one_command(engine: GeneratorGroup) -> None:
+    """Send a third update after one that ended after seven tensors, as after the loss of a sender."""
     policy = load_policy(str(BASE_PATH), False, torch.device("cpu"))
+    part = WeightUpdate(
+        [complete_delta(n, torch.zeros_like(t)) for n, t in islice(CastSource(policy, torch.float32), 7)]
+    )
     served, checksums = [], []
-    for version, client in enumerate((WeightUpdateClient, StageByStage), start=20):
+    for version, client in enumerate((WeightUpdateClient, StageByStage, StageByStage), start=20):
         receivers = client(engine.replicas.serving(), 1, 1, 60.0)
         receivers.run_stage("init_weight_transfer_engine", {})
+        if version == 22:
+            receivers.run_stage("start_weight_update")
+            receivers.run_stage("update_weights", {"weights": part})
         checksums.append(
             WeightSender(CastSource(policy, torch.float32), "store").update_weights(version, receivers).checksum
         )
         served.append(run(sample(engine, PROMPTS[:2])))
         assert {c.weight_version for g in served[-1] for c in g.completions} == {version}
-    assert checksums[0] == checksums[1]
+    assert len(set(checksums)) == 1
     tokens = [[c.token_ids for g in groups for c in g.completions] for groups in served]
-    assert tokens[0] == tokens[1]
+    assert tokens[0] == tokens[1] == tokens[2]
 
 
 def test_an_engine_that_receives_only_changes_serves_the_same_weights(engine: GeneratorGroup) -> None:

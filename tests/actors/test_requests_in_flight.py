@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -97,6 +98,58 @@ def rescore(policies: Sequence[Any], prompt_ids: Sequence[int], completion: Comp
     return [float(value) for value in torch.cat(logprobs)]
 
 
+def assert_sampled_by(policies: Sequence[Any], generations: Sequence[Generation]) -> None:
+    """Assert that every token has the log-probability of the version that labels it."""
+    for generation in generations:
+        for completion in generation.completions:
+            assert sum(tokens for _, tokens in completion.spans) == len(completion.token_ids)
+            expected = rescore(policies, generation.prompt_ids, completion)
+            gaps = [a - b for a, b in zip(completion.logprobs, expected, strict=True)]
+            assert max(map(abs, gaps)) < 1e-4
+
+
+class QueueingGenerator(GenerationActor):
+    """A generation actor whose engine starts a step before it has the tokens of the last one, as on a GPU."""
+
+    async def start(self) -> list[str]:
+        def queue_batches(engine: Any) -> None:
+            core = engine.engine_core.engine_core
+            core.batch_queue_size, core.batch_queue = 2, deque(maxlen=2)
+            core.step_fn = core.step_with_batch_queue
+
+        notes = await super().start()
+        await self.engine.call(queue_batches)
+        return notes
+
+    async def queued(self) -> int:
+        """Return the number of batches in the queue, once there is one."""
+        while not (queued := await self.engine.call(lambda engine: len(engine.engine_core.engine_core.batch_queue))):
+            pass
+        return queued
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_steps_in_progress_are_finished_before_an_update(tmp_path: Path, drain: bool) -> None:
+    async def scenario() -> None:
+        async with an_agent(actor_class=QueueingGenerator, drain=drain) as (engine, trainer, _):
+            batch = as_batch(await sample(engine, PROMPTS))
+            await trainer.export(str(tmp_path / "0"), PROMPTS)
+            await learn(trainer, batch)
+            await trainer.export(str(tmp_path / "1"), PROMPTS)
+            running = await long_requests(engine)
+            [replica] = engine.replicas.serving()
+            assert await replica.call(QueueingGenerator.queued).within(SOON) == 1
+            await update_weights(trainer)
+            old, new = await asyncio.gather(*running), await sample(engine, PROMPTS)
+            versions = {tuple(version for version, _ in c.spans) for g in old for c in g.completions}
+            assert ((0, 1) in versions) != drain, versions
+            policies = [load_policy(str(tmp_path / str(v)), False, torch.device("cpu")).eval() for v in range(2)]
+            assert_sampled_by(policies, old)
+            assert {c.weight_version for g in new for c in g.completions} == {1}
+
+    asyncio.run(scenario())
+
+
 def test_weights_change_between_tokens_and_new_requests_use_only_new_weights(tmp_path: Path) -> None:
     async def scenario() -> None:
         async def initialize(generator: Handle[GenerationActor]) -> None:
@@ -120,17 +173,10 @@ def test_weights_change_between_tokens_and_new_requests_use_only_new_weights(tmp
             old = await asyncio.gather(*running)
 
             policies = [load_policy(str(tmp_path / str(v)), False, torch.device("cpu")).eval() for v in range(3)]
-            completions = [(g.prompt_ids, c) for g in old for c in g.completions]
-            versions = [tuple(version for version, _ in c.spans) for _, c in completions]
+            versions = [tuple(version for version, _ in c.spans) for g in old for c in g.completions]
             assert sum(len(version) > 1 for version in versions) >= 8, versions
             assert (0, 1, 2) in versions, versions
-            for prompt_ids, completion in completions:
-                assert sum(tokens for _, tokens in completion.spans) == len(completion.token_ids)
-                gaps = [
-                    a - b for a, b in zip(completion.logprobs, rescore(policies, prompt_ids, completion), strict=True)
-                ]
-                assert max(map(abs, gaps)) < 1e-4
-
+            assert_sampled_by(policies, old)
             assert {c.spans for g in new for c in g.completions} == {((2, n),) for n in lengths(new)}
             await engine.resize(2)
             _, new_replica = await engine.replicas.wait_ready(all_members=True)

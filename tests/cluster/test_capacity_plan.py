@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -105,6 +105,25 @@ def test_with_lora_only_adapters_have_gradients() -> None:
     assert "reference" not in parts
 
 
+@pytest.mark.parametrize(
+    ("wire", "ranks", "lora", "expected"),
+    [
+        ("bfloat16", 1, {}, 4 * 1050 - 2 * 800),
+        ("float32", 1, {}, 4 * 1050),
+        ("bfloat16", 2, {}, 4 * 1050 / 2),
+        ("bfloat16", 1, {"share_base": True}, 4 * 1050),
+    ],
+)
+def test_matrices_that_lora_freezes_have_16_bits_on_one_gpu(
+    wire: str, ranks: int, lora: dict[str, Any], expected: float
+) -> None:
+    size = LearnerSize(1000, 50, 10, 300, 0, 0, frozen_matrices=800)
+    config = plan_config({"learner": {"ranks": ranks}}, lora=4)
+    config = replace(config, lora=replace(config.lora, **lora))
+    need = estimate_learner_memory(size, config, config.agents[0], True, wire, "nccl")
+    assert need.device["weights"] == expected
+
+
 def test_reference_policy_and_central_critic_count_as_models() -> None:
     assert host_memory(plan_config(reference_kl_coef=0.1))["reference"] == 4000
     assert host_memory(plan_config(critic="maac", num_turns=2, handoff="all"))["critic"] == 16_000
@@ -200,6 +219,18 @@ def test_rank_0_reads_the_files_into_host_memory(models: ModelInfos) -> None:
     plan = plan_capacity(config, models, parse_cluster("2x8xH100"))
     loading = {a.id.replica: a.memory.host.get("loading", 0.0) for a in plan.placed or () if a.memory and a.gpus}
     assert loading == {0: pytest.approx(4 * 5.9602e9, rel=1e-4), 1: 0.0}
+
+
+@pytest.mark.parametrize(("transport", "senders"), [("nccl", [0]), ("ipc", [0, 1])])
+def test_ranks_that_send_have_a_message(transport: str, senders: list[int]) -> None:
+    config = plan_config({"learner": {"ranks": 2}})
+    found = [
+        rank
+        for rank in range(2)
+        if "buffers"
+        in estimate_learner_memory(SIZE, config, config.agents[0], True, "bfloat16", transport, 1, rank).device
+    ]
+    assert found == senders
 
 
 def test_suggestions_include_more_than_8_ranks_and_offload(models: ModelInfos) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,21 @@ import torch
 from marl_ray.config import AgentConfig, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch
 from marl_ray.core.errors import UserError
+from marl_ray.learning import gradient_accumulator, policy_model
+from marl_ray.learning.arguments import narrows_frozen_matrices
 from marl_ray.learning.learner import Learner
 from marl_ray.learning.learner_files import save_merged_model
 from marl_ray.learning.micro_batches import unweighted_row
 from marl_ray.learning.policy_model import LogprobModel, load_policy
-from marl_ray.models.lora import ADAPTER_FILE, NAME, adapted, describe_adapter, named_weights
+from marl_ray.models.lora import (
+    ADAPTER_FILE,
+    NAME,
+    adapted,
+    describe_adapter,
+    frozen_matrices,
+    named_weights,
+    narrow_frozen_matrices,
+)
 from marl_ray.models.tokenization import fingerprint, load_tokenizer
 from marl_ray.weights.deltas import Checksum
 from marl_ray.weights.sender import CastSource
@@ -238,3 +249,29 @@ def test_an_error_names_missing_target_layers(base: Path) -> None:
 def test_embeddings_are_rejected_as_targets(base: Path) -> None:
     with pytest.raises(UserError, match=r"lora\.targets names model\.embed_tokens"):
         learner(base, LoraConfig(rank=2, targets=("embed_tokens",)))
+
+
+def test_frozen_matrices_in_16_bits_do_not_change_training(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train on a CPU in place of a GPU, with autocast to the same dtype."""
+    autocast = partial(torch.autocast, "cpu", dtype=torch.bfloat16, cache_enabled=False)
+    for module in (gradient_accumulator, policy_model):
+        monkeypatch.setattr(module, "compute_in", lambda *_: autocast())
+    wide, narrow = learner(base, kl=0.1), learner(base, kl=0.1)
+    assert not narrows_frozen_matrices(LORA, 1, False, 2)
+    assert narrows_frozen_matrices(LORA, 1, True, 2)
+    narrow_frozen_matrices(narrow.policy, torch.bfloat16)
+    frozen = {id(tensor) for tensor in frozen_matrices(narrow.policy)}
+    assert {tensor.dtype for tensor in frozen_matrices(narrow.policy)} == {torch.bfloat16}
+    assert {p.dtype for p in narrow.policy.parameters() if id(p) not in frozen} == {torch.float32}
+    assert narrow.policy.get_input_embeddings().weight.dtype == torch.float32
+    for of in (wide, narrow):
+        learn(of)
+    own, expected = (list(of.policy.get_adapter_state_dict().values()) for of in (narrow, wide))
+    assert own
+    assert all(map(torch.equal, own, expected))
+    rounded = narrow.policy.state_dict()
+    wide.policy.load_state_dict({name: tensor.float() for name, tensor in rounded.items()})
+    sent = (dict(CastSource(of.policy, torch.bfloat16)) for of in (narrow, wide))
+    for (name, tensor), (other, same) in zip(*(weights.items() for weights in sent), strict=True):
+        assert name == other
+        assert torch.equal(tensor, same)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.learning.ranks import RankGroup
 from marl_ray.learning.sharding import WeightGatherer
 from marl_ray.weights.deltas import Checksum
-from marl_ray.weights.ipc_transfer import make_ipc_engine
+from marl_ray.weights.ipc_transfer import make_ipc_engine, send_and_release
 from marl_ray.weights.receiver import Acknowledgement, ReceiverLostError
 from marl_ray.weights.sender import CastSource, WeightSender
 from tests.learning.builders import save_tiny_policy, tiny_learner
@@ -27,9 +28,11 @@ MESSAGES = 3
 
 
 class Receivers:
-    """Two generators, of which the second is lost at the second message of the first transfer."""
+    """Two generators, of which the second is lost at the second message of the first transfer. `released` is a file
+    that the other rank writes when it has released its memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, released: Path) -> None:
+        self.released = released
         self.members = tuple((id, 1) for id in GENERATORS)
         self.failed: dict[ActorId, str] = {}
         self.handles: list[dict[str, float]] = []
@@ -48,6 +51,8 @@ class Receivers:
                 raise ReceiverLostError("killed")
 
     def update_weights(self, version: int, update: None) -> list[Acknowledgement]:
+        """Serve, for which an engine on the other rank's GPU allocates its KV cache."""
+        assert self.released.read_text() == "xx", "once per transfer"
         return [Acknowledgement(GENERATORS[0], version, self.checksum)]
 
 
@@ -72,19 +77,24 @@ def send_from_rank(
     learner = tiny_learner(folder, ranks=ranks)
     weights = WeightGatherer(learner.policy, ranks, torch.bfloat16, torch.device("cpu"))
     properties = SimpleNamespace(uuid=f"GPU-{ranks.rank}")
+    released = Path(folder, "released")
+
+    def empty_cache() -> None:
+        if ranks.rank:
+            with released.open("a") as file:
+                file.write("x")
+
     with (
         mock.patch.object(ipc_engine, "packed_ipc_producer", chunks),
         mock.patch.object(torch.accelerator, "current_device_index", return_value=0),
         mock.patch.object(torch.cuda, "get_device_properties", return_value=properties),
-        mock.patch.multiple(
-            torch.cuda, ipc_collect=lambda: None, synchronize=lambda *_: None, empty_cache=lambda: None
-        ),
+        mock.patch.multiple(torch.cuda, ipc_collect=lambda: None, synchronize=lambda *_: None, empty_cache=empty_cache),
     ):
         with weights.on_all_ranks():
             source = CastSource(learner.policy, torch.bfloat16, weights)
         if ranks.rank:
-            weights.accompany = make_ipc_engine(source, source.buffer_bytes).send_weights
-        sender, receivers = WeightSender(source, "ipc"), Receivers()
+            weights.accompany = partial(send_and_release, make_ipc_engine(source, source.buffer_bytes))
+        sender, receivers = WeightSender(source, "ipc"), Receivers(released)
 
         def send() -> Any:
             checksum = Checksum()
