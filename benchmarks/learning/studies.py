@@ -95,6 +95,15 @@ TOY_HARD = Study(
         },
         "turns": {
             "one_turn": Arm("one turn, twice the tasks", {"magrpo.num_turns": 1, "magrpo.rollout_buffer_size": 16}),
+            "single_one_turn": Arm(
+                "one agent, one turn, as many tokens",
+                {
+                    "magrpo.num_agents": 1,
+                    "magrpo.num_turns": 1,
+                    "magrpo.num_generations": 11,
+                    "magrpo.rollout_buffer_size": 16,
+                },
+            ),
             "level_passed": Arm("told level_passed", {"external.mode": "level_passed"}),
             "passed": Arm("told passed", {"external.mode": "passed"}),
             "plain": Arm("told nothing", {"external.mode": "plain"}),
