@@ -62,14 +62,17 @@ def _violation(need: str, value: Any, subject: str, config: Config, number: int)
     estimator, whiten = key_of(config, number, "estimator"), f"{section}.normalize_advantages"
     remedy = f"{whiten} to false" if key == whiten else f"{estimator} to mareinforce"
     ends_early = rollout.handoff == "all" and rollout.early_termination_threshold is not None and rollout.num_turns > 1
-    batch = rollout.num_generations * rollout.rollout_buffer_size
+    batch = min(rollout.group_sizes) * rollout.rollout_buffer_size
     groups = rollout.rollout_buffer_size * nodes_per_episode(config)
     one_step = optimizer.train_batch_size is None or optimizer.train_batch_size >= groups
     match need:
-        case "siblings" if rollout.num_generations == 1:
+        case "siblings" if max(rollout.group_sizes) == 1:
             return f"""{section}.num_generations is 1, but {name} compares the completions of a group: set it to 2 or
             more, or {remedy}"""
-        case "counterfactual_sample" if config.credit.counterfactual == "median" and rollout.num_generations == 1:
+        case "siblings" if min(rollout.group_sizes) == 1 and rollout.handoff != "all":
+            return f"""{section}.num_generations {list(rollout.group_sizes)} has turns with one completion, from which
+            {name} learns nothing: set {section}.handoff to all, so that earlier turns learn from them, or raise it"""
+        case "counterfactual_sample" if config.credit.counterfactual == "median" and min(rollout.group_sizes) == 1:
             return f"""{section}.counterfactual median is a completion of the group, and {section}.num_generations is 1:
             set it to 2 or more, or counterfactual to empty"""
         case "whole_batch" if batch == 1:
@@ -131,11 +134,35 @@ def _turn_problems(config: Config) -> Iterator[str]:
     if min(weights) < 0 or max(weights) == 0:
         yield f"""{section}.turn_gradient_weights {list(weights)}: no weight should be negative, and not all 0, or
         nothing is learned"""
+    if len(rollout.group_sizes) != rollout.num_turns:
+        values, turns = pluralize(len(rollout.group_sizes), "value"), pluralize(rollout.num_turns, "turn")
+        yield f"{section}.num_generations has {values} for {turns}: give one per turn, or one number for all"
+    if config.external.stop != "never" and rollout.num_turns == 1:
+        yield f"""external.stop {config.external.stop} ends an episode before its last turn, and {section}.num_turns is
+        1: set it to never"""
+    if config.external.stop != "never" and config.credit.critic != "none":
+        yield f"""external.stop {config.external.stop} leaves no next prompts, whose value {section}.critic
+        {config.credit.critic} needs: set external.stop to never, or {section}.critic to none"""
     if rollout.handoff == "all" and rollout.early_termination_threshold is not None and rollout.num_turns > 2:
         # At the root all branches end or none does; below it they end one by one.
         yield f"""{section}.early_termination_threshold with handoff all and {rollout.num_turns} turns would rank a
         branch that ended early below its siblings, because its return has fewer turns: set it to null, or num_turns to
         2"""
+
+
+def unused_discount(config: Config) -> str | None:
+    """Return a note if `discount` is set and changes no gradient, else None."""
+    section, rollout = config.algorithm, config.rollout
+    if config.credit.discount == 1.0 or (rollout.num_turns > 1 and rollout.handoff == "all"):
+        return None
+    if rollout.num_turns == 1:
+        return f"{section}.discount {config.credit.discount} has no effect: there is one turn"
+    sizes = [rollout.group_sizes[0], *(1 for _ in rollout.group_sizes[1:])]
+    return (
+        f"{section}.discount {config.credit.discount} changes logged returns only: with handoff {rollout.handoff} no "
+        f"turn is credited with later turns. {section}.handoff all does so, at the same budget with num_generations "
+        f"{sizes}"
+    )
 
 
 def _optimizer_problems(config: Config) -> Iterator[str]:

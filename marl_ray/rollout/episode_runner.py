@@ -55,7 +55,8 @@ class _Run:
     task: Task
     first_prompts: list[str]
     key: tuple[str | int, ...]
-    num_generations: int
+    group_sizes: Sequence[int]
+    """G of each turn."""
     evaluation: bool
     on_node: Callable[[Node], None]
     """Called with each node as soon as it has its rewards."""
@@ -95,8 +96,8 @@ class EpisodeRunner:
         """Return the episodes of training step `step` (from 0), and report them to `listener` while they run."""
 
         async def run(index: int, task: Task) -> Episode:
-            size, on_node = self.config.rollout.num_generations, partial(listener.add_node, index)
-            episode = await self.run_episode(task, size, "train", step, on_node=on_node, priority=step)
+            sizes, on_node = self.config.rollout.group_sizes, partial(listener.add_node, index)
+            episode = await self.run_episode(task, sizes, "train", step, on_node=on_node, priority=step)
             listener.add_episode(index, episode)
             return episode
 
@@ -119,16 +120,18 @@ class EpisodeRunner:
     async def run_episode(
         self,
         task: Task,
-        num_generations: int,
+        num_generations: int | Sequence[int],
         *key: str | int,
         evaluation: bool = False,
         on_node: Callable[[Node], None] = lambda node: None,
         priority: int = 0,
     ) -> Episode:
-        """Return one episode. `key` names its random streams."""
+        """Return one episode with groups of `num_generations`, a number or one per turn. `key` names its streams."""
+        sizes = num_generations
+        group_sizes = (sizes,) * self.config.rollout.num_turns if isinstance(sizes, int) else sizes
         first_prompts = self.environment.first_prompts(task)
         check_texts(qualified_method_name(self.environment, "first_prompts"), first_prompts, self.config.num_agents)
-        run = _Run(task, first_prompts, (*key, task.id), num_generations, evaluation, on_node, priority)
+        run = _Run(task, first_prompts, (*key, task.id), group_sizes, evaluation, on_node, priority)
         root = await self._run_node(run, first_prompts, ())
         return Episode(task, root, sorted(run.stops, key=lambda stop: stop.path))
 
@@ -138,7 +141,7 @@ class EpisodeRunner:
         last = turn + 1 == self.config.rollout.num_turns
         # With one expanded joint action per node the turn identifies the node; in a whole tree the path does.
         key = (*run.key, turn, *(path if self.config.rollout.handoff == "all" else ()))
-        sampled, greedy = await gather(self._sample(run, prompts, key), self._sample_greedy(run, prompts, key))
+        sampled, greedy = await gather(self._sample(run, prompts, turn, key), self._sample_greedy(run, prompts, key))
         if sampled is None:
             run.stops.append(Stop(path, "prompt_too_long"))
             return None
@@ -165,17 +168,30 @@ class EpisodeRunner:
             run.stops.append(Stop(path, "early_termination"))
             return node
         chosen = self.handoff(rewards, random_stream(self.config.seed, *key))
+        if self.config.external.stop != "never":
+            chosen = self._end_solved(run, node, attempts, chosen, path)
         await gather(*(self._expand(run, node, g, attempts[g], path) for g in chosen))
         return node
 
-    async def _sample(self, run: _Run, prompts: list[str], key: tuple[str | int, ...]) -> TurnResult | None:
+    def _end_solved(
+        self, run: _Run, node: Node, attempts: Sequence[Attempt], chosen: Sequence[int], path: tuple[int, ...]
+    ) -> list[int]:
+        """End the branches of chosen joint actions that solve the task, and return the others."""
+        turns_left = self.config.rollout.num_turns - node.turn - 1
+        scope = self.config.external.stop
+        solved = [g for g in chosen if self.environment.solved(attempts[g], node.joint_actions[g].outcome, scope)]
+        node.stopped = dict.fromkeys(solved, turns_left)
+        run.stops.extend(Stop((*path, g), "solved") for g in solved)
+        return [g for g in chosen if g not in node.stopped]
+
+    async def _sample(self, run: _Run, prompts: list[str], turn: int, key: tuple[str | int, ...]) -> TurnResult | None:
         """Return the completions of this turn, or None if a prompt is too long."""
         environment, task = self.environment, run.task
         order = environment.order(task)
         check_order(qualified_method_name(environment, "order"), order, self.config.num_agents)
 
         def generate(agent: int, prompt: str, branch: int) -> Awaitable[Generation]:
-            sampling = self._sampling(run, agent, key)
+            sampling = self._sampling(run, agent, key, run.group_sizes[turn])
             if branch:
                 sampling = replace(sampling, num_generations=1, seed=stream_seed(sampling.seed, "line", branch))
             return self.generators[agent].generate(prompt, sampling, run.priority)
@@ -201,7 +217,7 @@ class EpisodeRunner:
         if run.evaluation or not self.greedy:
             return []
         samplings = [
-            replace(self._sampling(run, agent, key), num_generations=1, temperature=0.0, top_p=1.0, top_k=None)
+            replace(self._sampling(run, agent, key, 1), temperature=0.0, top_p=1.0, top_k=None)
             for agent in range(len(prompts))
         ]
         requests = zip(self.generators, prompts, samplings, strict=True)
@@ -280,11 +296,11 @@ class EpisodeRunner:
         processor = self.config.reward_processor
         return reward * processor.scale_factor + processor.shift if processor.enabled else reward
 
-    def _sampling(self, run: _Run, agent: int, key: tuple[str | int, ...]) -> SamplingSpec:
+    def _sampling(self, run: _Run, agent: int, key: tuple[str | int, ...], num_generations: int) -> SamplingSpec:
         settings = self.config.agents[agent]
         temperature = self.config.evaluation.eval_temperature if run.evaluation else None
         return SamplingSpec(
-            num_generations=run.num_generations,
+            num_generations=num_generations,
             max_new_tokens=settings.max_new_tokens,
             temperature=settings.temperature if temperature is None else temperature,
             top_p=settings.top_p,
