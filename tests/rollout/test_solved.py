@@ -19,7 +19,7 @@ from marl_ray.environments.execution import ExecutionEvidence
 from marl_ray.sandbox import ExecutionReport, TestResult
 from marl_ray.telemetry.metrics import episode_metrics, expected_return, rollout_row
 from tests.factories import make_config, make_episode, make_node
-from tests.rollout.test_trees import Counting, Sum, run_batch
+from tests.rollout.counting import Counting, Sum, run_batch
 
 
 class Even(Counting):
@@ -98,7 +98,7 @@ def test_a_stopped_joint_action_keeps_its_reward_in_the_returns() -> None:
     assert action_returns(root.children[1], 0, 0.5, True) == [6.0, 2.75]
     assert action_returns(root, 0, 0.5, True) == [7.0, 3.1875]
     assert action_returns(root, 0, 0.5, False) == [4.0, 1.0]
-    # Expected return: the mean of the joint actions and the discounted mean of what follows them.
+    # Expected return: the mean of the joint actions and the discounted mean of the continuations.
     assert expected_return(root.children[1], 0.5) == 3.0 + 0.5 * (4.0 + 1.5) / 2
     assert expected_return(root, 0.5) == 2.5 + 0.5 * ((4.0 + 0.5 * 4.0) + 4.375) / 2
 
