@@ -8,6 +8,7 @@ branch of a tree for its siblings, so engines batch across tasks, agents and tur
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -258,6 +259,12 @@ class EpisodeRunner:
         if failure:
             raise _NoVerdict(failure)
         return outcomes
+
+    async def rewards_of(self, task: Task, joint: Sequence[Sequence[str]]) -> list[float]:
+        """Return the reward of each joint answer to the first prompts, NaN without a verdict."""
+        last = self.config.rollout.num_turns == 1
+        outcomes = await self.outcomes([self.environment.attempt(task, list(texts), last) for texts in joint])
+        return [math.nan if outcome.failure else self._processed(outcome.reward) for outcome in outcomes]
 
     async def outcomes(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
         """Return each attempt's outcome, from one execution of its programs."""

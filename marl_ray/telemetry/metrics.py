@@ -20,6 +20,7 @@ from marl_ray.core.episode import Episode, JointAction, Node
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
 from marl_ray.credit.returns import kept_return
+from marl_ray.telemetry.revisions import revision_metrics
 from marl_ray.weights.receiver import WeightSyncResult
 
 MetricRow = dict[str, float | int | str]
@@ -108,6 +109,7 @@ def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int
         row |= {f"{name}/level/{key}": value for key, value in _means(o.levels for o in outcomes).items()}
         row |= _agent_rewards(name, [a for node in nodes for a in node.joint_actions])
         row |= _baseline_rewards(name, nodes)
+    row |= revision_metrics(episodes)
     transitions = (transition for node in _nodes(episodes) for _, transition in sorted(node.transitions.items()))
     return row | dict(sorted(_means(transitions).items()))
 
