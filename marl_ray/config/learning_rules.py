@@ -16,6 +16,8 @@ from marl_ray.core.text import pluralize
 from marl_ray.credit import requirements
 from marl_ray.credit.requirements import Requirements, estimator_requirements
 
+MAX_COALITION_AGENTS = 6
+"""Maximum number of agents of whose completions every subset is executed."""
 DIFFER_WITHIN_POLICY = {"policy", "top_p", "max_new_tokens", "estimator"}
 """Settings in which agents that share a policy may differ."""
 
@@ -72,12 +74,15 @@ def _violation(need: str, value: Any, subject: str, config: Config, number: int)
         case "siblings" if min(rollout.group_sizes) == 1 and rollout.handoff != "all":
             return f"""{section}.num_generations {list(rollout.group_sizes)} has turns with one completion, from which
             {name} learns nothing: set {section}.handoff to all, so that earlier turns learn from them, or raise it"""
-        case "counterfactual_sample" if config.credit.counterfactual == "median" and min(rollout.group_sizes) == 1:
-            return f"""{section}.counterfactual median is a completion of the group, and {section}.num_generations is 1:
-            set it to 2 or more, or counterfactual to empty"""
+        case "counterfactual_sample" if config.credit.counterfactual != "empty" and min(rollout.group_sizes) == 1:
+            return f"""{section}.counterfactual {config.credit.counterfactual} needs siblings, and
+            {section}.num_generations is 1: set it to 2 or more, or counterfactual to empty"""
         case "whole_batch" if batch == 1:
             return f"""{subject} compares the completions of a batch, and with num_generations 1 and rollout_buffer_size
             1 there is one: raise one of them, or set {remedy}"""
+        case "coalition_samples" if config.num_agents > MAX_COALITION_AGENTS:
+            return f"""{subject} executes every subset of {config.num_agents} agents' completions, and
+            {MAX_COALITION_AGENTS} agents are the limit: use {estimator} difference"""
         case "immediate_rewards" if rollout.handoff == "all" and rollout.num_turns > 1:
             return f"""{subject} uses the reward of a joint action that is not continued, and with handoff all siblings
             are ranked by their continuations: set {section}.handoff to random or best, or num_turns to 1"""
@@ -230,8 +235,8 @@ def _unused_settings(config: Config) -> Iterator[str]:
         {section}.reference_kl_coef above 0, or leave it out"""
     needs_counterfactual = (estimator_requirements(agent.estimator).counterfactual_sample for agent in config.agents)
     if credit.counterfactual != "empty" and not any(needs_counterfactual):
-        yield f"""{section}.counterfactual {credit.counterfactual} is for estimator difference, which no agent has:
-        leave it out"""
+        yield f"""{section}.counterfactual {credit.counterfactual} is for estimator difference, which no agent
+        has: leave it out"""
     if rollout.max_extra_draws is not None and not rollout.dynamic_sampling:
         yield f"""{section}.max_extra_draws is for dynamic_sampling: set {section}.dynamic_sampling to true, or leave it
         out"""

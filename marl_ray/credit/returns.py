@@ -57,6 +57,7 @@ def baselines(node: Node, agent: int, estimator: str) -> list[float]:
     """Return the baselines of an estimator that samples extra joint actions, [G]; empty for any other estimator.
 
     - greedy sample: the reward of the node's greedy joint action;
+    - coalition samples: the mean over these joint actions of their rewards less the agent's Shapley value;
     - counterfactual sample: the mean over the joint actions that contain the completion of their rewards with the
       completion replaced.
     """
@@ -65,7 +66,8 @@ def baselines(node: Node, agent: int, estimator: str) -> list[float]:
         if node.greedy is None:
             raise ValueError(f"{estimator} needs a greedy joint sample at every node")
         return completion_returns(node, agent, [node.greedy.rewards[agent]] * len(node.joint_actions))
-    return completion_returns(node, agent, node.counterfactuals[agent]) if needs.counterfactual_sample else []
+    extra = needs.counterfactual_sample or needs.coalition_samples
+    return completion_returns(node, agent, node.counterfactuals[agent]) if extra else []
 
 
 def median_index(returns: Sequence[float]) -> int:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import fmean
 from typing import Any, Protocol
 
 from marl_ray.config import Config
@@ -40,6 +41,7 @@ from marl_ray.environments.plugin_checks import (
     qualified_method_name,
 )
 from marl_ray.external.transition import Transition
+from marl_ray.rollout.coalitions import coalition_texts, shapley_value
 from marl_ray.rollout.turn import HANDOFFS, JOINT_MODES, TurnResult, sample_turn
 
 
@@ -92,6 +94,7 @@ class EpisodeRunner:
         self.greedy = any(need.greedy_sample for need in needs)
         """Whether nodes have a greedy joint sample."""
         self.counterfactual_agents = [agent for agent, need in enumerate(needs) if need.counterfactual_sample]
+        self.coalition_agents = [agent for agent, need in enumerate(needs) if need.coalition_samples]
 
     async def run_batch(self, tasks: Sequence[Task], step: int, listener: RolloutListener) -> list[Episode]:
         """Return the episodes of training step `step` (from 0), and report them to `listener` while they run."""
@@ -228,7 +231,9 @@ class EpisodeRunner:
     async def _add_baselines(self, task: Task, node: Node, greedy: Sequence[Completion], last: bool) -> None:
         """Add the rewards that the estimators need beside the node's joint actions. Raises _NoVerdict."""
         counterfactual = {agent: self._counterfactual_texts(node, agent) for agent in self.counterfactual_agents}
-        joint = [texts for of_agent in counterfactual.values() for texts in of_agent]
+        coalitions = coalition_texts(node) if self.coalition_agents else []
+        joint = [texts for of_agent in counterfactual.values() for of_action in of_agent for texts in of_action]
+        joint += [texts for of_action in coalitions for texts in of_action.values()]
         if greedy:
             joint.append(tuple(completion.text for completion in greedy))
         if not joint:
@@ -239,18 +244,36 @@ class EpisodeRunner:
         )
         rewarded = {texts: self._rewarded((), outcome) for texts, outcome in zip(distinct, outcomes, strict=True)}
         for agent, of_agent in counterfactual.items():
-            node.counterfactuals[agent] = [rewarded[texts].rewards[agent] for texts in of_agent]
+            rewards = ([rewarded[texts].rewards[agent] for texts in of_action] for of_action in of_agent)
+            node.counterfactuals[agent] = list(map(fmean, rewards))
+        for agent in self.coalition_agents:
+            node.counterfactuals[agent] = [
+                action.rewards[agent]
+                - shapley_value(agent, {c: rewarded[texts].rewards[agent] for c, texts in of_action.items()})
+                for action, of_action in zip(node.joint_actions, coalitions, strict=True)
+            ]
         if greedy:
             node.greedy = GreedySample(tuple(greedy), rewarded[joint[-1]].reward, rewarded[joint[-1]].rewards)
 
-    def _counterfactual_texts(self, node: Node, agent: int) -> list[tuple[str, ...]]:
-        """Return every joint action's texts [J], with the counterfactual action in place of the agent's completion."""
+    def _counterfactual_texts(self, node: Node, agent: int) -> list[list[tuple[str, ...]]]:
+        """Return the texts [J][R] of every joint action with each of R replacements of the agent's completion."""
+        joint = [(a.indices[agent], responses_of(node.completions, a.indices)) for a in node.joint_actions]
+        if self.config.credit.counterfactual == "siblings":
+            siblings = [[c.text for n, c in enumerate(node.group(agent)) if n != own] for own, _ in joint]
+        else:
+            siblings = [[self._replacement(node, agent)]] * len(joint)
+        return [
+            [(*texts[:agent], text, *texts[agent + 1 :]) for text in own]
+            for (_, texts), own in zip(joint, siblings, strict=True)
+        ]
+
+    def _replacement(self, node: Node, agent: int) -> str:
+        """Return the replacement of the agent's completion that all joint actions of a node share."""
         replacement = ""
         if self.config.credit.counterfactual == "median":
             returns = completion_returns(node, agent, [action.rewards[agent] for action in node.joint_actions])
             replacement = node.completions[agent][median_index(returns)].text
-        joint = (responses_of(node.completions, action.indices) for action in node.joint_actions)
-        return [(*texts[:agent], replacement, *texts[agent + 1 :]) for texts in joint]
+        return replacement
 
     async def _evaluate_attempts(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
         """Return the outcomes. Raises _NoVerdict if an execution failed."""
