@@ -40,7 +40,7 @@ def test_an_arm_is_a_config_of_as_many_steps_and_about_as_many_answers_as_the_jo
 
     (steps, own), (joint_steps, joint) = answers(name), answers(JOINT)
     assert steps == joint_steps
-    assert (0.6 if name == FEWER else 0.9) < own / joint < 1.1
+    assert (0.6 if name in FEWER else 0.9) < own / joint < 1.1
 
 
 def test_intervals_are_students() -> None:

@@ -20,8 +20,8 @@ CONFIGS = Path(__file__).resolve().parent.parent.parent / "configs"
 FROZEN = "{learning_rate: 0}"
 JOINT = "joint"
 """The arm with which all other arms of a study are compared."""
-FEWER = "single_tokens"
-"""An arm with fewer completions per step, since its agent writes both functions in longer completions."""
+FEWER = ("single_tokens", "single_one_turn")
+"""Arms with fewer completions per step, since their agent writes both functions in longer completions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +91,21 @@ TOY_HARD = Study(
             "only_aux": Arm("only aux", {"agents": f"[{{}}, {FROZEN}]"}),
             "shared": Arm("both, with one policy", {"magrpo.policy": 0}),
             "single": Arm("one agent, twice the answers", {"magrpo.num_agents": 1, "magrpo.num_generations": 16}),
-            FEWER: Arm("one agent, as many tokens", {"magrpo.num_agents": 1, "magrpo.num_generations": 11}),
+            "single_tokens": Arm("one agent, as many tokens", {"magrpo.num_agents": 1, "magrpo.num_generations": 11}),
         },
-        "turns": {
+        "one turn": {
             "one_turn": Arm("one turn, twice the tasks", {"magrpo.num_turns": 1, "magrpo.rollout_buffer_size": 16}),
+            "single_one_turn": Arm(
+                "one agent, one turn, as many tokens",
+                {
+                    "magrpo.num_agents": 1,
+                    "magrpo.num_turns": 1,
+                    "magrpo.num_generations": 11,
+                    "magrpo.rollout_buffer_size": 16,
+                },
+            ),
+        },
+        "feedback": {
             "level_passed": Arm("told level_passed", {"external.mode": "level_passed"}),
             "passed": Arm("told passed", {"external.mode": "passed"}),
             "plain": Arm("told nothing", {"external.mode": "plain"}),

@@ -50,6 +50,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--k", type=numbers, default=[1], metavar="K,...", help="k of pass@k; default: 1")
     parser.add_argument("--protocol", default="parallel", metavar="NAME", help="see below; default: parallel")
     parser.add_argument("--swap", action="store_true", help="evaluate every combination of the models' agents")
+    recombined = "recombine the answers of turn 1 and measure each contribution; costs executions, no tokens"
+    parser.add_argument("--cooperation", action="store_true", help=recombined)
     parser.add_argument("--output", type=Path, metavar="DIR", help="default: a new folder below evaluations/")
     parser.add_argument("--episodes", action="store_true", help="write every episode with all texts")
     add_overrides(parser)
@@ -70,7 +72,15 @@ def _eval(options: argparse.Namespace) -> None:
     stamp = f"{config.dataset.type.replace(':', '.')}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     samples, folder = options.samples or max(options.k), options.output or Path("evaluations") / stamp
     request = EvaluationRequest(
-        options.model, options.split, samples, options.k, options.protocol, options.swap, folder, options.episodes
+        options.model,
+        options.split,
+        samples,
+        options.k,
+        options.protocol,
+        options.swap,
+        folder,
+        options.episodes,
+        options.cooperation,
     )
     for line in run_evaluation(config, request):
         print(line)

@@ -18,7 +18,7 @@ from marl_ray.cluster.hardware import CPU_CORE, GIB, DeviceSpec
 from marl_ray.cluster.memory_estimate import DTYPE_BYTES, ModelInfo, ProfilingFailed, engine_batch
 from marl_ray.cluster.placement_plan import AgentPlacement, PlacementPlan, describe_shortage
 from marl_ray.config import Config
-from marl_ray.config.budget import nodes_per_episode
+from marl_ray.config.budget import completions_per_episode, nodes_per_episode
 from marl_ray.core.ids import PolicyId
 from marl_ray.learning.arguments import wire_dtype
 
@@ -194,10 +194,11 @@ def _estimate(
     learners = ranks / len(config.learner_policies(policy))
 
     groups = config.rollout.rollout_buffer_size * nodes_per_episode(config)
-    completions, new = config.rollout.num_generations, agent.max_new_tokens
+    sampled_completions = config.rollout.rollout_buffer_size * completions_per_episode(config)
+    completions, new = sampled_completions / groups, agent.max_new_tokens
     item = DTYPE_BYTES[wire_dtype(agent, on_gpu)]
     # Each engine samples its share of a turn in waves of at most max_num_seqs sequences. Every step reads all weights.
-    share = -(-groups * completions // (turns * engine.replicas))
+    share = -(-sampled_completions // (turns * engine.replicas))
     limit, _ = engine_batch(engine, device.memory if on_gpu else 0.0)
     waves = -(-share // limit)
     sequences = max(1, min(limit, share))

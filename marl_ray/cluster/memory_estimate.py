@@ -113,7 +113,7 @@ class ModelInfo:
         """Return the sizes for a learner. Raises ProfilingFailed."""
         from marl_ray.learning.memory_profile import MicroBatchShape
 
-        new, generations = agent.max_new_tokens, config.rollout.num_generations
+        new, generations = agent.max_new_tokens, max(config.rollout.group_sizes)
         group = self.prompt + generations * new
         tokens = microbatch_tokens(config, on_gpu)
         groups = min(tokens // group, config.rollout.rollout_buffer_size * config.rollout.num_turns)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from dataclasses import dataclass
 
 from marl_ray.config.schema import Config
@@ -24,9 +26,11 @@ class TrainingBudget:
         return self.total_steps * self.optimizer_steps_per_step
 
 
-def joint_actions_per_node(config: Config) -> int:
-    """Return the number of joint actions per node: every combination of completions with joint_mode cross."""
-    return config.rollout.num_generations ** (config.num_agents if config.rollout.joint_mode == "cross" else 1)
+def joint_actions_by_turn(config: Config) -> list[int]:
+    """Return the number of joint actions of a node in each turn: every combination of completions with joint_mode
+    cross."""
+    exponent = config.num_agents if config.rollout.joint_mode == "cross" else 1
+    return [size**exponent for size in config.rollout.group_sizes]
 
 
 def max_prompts_per_step(config: Config, tasks: int) -> int:
@@ -44,8 +48,24 @@ def samples_greedily(config: Config) -> bool:
 
 def nodes_per_episode(config: Config) -> int:
     """Return the number of nodes of an episode: one per turn, or a complete tree with handoff all."""
-    children = joint_actions_per_node(config) if config.rollout.handoff == "all" else 1
-    return sum(children**turn for turn in range(config.rollout.num_turns))
+    return sum(nodes_by_turn(config))
+
+
+def nodes_by_turn(config: Config) -> list[int]:
+    """Return the number of nodes of an episode in each turn."""
+    if config.rollout.handoff != "all":
+        return [1] * config.rollout.num_turns
+    return [math.prod(joint_actions_by_turn(config)[:turn]) for turn in range(config.rollout.num_turns)]
+
+
+def completions_per_episode(config: Config) -> int:
+    """Return the number of completions per agent in an episode, without greedy samples."""
+    return sum(map(operator.mul, nodes_by_turn(config), config.rollout.group_sizes))
+
+
+def joint_samples_per_episode(config: Config) -> int:
+    """Return the number of joint actions in an episode, without greedy samples."""
+    return sum(map(operator.mul, nodes_by_turn(config), joint_actions_by_turn(config)))
 
 
 def training_budget(config: Config, num_tasks: int) -> TrainingBudget:
@@ -57,7 +77,8 @@ def training_budget(config: Config, num_tasks: int) -> TrainingBudget:
     if loop.max_steps is not None:
         total = min(total, loop.max_steps)
     nodes = nodes_per_episode(config)
-    samples = max_prompts_per_step(config, tasks) * nodes * (joint_actions_per_node(config) + samples_greedily(config))
+    per_episode = joint_samples_per_episode(config) + nodes * samples_greedily(config)
+    samples = max_prompts_per_step(config, tasks) * per_episode
     groups = tasks * nodes
     optimizer_steps = -(-groups // (config.optimizer.train_batch_size or groups))
     return TrainingBudget(steps_per_epoch, total, groups, samples, optimizer_steps)
@@ -68,12 +89,14 @@ def describe_budget(config: Config, num_tasks: int | None) -> str:
     rollout = config.rollout
     budget = training_budget(config, num_tasks if num_tasks is not None else rollout.rollout_buffer_size)
     tasks = rollout.rollout_buffer_size if num_tasks is None else min(rollout.rollout_buffer_size, num_tasks)
-    actions = joint_actions_per_node(config)
     cross, tree = rollout.joint_mode == "cross", rollout.handoff == "all"
     nodes = pluralize(nodes_per_episode(config), "node") if tree else pluralize(rollout.num_turns, "turn")
-    per_group = pluralize(actions, "joint action") if cross else pluralize(rollout.num_generations, "generation")
+    counts, noun = (joint_actions_by_turn(config), "joint action") if cross else (rollout.group_sizes, "generation")
+    per_group = pluralize(counts[0], noun)
+    if len(set(counts)) > 1:
+        per_group = f"{', '.join(map(str, counts))} {noun}s by turn"
     shared = [policy for policy in config.policies if len(policy.agents) > 1]
-    groups, samples = budget.groups_per_step, budget.groups_per_step * actions
+    groups, samples = budget.groups_per_step, tasks * joint_samples_per_episode(config)
     lines = [
         f"one step: {pluralize(tasks, 'task')} x {nodes} = {pluralize(groups, 'group')} per agent; x {per_group} = "
         f"{pluralize(samples, 'joint sample')} ({pluralize(config.num_agents, 'completion')} each); "

@@ -16,6 +16,8 @@ from marl_ray.core.text import pluralize
 from marl_ray.credit import requirements
 from marl_ray.credit.requirements import Requirements, estimator_requirements
 
+MAX_COALITION_AGENTS = 6
+"""Maximum number of agents of whose completions every subset is executed."""
 DIFFER_WITHIN_POLICY = {"policy", "top_p", "max_new_tokens", "estimator"}
 """Settings in which agents that share a policy may differ."""
 
@@ -62,19 +64,25 @@ def _violation(need: str, value: Any, subject: str, config: Config, number: int)
     estimator, whiten = key_of(config, number, "estimator"), f"{section}.normalize_advantages"
     remedy = f"{whiten} to false" if key == whiten else f"{estimator} to mareinforce"
     ends_early = rollout.handoff == "all" and rollout.early_termination_threshold is not None and rollout.num_turns > 1
-    batch = rollout.num_generations * rollout.rollout_buffer_size
+    batch = min(rollout.group_sizes) * rollout.rollout_buffer_size
     groups = rollout.rollout_buffer_size * nodes_per_episode(config)
     one_step = optimizer.train_batch_size is None or optimizer.train_batch_size >= groups
     match need:
-        case "siblings" if rollout.num_generations == 1:
+        case "siblings" if max(rollout.group_sizes) == 1:
             return f"""{section}.num_generations is 1, but {name} compares the completions of a group: set it to 2 or
             more, or {remedy}"""
-        case "counterfactual_sample" if config.credit.counterfactual == "median" and rollout.num_generations == 1:
-            return f"""{section}.counterfactual median is a completion of the group, and {section}.num_generations is 1:
-            set it to 2 or more, or counterfactual to empty"""
+        case "siblings" if min(rollout.group_sizes) == 1 and rollout.handoff != "all":
+            return f"""{section}.num_generations {list(rollout.group_sizes)} has turns with one completion, from which
+            {name} learns nothing: set {section}.handoff to all, so that earlier turns learn from them, or raise it"""
+        case "counterfactual_sample" if config.credit.counterfactual != "empty" and min(rollout.group_sizes) == 1:
+            return f"""{section}.counterfactual {config.credit.counterfactual} needs siblings, and
+            {section}.num_generations is 1: set it to 2 or more, or counterfactual to empty"""
         case "whole_batch" if batch == 1:
             return f"""{subject} compares the completions of a batch, and with num_generations 1 and rollout_buffer_size
             1 there is one: raise one of them, or set {remedy}"""
+        case "coalition_samples" if config.num_agents > MAX_COALITION_AGENTS:
+            return f"""{subject} executes every subset of {config.num_agents} agents' completions, and
+            {MAX_COALITION_AGENTS} agents are the limit: use {estimator} difference"""
         case "immediate_rewards" if rollout.handoff == "all" and rollout.num_turns > 1:
             return f"""{subject} uses the reward of a joint action that is not continued, and with handoff all siblings
             are ranked by their continuations: set {section}.handoff to random or best, or num_turns to 1"""
@@ -131,11 +139,35 @@ def _turn_problems(config: Config) -> Iterator[str]:
     if min(weights) < 0 or max(weights) == 0:
         yield f"""{section}.turn_gradient_weights {list(weights)}: no weight should be negative, and not all 0, or
         nothing is learned"""
+    if len(rollout.group_sizes) != rollout.num_turns:
+        values, turns = pluralize(len(rollout.group_sizes), "value"), pluralize(rollout.num_turns, "turn")
+        yield f"{section}.num_generations has {values} for {turns}: give one per turn, or one number for all"
+    if config.external.stop != "never" and rollout.num_turns == 1:
+        yield f"""external.stop {config.external.stop} ends an episode before its last turn, and {section}.num_turns is
+        1: set it to never"""
+    if config.external.stop != "never" and config.credit.critic != "none":
+        yield f"""external.stop {config.external.stop} leaves no next prompts, whose value {section}.critic
+        {config.credit.critic} needs: set external.stop to never, or {section}.critic to none"""
     if rollout.handoff == "all" and rollout.early_termination_threshold is not None and rollout.num_turns > 2:
         # At the root all branches end or none does; below it they end one by one.
         yield f"""{section}.early_termination_threshold with handoff all and {rollout.num_turns} turns would rank a
         branch that ended early below its siblings, because its return has fewer turns: set it to null, or num_turns to
         2"""
+
+
+def unused_discount(config: Config) -> str | None:
+    """Return a note if `discount` is set and changes no gradient, else None."""
+    section, rollout = config.algorithm, config.rollout
+    if config.credit.discount == 1.0 or (rollout.num_turns > 1 and rollout.handoff == "all"):
+        return None
+    if rollout.num_turns == 1:
+        return f"{section}.discount {config.credit.discount} has no effect: there is one turn"
+    sizes = [rollout.group_sizes[0], *(1 for _ in rollout.group_sizes[1:])]
+    return (
+        f"{section}.discount {config.credit.discount} changes logged returns only: with handoff {rollout.handoff} no "
+        f"turn is credited with later turns. {section}.handoff all does so, at the same budget with num_generations "
+        f"{sizes}"
+    )
 
 
 def _optimizer_problems(config: Config) -> Iterator[str]:
@@ -203,8 +235,8 @@ def _unused_settings(config: Config) -> Iterator[str]:
         {section}.reference_kl_coef above 0, or leave it out"""
     needs_counterfactual = (estimator_requirements(agent.estimator).counterfactual_sample for agent in config.agents)
     if credit.counterfactual != "empty" and not any(needs_counterfactual):
-        yield f"""{section}.counterfactual {credit.counterfactual} is for estimator difference, which no agent has:
-        leave it out"""
+        yield f"""{section}.counterfactual {credit.counterfactual} is for estimator difference, which no agent
+        has: leave it out"""
     if rollout.max_extra_draws is not None and not rollout.dynamic_sampling:
         yield f"""{section}.max_extra_draws is for dynamic_sampling: set {section}.dynamic_sampling to true, or leave it
         out"""

@@ -48,9 +48,10 @@ class CreditConfig(Section):
     normalize_advantages: bool = False
     """Whiten advantages: subtract the mean of the group (with a critic, of all completions of an agent in one turn of
     the batch) and divide by its standard deviation. `advantage_normalization` is an alias."""
-    counterfactual: Literal["empty", "median"] = "empty"
+    counterfactual: Literal["empty", "median", "siblings"] = "empty"
     """Replacement for an agent's completion when estimator difference computes the team's reward without the agent.
-    empty: no completion; median: the completion of median return in its group."""
+    empty: no completion; median: the completion of median return in its group; siblings: each other completion of its
+    group, on average."""
     loss_aggregation: Literal["sequence_sum", "token_mean", "constant"] = "sequence_sum"
     """Aggregation of token losses. sequence_sum: sum over the tokens of a completion, then average over siblings and
     groups; token_mean: average over all tokens of an optimizer step; constant: sequence_sum divided by max_new_tokens

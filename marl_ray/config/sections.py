@@ -77,6 +77,10 @@ class ExternalConfig(Section):
     """Repeat the prompt of the first turn."""
     previous_response: bool = True
     """Show an agent its own previous answer."""
+    stop: Literal["never", "visible", "all"] = "never"
+    """End a branch after a joint action that passes its tests, in training and in evaluations. visible: the tests in
+    sandbox_slice, which feedback may mention; all: all tests, so that the end of an episode tells more than its
+    feedback; never: play every turn. The stopped joint action keeps its reward in the remaining turns."""
     expert_model: str | None = None
     """Model that writes the edits of mode expert_edits; its name selects the vendor (`marl_ray.external.endpoints`).
     null: none."""
@@ -94,8 +98,9 @@ class RolloutConfig(Section):
 
     num_turns: OneTo100 = 1
     """Turns per episode."""
-    num_generations: PositiveInt = 4
-    """G: completions per agent and prompt. With joint_mode aligned, also the number of joint actions per node."""
+    num_generations: PositiveInt | tuple[PositiveInt, ...] = 4
+    """G: completions per agent and prompt. With joint_mode aligned, also the number of joint actions per node. A list
+    has one number per turn: with handoff all, [8, 1] continues each of 8 joint actions by one."""
     rollout_buffer_size: PositiveInt = 8
     """Tasks per step. Their episodes run concurrently."""
     dynamic_sampling: bool = False
@@ -115,6 +120,12 @@ class RolloutConfig(Section):
     inflight: Literal["continue", "drain"] = "continue"
     """Treatment of unfinished completions when new weights arrive. continue: continue with the new weights; drain:
     finish them first and start no others."""
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """G of each turn."""
+        sizes = self.num_generations
+        return (sizes,) * self.num_turns if isinstance(sizes, int) else sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from marl_ray.config.budget import joint_actions_per_node, max_prompts_per_step, nodes_per_episode
+from marl_ray.config.budget import completions_per_episode, joint_samples_per_episode, max_prompts_per_step
 from marl_ray.config.keys import key_of
 from marl_ray.config.learning_rules import learning_problems
 from marl_ray.config.schema import Config
@@ -153,9 +153,9 @@ def _is_plain(value: Any, levels: int = 20) -> bool:
 
 def _size_problems(config: Config) -> Iterator[str]:
     rollout, section = config.rollout, config.algorithm
-    groups = max_prompts_per_step(config, rollout.rollout_buffer_size) * nodes_per_episode(config)
-    completions = groups * rollout.num_generations * config.num_agents
-    if max(groups * joint_actions_per_node(config), completions) > MAX_SAMPLES:
+    tasks = max_prompts_per_step(config, rollout.rollout_buffer_size)
+    completions = completions_per_episode(config) * config.num_agents
+    if tasks * max(joint_samples_per_episode(config), completions) > MAX_SAMPLES:
         cross = ", or set joint_mode to aligned" if rollout.joint_mode == "cross" else ""
         tree = ", or set handoff to random" if rollout.handoff == "all" else ""
         yield f"""one step would have more than {MAX_SAMPLES:,} joint samples or completions, which all stay in memory

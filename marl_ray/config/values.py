@@ -87,7 +87,8 @@ def describe_schema(schema: Mapping[str, Any]) -> str:
     if "const" in schema:
         return str(schema["const"])
     if schema.get("type") == "array":
-        return "a list like " + ("[1.5, 0.5]" if schema["items"].get("type") == "number" else "[a, b]")
+        items = {"number": "[1.5, 0.5]", "integer": "[8, 1]"}
+        return "a list like " + items.get(schema["items"].get("type"), "[a, b]")
     bounds = [f"{word} {schema[name]:g}" for name, word in BOUNDS.items() if name in schema]
     name = "a mapping" if schema["type"] == "object" else TYPES.get(schema["type"], schema["type"])
     return " ".join([name, " and ".join(bounds)]).strip()
@@ -124,8 +125,10 @@ def _unambiguous(value: Any, hint: Any) -> Any:
         return float(value)
     for member in members:
         arguments = typing.get_args(member)
+        if type(value) in kinds:  # an option that needs no conversion, beside a list of the same
+            return value
         if typing.get_origin(member) is tuple and not (str in kinds and isinstance(value, str)):
-            if isinstance(value, str) and value.strip():  # a,b on a command line
+            if isinstance(value, str) and value.strip() and ("," in value or not kinds & {int, float}):  # overrides
                 value = [item.strip() for item in value.split(",")]
             items = [value] if type(value) in (int, float) else value
             return [_unambiguous(i, arguments[0]) for i in items] if isinstance(items, list | tuple) else value

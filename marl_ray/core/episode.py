@@ -121,6 +121,9 @@ class Node:
     the index of the joint action. `greedy` and `counterfactuals` are present if an estimator needs them: the latter
     are, by agent, the rewards of the joint actions [J] with a counterfactual action in place of the agent's completion.
 
+    `stopped` maps the joint actions after which the branch ended because they solved the task (`external.stop`) to the
+    number of turns that were left.
+
     If roles answer one after another, the prompt of a later role contains an earlier completion. `prompts` are then the
     prompts of the followed conversation branch, and the groups are the completions to these prompts. Every other branch
     is continued by one completion per later agent, for the reward: `other_prompts` are the prompts of these
@@ -137,6 +140,7 @@ class Node:
     greedy: GreedySample | None = None
     counterfactuals: dict[int, list[float]] = field(default_factory=dict)
     other_prompts: list[list[str]] = field(default_factory=list)
+    stopped: dict[int, int] = field(default_factory=dict)
 
     @property
     def every_completion(self) -> list[list[Completion]]:
@@ -158,7 +162,8 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Stop:
     """The end of a branch before its last turn. `path` holds the indices of the joint actions from the root. `reason`
-    is prompt_too_long, infra_error (explained by `detail`) or early_termination."""
+    is prompt_too_long, infra_error (explained by `detail`), early_termination (of a whole node, by its mean reward) or
+    solved (by its last joint action, see `external.stop`)."""
 
     path: tuple[int, ...]
     reason: str

@@ -17,6 +17,8 @@ ESTIMATORS = Registry(
         "mareinforce": "marl_ray.credit.estimators:mareinforce",
         "remax": "marl_ray.credit.estimators:remax",
         "difference": "marl_ray.credit.estimators:difference",
+        "centred_difference": "marl_ray.credit.estimators:centred_difference",
+        "shapley": "marl_ray.credit.estimators:centred_difference",
         "reinforce_pp": "marl_ray.credit.estimators:reinforce_pp",
     },
 )

@@ -3,8 +3,8 @@
 MAGRPO and its variants are from "LLM Collaboration with Multi-Agent Reinforcement Learning" (Liu et al., 2025); GRPO is
 from DeepSeekMath (Shao et al., 2024); leave-one-out is from RLOO (Ahmadian et al., 2024).
 
-`remax` and `difference` also take baselines [..., G] (`marl_ray.credit.returns.baselines`). `reinforce_pp` takes the
-returns of a whole batch.
+`remax`, `difference` and `centred_difference` also take baselines [..., G] (`marl_ray.credit.returns.baselines`).
+`reinforce_pp` takes the returns of a whole batch.
 """
 
 from __future__ import annotations
@@ -67,6 +67,16 @@ def difference(returns: Tensor, without: Tensor) -> Tensor:
     """Return R - R(without the agent): the difference reward of Wolpert and Tumer (2002, "Optimal payoff functions for
     members of collectives"). The contribution of the other agents cancels."""
     return returns - without
+
+
+def centred_difference(returns: Tensor, without: Tensor) -> Tensor:
+    """Return D - mean(D) with D = R - R(without the agent), whose mean over siblings has no influence on the gradient.
+
+    A group in which all difference rewards are high has large raw advantages of one sign, and so a gradient of large
+    variance. With the baselines of `shapley`, D is the agent's Shapley value (Shapley, 1953, "A value for n-person
+    games").
+    """
+    return magrpo(returns - without)
 
 
 def reinforce_pp(returns: Tensor) -> Tensor:

@@ -90,6 +90,8 @@ def critic_needs_whole_batch(credit: CreditConfig) -> bool:
 def weight_group(group: Group, agent: AgentConfig, credit: CreditConfig) -> Group:
     """Return the group with the weights that follow from its returns and baselines."""
     estimator = ESTIMATORS.get(agent.estimator)
+    if len(group.returns) == 1 and estimator_requirements(agent.estimator).siblings:  # nothing to compare
+        return _with_weights(group, (0.0,), agent, credit)
     values = advantages(group.returns, estimator, credit.normalize_advantages, group.baselines)
     return _with_weights(group, values, agent, credit)
 

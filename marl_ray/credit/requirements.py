@@ -19,6 +19,8 @@ class Requirements:
     """The rewards of one greedy joint action per node, as a baseline."""
     counterfactual_sample: bool = False
     """The rewards of each joint action with one agent's completion replaced, as baselines."""
+    coalition_samples: bool = False
+    """The rewards of each joint action with every subset of the completions replaced by empty ones."""
     whole_batch: bool = False
     """All groups of a batch, with more than one completion, before the first advantage is known."""
     immediate_rewards: bool = False
@@ -65,6 +67,14 @@ ESTIMATOR_REQUIREMENTS = {
     "difference": Requirements(
         counterfactual_sample=True, immediate_rewards=True, parallel_agents=True, magrpo_if_one_baseline=True
     ),
+    "centred_difference": Requirements(
+        siblings=True,
+        counterfactual_sample=True,
+        immediate_rewards=True,
+        parallel_agents=True,
+        magrpo_if_one_baseline=True,
+    ),
+    "shapley": Requirements(siblings=True, coalition_samples=True, immediate_rewards=True, parallel_agents=True),
     "reinforce_pp": Requirements(
         whole_batch=True, equal_return_groups=True, fixed_returns=True, complete_returns=True, magrpo_if_whitened=True
     ),

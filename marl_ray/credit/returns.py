@@ -1,8 +1,9 @@
 """Returns credited to completions, their overlong penalty, and the baselines of estimators that sample extra actions.
 
-R_t = r_t + discount * mean(returns of the children); the return of a leaf is its reward. Continuations count only where
-they are known for every sibling: with handoff `all`, at nodes below which no branch was lost. Otherwise returns are
-rewards. Overlong filtering (`is_masked`) and soft overlong punishment (`penalize_overlong`) are DAPO's (Yu et al.,
+R_t = r_t + discount * mean(returns of the children); the return of a leaf is its reward. A joint action that ended its
+branch because it solved the task keeps its reward in the turns that were left (`kept_return`). Continuations count only
+where they are known for every sibling: with handoff `all`, at nodes below which no branch was lost. Otherwise returns
+are rewards. Overlong filtering (`is_masked`) and soft overlong punishment (`penalize_overlong`) are DAPO's (Yu et al.,
 2025).
 """
 
@@ -19,12 +20,24 @@ from marl_ray.credit.requirements import estimator_requirements
 def action_returns(node: Node, agent: int, discount: float, full_tree: bool) -> list[float]:
     """Return one agent's return of each joint action at a node, [J]. `full_tree`: handoff is `all`."""
     rewards = [action.rewards[agent] for action in node.joint_actions]
-    if not full_tree or not node.children or has_lost_branches(node):
+    if not full_tree or not (node.children or node.stopped) or has_lost_branches(node):
         return rewards
     return [
-        reward + discount * fmean(action_returns(node.children[index], agent, discount, full_tree))
+        kept_return(reward, discount, node.stopped[index])
+        if index in node.stopped
+        else reward + discount * fmean(action_returns(node.children[index], agent, discount, full_tree))
         for index, reward in enumerate(rewards)
     ]
+
+
+def kept_return(reward: float, discount: float, turns_left: int) -> float:
+    """Return the return of a joint action that earns its reward again in each of `turns_left` turns. Without these
+    rewards, a joint action that fails first and is mended later would have the higher return.
+
+        >>> kept_return(4.0, 0.5, 2)
+        7.0
+    """
+    return reward * sum(discount**turn for turn in range(turns_left + 1))
 
 
 def has_lost_branches(node: Node) -> bool:
@@ -44,6 +57,7 @@ def baselines(node: Node, agent: int, estimator: str) -> list[float]:
     """Return the baselines of an estimator that samples extra joint actions, [G]; empty for any other estimator.
 
     - greedy sample: the reward of the node's greedy joint action;
+    - coalition samples: the mean over these joint actions of their rewards less the agent's Shapley value;
     - counterfactual sample: the mean over the joint actions that contain the completion of their rewards with the
       completion replaced.
     """
@@ -52,7 +66,8 @@ def baselines(node: Node, agent: int, estimator: str) -> list[float]:
         if node.greedy is None:
             raise ValueError(f"{estimator} needs a greedy joint sample at every node")
         return completion_returns(node, agent, [node.greedy.rewards[agent]] * len(node.joint_actions))
-    return completion_returns(node, agent, node.counterfactuals[agent]) if needs.counterfactual_sample else []
+    extra = needs.counterfactual_sample or needs.coalition_samples
+    return completion_returns(node, agent, node.counterfactuals[agent]) if extra else []
 
 
 def median_index(returns: Sequence[float]) -> int:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from marl_ray.core.episode import Outcome, Task
+from marl_ray.core.errors import UserError
 
 if TYPE_CHECKING:
     from marl_ray.config.schema import Config
@@ -103,6 +104,17 @@ class Environment(ABC, Generic[A]):
     @abstractmethod
     def revisions(self, task: Task) -> list[str]:
         """Return the closing instructions of later prompts. Each is complete by itself."""
+
+    def solved(self, attempt: A, outcome: Outcome, tests: str) -> bool:
+        """Return whether a joint action passes the `visible` tests, which feedback may mention, or `all` tests, so that
+        its branch may end (`external.stop`). By default both are the metric `all_passed`. Raises UserError without
+        it."""
+        if "all_passed" not in outcome.metrics:
+            raise UserError(
+                f"{type(self).__name__} reports no metric all_passed, which external.stop {tests} reads: set it to "
+                "never, or override Environment.solved"
+            )
+        return outcome.metrics["all_passed"] == 1.0
 
     def question(self, task: Task, attempt: A) -> str:
         """Return the question to an expert, who replies with a JSON object of edits by role."""

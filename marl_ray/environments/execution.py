@@ -38,6 +38,14 @@ class CodeEnvironment(Environment[A]):
     def from_config(cls, config: Config) -> Self:
         return cls(config.num_agents, config.sandbox.count_untrusted, config.external.sandbox_slice)
 
+    def solved(self, attempt: A, outcome: Outcome, tests: str) -> bool:
+        """Return whether all tests, or all tests in `sandbox_slice`, pass with a verdict that counts."""
+        if tests == "all":
+            return super().solved(attempt, outcome, tests)
+        passing = self._passing(executed_report(outcome))
+        shown = sliced(range(executed_report(outcome).total), self._slice)
+        return outcome.metrics["tests_passed_rate"] > 0 and passing.issuperset(shown)
+
     def _visible(self, last: bool) -> int | None:
         """Return `Program.visible` for an attempt; after the last turn no feedback mentions single tests."""
         return None if last or self._slice == "all" else self._slice
@@ -94,6 +102,13 @@ def execution_counts(report: ExecutionReport) -> dict[str, int]:
         "sandbox/untrusted": int(not report.trusted),
         "sandbox/timeouts": int(any(test.status == "timeout" for test in report.tests)),
     }
+
+
+def executed_report(outcome: Outcome) -> ExecutionReport:
+    """Return the report on the joint action's program from any evidence that has one."""
+    report = getattr(outcome.evidence, "report", None)
+    assert isinstance(report, ExecutionReport), "evidence of an execution"
+    return report
 
 
 def report_of(outcome: Outcome) -> ExecutionReport:

@@ -38,6 +38,12 @@ from marl_ray.core.text import pluralize
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Executor
+from marl_ray.evaluation.cooperation_report import (
+    cooperation_lines,
+    cross_play_estimates,
+    cross_play_table,
+    revision_lines,
+)
 from marl_ray.evaluation.model_sources import (
     EvaluatedModel,
     check_adapter,
@@ -48,6 +54,7 @@ from marl_ray.evaluation.model_sources import (
     single_agent,
 )
 from marl_ray.evaluation.protocols import PROTOCOLS, REORDERING, SINGLE
+from marl_ray.evaluation.recombination import Recombiner
 from marl_ray.evaluation.results import TaskMetrics, measure_task, model_table, summarise, summary_to_json, swap_matrix
 from marl_ray.external.transition import Transition
 from marl_ray.models.names import check_model
@@ -71,6 +78,8 @@ class EvaluationRequest:
     swap: bool
     folder: Path
     episodes: bool
+    cooperation: bool = False
+    """Whether answers are recombined and rewarded again (`marl_ray.evaluation.cooperation`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +95,13 @@ class EvaluationPlan:
     samples: int
     protocol: str
     adapters: Mapping[str, str]
+    cooperation: bool = False
 
 
-OnModelDone = Callable[[EvaluatedModel, list[list[Episode]]], None]  # called with a model and its episodes by task
+OnModelDone = Callable[[EvaluatedModel, list[list[Episode]], list[dict[str, float]]], None]
+"""Called with a model, its episodes by task, and its measures of cooperation by task."""
+CrossPlay = dict[tuple[str, str], list[float]]
+"""Mean rewards of turn 1 by task, by the models of agent 0 and of agent 1."""
 
 
 def run_evaluation(config: Config, request: EvaluationRequest) -> Iterator[str]:
@@ -100,8 +113,17 @@ def run_evaluation(config: Config, request: EvaluationRequest) -> Iterator[str]:
     folder = _new_folder(request.folder)
     results: dict[str, list[TaskMetrics]] = {}
 
-    def on_model_done(model: EvaluatedModel, episodes: list[list[Episode]]) -> None:
-        results[model.label] = tasks = [measure_task(each, model.config, request.ks) for each in episodes]
+    revisions: list[str] = []
+
+    def on_model_done(
+        model: EvaluatedModel, episodes: list[list[Episode]], cooperation: list[dict[str, float]]
+    ) -> None:
+        measured = (measure_task(each, model.config, request.ks) for each in episodes)
+        tasks = [
+            replace(task, numbers={**task.numbers, **own}) for task, own in zip(measured, cooperation, strict=True)
+        ]
+        results[model.label] = tasks
+        revisions.extend(revision_lines(model.label, [one for each in episodes for one in each]))
         _append(folder / "tasks.jsonl", ({"model": model.label} | asdict(task) for task in tasks))
         if request.episodes:
             records = ({"model": model.label} | episode_record(one) for each in episodes for one in each)
@@ -118,7 +140,7 @@ def run_evaluation(config: Config, request: EvaluationRequest) -> Iterator[str]:
     write_atomically(folder / "config.yaml", to_yaml(config).encode())
     try:
         with merged_adapters(plan.models, plan.adapters, config.model) as models:
-            sample_episodes(replace(plan, models=models), on_model_done)
+            cross_play = sample_episodes(replace(plan, models=models), on_model_done)
     except BaseException as error:
         if not results:
             (folder / "config.yaml").unlink(missing_ok=True)
@@ -140,11 +162,20 @@ def run_evaluation(config: Config, request: EvaluationRequest) -> Iterator[str]:
             for model in plan.models
         },
     } | summary_to_json(summary)
+    matrix = cross_play_estimates(cross_play, config.seed)
+    if matrix:
+        content["cross_play"] = [
+            {"agent_0": first, "agent_1": second, **estimate.to_dict()} for (first, second), estimate in matrix.items()
+        ]
     write_atomically(folder / "evaluation.json", json.dumps(content, indent=1).encode())
     yield from model_table(summary)
     if request.swap and config.num_agents == 2:
         labels = list(dict.fromkeys(model.sources[0] for model in plan.models))
         yield from ("", *swap_matrix(summary, labels))
+    if matrix:
+        yield from ("", *cross_play_table(matrix))
+    yield from ("", *revisions) if revisions else ()
+    yield from cooperation_lines(summary)
     sizes = f"{pluralize(len(plan.tasks), 'task')}, {pluralize(plan.samples, 'sample')} each"
     yield f"{sizes}; in brackets 95 % intervals over tasks; results in {folder}"
 
@@ -171,6 +202,8 @@ def plan_evaluation(config: Config, request: EvaluationRequest) -> EvaluationPla
     check_sandbox(config)
     names = list(dict.fromkeys(agent.name for model in models for agent in model.config.agents))
     adapters = {name: source.adapters[name] for source in sources for name in names if name in source.adapters}
+    if request.cooperation:
+        _check_cooperation(config, request)
     for name in adapters:
         check_adapter(name)
     for name in dict.fromkeys(adapters.get(name, name) for name in names):
@@ -178,33 +211,55 @@ def plan_evaluation(config: Config, request: EvaluationRequest) -> EvaluationPla
     tasks = _tasks(config, request.split)
     for environment, task in product(environments, tasks):
         environment.check_task(task)
+        if request.cooperation and len(environment.order(task)) > 1:
+            raise UserError(
+                f"--cooperation recombines answers, and in environment {config.environment} later agents have read the "
+                "earlier answers: leave it out"
+            )
         if request.protocol in REORDERING and len(environment.order(task)) > 1:
             raise UserError(
                 f"protocol {request.protocol} needs agents that respond at the same time, and environment "
                 f"{config.environment} has an order of its own: use parallel, which keeps this order"
             )
     check_local_machine(config)
-    return EvaluationPlan(config, models, tasks, request.samples, request.protocol, adapters)
+    return EvaluationPlan(config, models, tasks, request.samples, request.protocol, adapters, request.cooperation)
 
 
-def sample_episodes(plan: EvaluationPlan, on_model_done: OnModelDone) -> None:
-    """Sample all episodes, on the cluster or on this machine. Raises UserError, and KeyboardInterrupt when stopped."""
+def _check_cooperation(config: Config, request: EvaluationRequest) -> None:
+    if request.protocol != "parallel" or config.num_agents == 1:
+        raise UserError(
+            "--cooperation recombines answers of several agents that respond at the same time: leave it out"
+        )
+    if request.samples < config.num_agents:
+        raise UserError(
+            f"--cooperation takes each agent's answer from another sample: set --samples to {config.num_agents} or more"
+        )
+
+
+def sample_episodes(plan: EvaluationPlan, on_model_done: OnModelDone) -> CrossPlay:
+    """Sample all episodes, on the cluster or on this machine, and return the rewards of partners from different models,
+    if answers are recombined. Raises UserError, and KeyboardInterrupt when stopped."""
+    cross_play: CrossPlay = {}
     with StopSignals() as signals:
         try:
             logger.info(connect(plan.config.output.verbose))
-            signals.run(lambda: _sample_episodes(plan, on_model_done))
+            signals.run(lambda: _sample_episodes(plan, on_model_done, cross_play))
         finally:
             disconnect()
+    return cross_play
 
 
-async def _sample_episodes(plan: EvaluationPlan, on_model_done: OnModelDone) -> None:
+async def _sample_episodes(plan: EvaluationPlan, on_model_done: OnModelDone, cross_play: CrossPlay) -> None:
     actors = EvaluationActors(plan.config)
     try:
         await actors.start()
+        recombiner = Recombiner(plan.models[0].config, plan.tasks, plan.cooperation, actors.sandbox)
         for model in plan.models:
             agents = range(model.config.num_agents)
             generators = await actors.start_generators([policy_config(model, agent) for agent in agents])
-            on_model_done(model, await _episodes_of(plan, model, generators, actors.sandbox))
+            episodes = await _episodes_of(plan, model, generators, actors.sandbox)
+            on_model_done(model, episodes, await recombiner.measure(model.label, episodes))
+        cross_play |= await recombiner.cross_play()
     finally:
         await actors.close()
 

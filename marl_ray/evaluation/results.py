@@ -19,7 +19,7 @@ from marl_ray.config import Config
 from marl_ray.core.episode import Episode
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.evaluation.statistics import Estimate, bootstrap_estimates, pass_at_k
-from marl_ray.telemetry.metrics import count_stops, episode_metrics, expected_return
+from marl_ray.telemetry.metrics import count_stops, episode_metrics, expected_return, nodes_by_turn
 
 GROUP_METRICS = ("reward_std", "reward_max_mean", "group_std_mean", "expected_return", "ended_early")
 """Turn metrics that need sibling joint actions or training; an evaluated episode has one joint action per turn."""
@@ -66,9 +66,10 @@ def measure_task(episodes: Sequence[Episode], config: Config, ks: Sequence[int])
     roots = (e.root for e in episodes if e.root is not None and not e.stopped_by("infra_error"))
     returns = [expected_return(root, config.credit.discount) for root in roots]
     numbers = {"return": statistics.fmean(returns)} if returns else {}
+    nodes, stops = nodes_by_turn(episodes, config.rollout.num_turns, whole=False), config.external.stop != "never"
     for turn in range(config.rollout.num_turns):
         prefix = f"turn_{turn + 1}/"
-        outcomes = [a.outcome for e in episodes for _, n in e.nodes() if n.turn == turn for a in n.joint_actions]
+        outcomes = [a.outcome for node in nodes.get(turn, ()) for a in node.joint_actions]
         passed = [outcome.metrics["all_passed"] == 1.0 for outcome in outcomes if "all_passed" in outcome.metrics]
         numbers |= {f"{prefix}pass@{k}": pass_at_k(len(passed), sum(passed), k) for k in ks if k <= len(passed)}
         numbers |= {key: float(value) for key, value in metrics.items() if key.startswith(prefix)}
@@ -78,7 +79,11 @@ def measure_task(episodes: Sequence[Episode], config: Config, ks: Sequence[int])
         samples=len(episodes),
         too_long_prompts=count_stops(episodes, "prompt_too_long"),
         infra_errors=count_stops(episodes, "infra_error"),
-        numbers={key: value for key, value in numbers.items() if key.rpartition("/")[2] not in GROUP_METRICS},
+        numbers={
+            key: value
+            for key, value in numbers.items()
+            if (name := key.rpartition("/")[2]) not in GROUP_METRICS or (stops and name == "ended_early")
+        },
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
 from marl_ray.cluster.placement_plan import describe_demands
 from marl_ray.config import Config
+from marl_ray.config.learning_rules import unused_discount
 from marl_ray.core.batch import Group
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import SamplingSpec, Task
@@ -67,6 +68,8 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
         _check_central_critic(config, [text for task in train_tasks[:1] for text in environment.first_prompts(task)])
     if transition.note:
         logger.info(transition.note)
+    if note := unused_discount(config):
+        logger.warning(note)
     _warn_of_overlap(config, train_tasks, eval_tasks)
     if not dry:
         check_local_machine(config)

@@ -171,9 +171,10 @@ class GradientAccumulator:
             old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
             ratios = (old - batch.behaviour_logprobs).exp()
             factors = losses.importance_factors(ratios, settings.importance, settings.importance_bound)
-            if settings.loss == "gspo":
-                factors = factors / losses.lengths_of(batch.owners)[batch.owners]
-            loss = self._policy_loss(logprobs, old, batch.weights * factors, batch, real)
+            weights = batch.weights * factors
+            if settings.loss == "gspo":  # the KL term below stays a sum over tokens
+                weights = weights / losses.lengths_of(batch.owners)[batch.owners]
+            loss = self._policy_loss(logprobs, old, weights, batch, real)
             if batch.reference_logprobs is not None and settings.reference_kl == "k3_in_loss":
                 loss = loss + (batch.kl_weights * factors * losses.k3(logprobs, batch.reference_logprobs)).sum()
         loss.backward()

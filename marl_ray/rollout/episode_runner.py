@@ -8,9 +8,11 @@ branch of a tree for its siblings, so engines batch across tasks, agents and tur
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import fmean
 from typing import Any, Protocol
 
 from marl_ray.config import Config
@@ -39,6 +41,7 @@ from marl_ray.environments.plugin_checks import (
     qualified_method_name,
 )
 from marl_ray.external.transition import Transition
+from marl_ray.rollout.coalitions import coalition_texts, shapley_value
 from marl_ray.rollout.turn import HANDOFFS, JOINT_MODES, TurnResult, sample_turn
 
 
@@ -55,7 +58,8 @@ class _Run:
     task: Task
     first_prompts: list[str]
     key: tuple[str | int, ...]
-    num_generations: int
+    group_sizes: Sequence[int]
+    """G of each turn."""
     evaluation: bool
     on_node: Callable[[Node], None]
     """Called with each node as soon as it has its rewards."""
@@ -90,13 +94,14 @@ class EpisodeRunner:
         self.greedy = any(need.greedy_sample for need in needs)
         """Whether nodes have a greedy joint sample."""
         self.counterfactual_agents = [agent for agent, need in enumerate(needs) if need.counterfactual_sample]
+        self.coalition_agents = [agent for agent, need in enumerate(needs) if need.coalition_samples]
 
     async def run_batch(self, tasks: Sequence[Task], step: int, listener: RolloutListener) -> list[Episode]:
         """Return the episodes of training step `step` (from 0), and report them to `listener` while they run."""
 
         async def run(index: int, task: Task) -> Episode:
-            size, on_node = self.config.rollout.num_generations, partial(listener.add_node, index)
-            episode = await self.run_episode(task, size, "train", step, on_node=on_node, priority=step)
+            sizes, on_node = self.config.rollout.group_sizes, partial(listener.add_node, index)
+            episode = await self.run_episode(task, sizes, "train", step, on_node=on_node, priority=step)
             listener.add_episode(index, episode)
             return episode
 
@@ -119,16 +124,18 @@ class EpisodeRunner:
     async def run_episode(
         self,
         task: Task,
-        num_generations: int,
+        num_generations: int | Sequence[int],
         *key: str | int,
         evaluation: bool = False,
         on_node: Callable[[Node], None] = lambda node: None,
         priority: int = 0,
     ) -> Episode:
-        """Return one episode. `key` names its random streams."""
+        """Return one episode with groups of `num_generations`, a number or one per turn. `key` names its streams."""
+        sizes = num_generations
+        group_sizes = (sizes,) * self.config.rollout.num_turns if isinstance(sizes, int) else sizes
         first_prompts = self.environment.first_prompts(task)
         check_texts(qualified_method_name(self.environment, "first_prompts"), first_prompts, self.config.num_agents)
-        run = _Run(task, first_prompts, (*key, task.id), num_generations, evaluation, on_node, priority)
+        run = _Run(task, first_prompts, (*key, task.id), group_sizes, evaluation, on_node, priority)
         root = await self._run_node(run, first_prompts, ())
         return Episode(task, root, sorted(run.stops, key=lambda stop: stop.path))
 
@@ -138,7 +145,7 @@ class EpisodeRunner:
         last = turn + 1 == self.config.rollout.num_turns
         # With one expanded joint action per node the turn identifies the node; in a whole tree the path does.
         key = (*run.key, turn, *(path if self.config.rollout.handoff == "all" else ()))
-        sampled, greedy = await gather(self._sample(run, prompts, key), self._sample_greedy(run, prompts, key))
+        sampled, greedy = await gather(self._sample(run, prompts, turn, key), self._sample_greedy(run, prompts, key))
         if sampled is None:
             run.stops.append(Stop(path, "prompt_too_long"))
             return None
@@ -165,17 +172,30 @@ class EpisodeRunner:
             run.stops.append(Stop(path, "early_termination"))
             return node
         chosen = self.handoff(rewards, random_stream(self.config.seed, *key))
+        if self.config.external.stop != "never":
+            chosen = self._end_solved(run, node, attempts, chosen, path)
         await gather(*(self._expand(run, node, g, attempts[g], path) for g in chosen))
         return node
 
-    async def _sample(self, run: _Run, prompts: list[str], key: tuple[str | int, ...]) -> TurnResult | None:
+    def _end_solved(
+        self, run: _Run, node: Node, attempts: Sequence[Attempt], chosen: Sequence[int], path: tuple[int, ...]
+    ) -> list[int]:
+        """End the branches of chosen joint actions that solve the task, and return the others."""
+        turns_left = self.config.rollout.num_turns - node.turn - 1
+        scope = self.config.external.stop
+        solved = [g for g in chosen if self.environment.solved(attempts[g], node.joint_actions[g].outcome, scope)]
+        node.stopped = dict.fromkeys(solved, turns_left)
+        run.stops.extend(Stop((*path, g), "solved") for g in solved)
+        return [g for g in chosen if g not in node.stopped]
+
+    async def _sample(self, run: _Run, prompts: list[str], turn: int, key: tuple[str | int, ...]) -> TurnResult | None:
         """Return the completions of this turn, or None if a prompt is too long."""
         environment, task = self.environment, run.task
         order = environment.order(task)
         check_order(qualified_method_name(environment, "order"), order, self.config.num_agents)
 
         def generate(agent: int, prompt: str, branch: int) -> Awaitable[Generation]:
-            sampling = self._sampling(run, agent, key)
+            sampling = self._sampling(run, agent, key, run.group_sizes[turn])
             if branch:
                 sampling = replace(sampling, num_generations=1, seed=stream_seed(sampling.seed, "line", branch))
             return self.generators[agent].generate(prompt, sampling, run.priority)
@@ -201,7 +221,7 @@ class EpisodeRunner:
         if run.evaluation or not self.greedy:
             return []
         samplings = [
-            replace(self._sampling(run, agent, key), num_generations=1, temperature=0.0, top_p=1.0, top_k=None)
+            replace(self._sampling(run, agent, key, 1), temperature=0.0, top_p=1.0, top_k=None)
             for agent in range(len(prompts))
         ]
         requests = zip(self.generators, prompts, samplings, strict=True)
@@ -211,7 +231,9 @@ class EpisodeRunner:
     async def _add_baselines(self, task: Task, node: Node, greedy: Sequence[Completion], last: bool) -> None:
         """Add the rewards that the estimators need beside the node's joint actions. Raises _NoVerdict."""
         counterfactual = {agent: self._counterfactual_texts(node, agent) for agent in self.counterfactual_agents}
-        joint = [texts for of_agent in counterfactual.values() for texts in of_agent]
+        coalitions = coalition_texts(node) if self.coalition_agents else []
+        joint = [texts for of_agent in counterfactual.values() for of_action in of_agent for texts in of_action]
+        joint += [texts for of_action in coalitions for texts in of_action.values()]
         if greedy:
             joint.append(tuple(completion.text for completion in greedy))
         if not joint:
@@ -222,18 +244,36 @@ class EpisodeRunner:
         )
         rewarded = {texts: self._rewarded((), outcome) for texts, outcome in zip(distinct, outcomes, strict=True)}
         for agent, of_agent in counterfactual.items():
-            node.counterfactuals[agent] = [rewarded[texts].rewards[agent] for texts in of_agent]
+            rewards = ([rewarded[texts].rewards[agent] for texts in of_action] for of_action in of_agent)
+            node.counterfactuals[agent] = list(map(fmean, rewards))
+        for agent in self.coalition_agents:
+            node.counterfactuals[agent] = [
+                action.rewards[agent]
+                - shapley_value(agent, {c: rewarded[texts].rewards[agent] for c, texts in of_action.items()})
+                for action, of_action in zip(node.joint_actions, coalitions, strict=True)
+            ]
         if greedy:
             node.greedy = GreedySample(tuple(greedy), rewarded[joint[-1]].reward, rewarded[joint[-1]].rewards)
 
-    def _counterfactual_texts(self, node: Node, agent: int) -> list[tuple[str, ...]]:
-        """Return every joint action's texts [J], with the counterfactual action in place of the agent's completion."""
+    def _counterfactual_texts(self, node: Node, agent: int) -> list[list[tuple[str, ...]]]:
+        """Return the texts [J][R] of every joint action with each of R replacements of the agent's completion."""
+        joint = [(a.indices[agent], responses_of(node.completions, a.indices)) for a in node.joint_actions]
+        if self.config.credit.counterfactual == "siblings":
+            siblings = [[c.text for n, c in enumerate(node.group(agent)) if n != own] for own, _ in joint]
+        else:
+            siblings = [[self._replacement(node, agent)]] * len(joint)
+        return [
+            [(*texts[:agent], text, *texts[agent + 1 :]) for text in own]
+            for (_, texts), own in zip(joint, siblings, strict=True)
+        ]
+
+    def _replacement(self, node: Node, agent: int) -> str:
+        """Return the replacement of the agent's completion that all joint actions of a node share."""
         replacement = ""
         if self.config.credit.counterfactual == "median":
             returns = completion_returns(node, agent, [action.rewards[agent] for action in node.joint_actions])
             replacement = node.completions[agent][median_index(returns)].text
-        joint = (responses_of(node.completions, action.indices) for action in node.joint_actions)
-        return [(*texts[:agent], replacement, *texts[agent + 1 :]) for texts in joint]
+        return replacement
 
     async def _evaluate_attempts(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
         """Return the outcomes. Raises _NoVerdict if an execution failed."""
@@ -242,6 +282,12 @@ class EpisodeRunner:
         if failure:
             raise _NoVerdict(failure)
         return outcomes
+
+    async def rewards_of(self, task: Task, joint: Sequence[Sequence[str]]) -> list[float]:
+        """Return the reward of each joint answer to the first prompts, NaN without a verdict."""
+        last = self.config.rollout.num_turns == 1
+        outcomes = await self.outcomes([self.environment.attempt(task, list(texts), last) for texts in joint])
+        return [math.nan if outcome.failure else self._processed(outcome.reward) for outcome in outcomes]
 
     async def outcomes(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
         """Return each attempt's outcome, from one execution of its programs."""
@@ -280,11 +326,11 @@ class EpisodeRunner:
         processor = self.config.reward_processor
         return reward * processor.scale_factor + processor.shift if processor.enabled else reward
 
-    def _sampling(self, run: _Run, agent: int, key: tuple[str | int, ...]) -> SamplingSpec:
+    def _sampling(self, run: _Run, agent: int, key: tuple[str | int, ...], num_generations: int) -> SamplingSpec:
         settings = self.config.agents[agent]
         temperature = self.config.evaluation.eval_temperature if run.evaluation else None
         return SamplingSpec(
-            num_generations=run.num_generations,
+            num_generations=num_generations,
             max_new_tokens=settings.max_new_tokens,
             temperature=settings.temperature if temperature is None else temperature,
             top_p=settings.top_p,

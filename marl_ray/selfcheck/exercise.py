@@ -138,7 +138,7 @@ async def sample(config: Config, generators: GeneratorGroup, prompts: int = PROM
     """Return one group per prompt."""
     agent, environment = config.agents[0], ENVIRONMENTS.get(config.environment).from_config(config)
     tasks: list[Task] = load_tasks("bundled:toy", "train")[:prompts]
-    group, tokens = config.rollout.num_generations, agent.max_new_tokens
+    group, tokens = config.rollout.group_sizes[0], agent.max_new_tokens
     specs = [SamplingSpec(group, tokens, agent.temperature, 1.0, None, seed) for seed in range(len(tasks))]
     texts = [environment.first_prompts(task)[0] for task in tasks]
     return list(await asyncio.gather(*map(generators.generate, texts, specs)))

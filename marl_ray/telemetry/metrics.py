@@ -2,7 +2,8 @@
 
 In names turns count from 1 and agents from 0. Turn metrics are means over all nodes of that turn in all episodes. A
 branch that ended early counts in later turns with its last node, as often as it would have had nodes there, so that
-turn metrics cover all tasks and not only the unsolved ones; `ended_early` is the share of such nodes.
+turn metrics cover all tasks and not only the unsolved ones; `ended_early` is the share of such nodes. A branch that
+ended because its last joint action solved the task counts with this joint action alone.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from marl_ray.config import Config
@@ -17,6 +19,8 @@ from marl_ray.core.batch import Batch, UpdateStats
 from marl_ray.core.episode import Episode, JointAction, Node
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
+from marl_ray.credit.returns import kept_return
+from marl_ray.telemetry.revisions import revision_metrics
 from marl_ray.weights.receiver import WeightSyncResult
 
 MetricRow = dict[str, float | int | str]
@@ -31,6 +35,8 @@ def rollout_row(
     for agent, batch in enumerate(batches):
         row |= staleness_metrics(agent, batch)
     row |= rollout_metrics(episodes, seconds)
+    if config.external.stop != "never":
+        row["rollout/solved"] = count_stops(episodes, "solved")
     row["sandbox/executions"] = executions
     row["sandbox/executions_per_s"] = executions / seconds if seconds else 0.0
     row["time/rollout"] = seconds
@@ -65,6 +71,8 @@ def evaluation_row(
     row: MetricRow = {"step": state.step, "env_steps": state.env_steps}
     row |= {f"eval/{name}": value for name, value in metrics.items()}
     row["eval/episodes"] = len(episodes)
+    if config.external.stop != "never":
+        row["eval/solved"] = count_stops(episodes, "solved")
     row["eval/too_long_prompts"] = count_stops(episodes, "prompt_too_long")
     row["eval/infra_errors"] = count_stops(episodes, "infra_error")
     row["time/eval"] = seconds["eval"]
@@ -101,6 +109,7 @@ def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int
         row |= {f"{name}/level/{key}": value for key, value in _means(o.levels for o in outcomes).items()}
         row |= _agent_rewards(name, [a for node in nodes for a in node.joint_actions])
         row |= _baseline_rewards(name, nodes)
+    row |= revision_metrics(episodes)
     transitions = (transition for node in _nodes(episodes) for _, transition in sorted(node.transitions.items()))
     return row | dict(sorted(_means(transitions).items()))
 
@@ -108,13 +117,28 @@ def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int
 def nodes_by_turn(episodes: Sequence[Episode], num_turns: int, whole: bool) -> dict[int, list[Node]]:
     """Return the nodes that count in each turn (from 0): its own, and the last nodes of branches that ended early."""
     by_turn: dict[int, list[Node]] = defaultdict(list)
+    sizes = {node.turn: len(node.joint_actions) for node in _nodes(episodes)}
     for episode in episodes:
         early = {stop.path for stop in episode.stops if stop.reason == "early_termination"}
         for path, node in episode.nodes():
-            branches = len(node.joint_actions) if whole else 1
-            for turn in range(node.turn, num_turns if path in early else node.turn + 1):
-                by_turn[turn] += [node] * branches ** (turn - node.turn)
+            by_turn[node.turn].append(node)
+            own = len(node.joint_actions)
+            copies = own if whole else 1  # of a node that ended early, or of one joint action that solved the task
+            for turn in range(node.turn + 1, num_turns):
+                ended = [node] * copies if path in early else []
+                for index in sorted(node.stopped):
+                    ended += [_repeated(node, index, num_turns - turn - 1)] * (copies // own if whole else 1)
+                if ended:
+                    by_turn[turn] += ended
+                copies *= sizes.get(turn, own) if whole else 1
     return by_turn
+
+
+def _repeated(node: Node, index: int, turns_left: int) -> Node:
+    """Return the node of a later turn that stands for joint action `index`, which solved the task: as many joint
+    actions as the node has, all equal to this one."""
+    actions, stopped = [node.joint_actions[index]] * len(node.joint_actions), {0: turns_left} if turns_left else {}
+    return replace(node, joint_actions=actions, children={}, stopped=stopped, greedy=None, counterfactuals={})
 
 
 def expected_return(node: Node, discount: float) -> float:
@@ -123,9 +147,10 @@ def expected_return(node: Node, discount: float) -> float:
     Advantages are computed from the returns of `marl_ray.credit`, not from this value.
     """
     mean = statistics.fmean(a.reward for a in node.joint_actions)
-    if not node.children:
-        return mean
-    return mean + discount * statistics.fmean(expected_return(child, discount) for child in node.children.values())
+    below = [expected_return(child, discount) for child in node.children.values()]
+    rewards = ((node.joint_actions[index].reward, left) for index, left in node.stopped.items())
+    below += [kept_return(reward, discount, left - 1) for reward, left in rewards]
+    return mean + discount * statistics.fmean(below) if below else mean
 
 
 def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> MetricRow:

@@ -151,7 +151,7 @@ class BatchProducer:
         """Roll out one episode, which belongs to `batch` or an earlier batch, and add all episodes whose batch is known
         as a result."""
         config = self.context.config
-        task, size = self.tasks[task_for_sample(len(self.tasks), sample, config.seed)], config.rollout.num_generations
+        task, size = self.tasks[task_for_sample(len(self.tasks), sample, config.seed)], config.rollout.group_sizes
         episode = await self.runner.run_episode(task, size, "train", sample, priority=batch)
         self._unassigned[sample] = episode
         for assignment in sampler.finished(sample, has_learning_signal(episode, config)):

@@ -1,0 +1,75 @@
+"""Metrics of revisions: how many passing answers later turns keep, and how many failing answers they mend.
+
+A revision is a joint action of turn k (from 2) together with the joint action of turn k - 1 that it continues. The
+metrics need an environment that reports `all_passed`. Branches that `external.stop` ended have no revision.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from marl_ray.core.episode import Episode, JointAction
+
+
+def passed(action: JointAction) -> bool | None:
+    """Return whether a joint action passes all tests, None if the environment does not report it."""
+    value = action.outcome.metrics.get("all_passed")
+    return None if value is None else value == 1.0
+
+
+def revisions(episodes: Sequence[Episode]) -> Iterator[tuple[int, bool, bool]]:
+    """Yield the turn (from 1) of each revision, and whether the joint action passed before and after it."""
+    for episode in episodes:
+        for _, node in episode.nodes():
+            for index, child in sorted(node.children.items()):
+                before = passed(node.joint_actions[index])
+                for action in child.joint_actions:
+                    after = passed(action)
+                    if before is not None and after is not None:
+                        yield child.turn + 1, before, after
+
+
+def revision_counts(episodes: Sequence[Episode]) -> dict[int, tuple[int, int, int, int]]:
+    """Return by turn (from 2) the counts (kept, passing before, mended, failing before)."""
+    counts: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for turn, before, after in revisions(episodes):
+        place = 0 if before else 2
+        counts[turn][place] += after
+        counts[turn][place + 1] += 1
+    return {turn: (kept, passing, mended, failing) for turn, (kept, passing, mended, failing) in sorted(counts.items())}
+
+
+def revision_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Return `turn_k/keep_rate`, `turn_k/fix_rate` and `turn_k/first_pass@2`. Rates without an answer are left out.
+
+    `first_pass@2` is the mean over tasks of the probability that one of two first answers passes: the same number of
+    answers as one revision, without feedback. It needs two joint actions of turn 1 per task.
+    """
+    row: dict[str, float] = {}
+    pairs = pass_at_2(episodes)
+    for turn, (kept, passing, mended, failing) in revision_counts(episodes).items():
+        if passing:
+            row[f"turn_{turn}/keep_rate"] = kept / passing
+        if failing:
+            row[f"turn_{turn}/fix_rate"] = mended / failing
+        if turn == 2 and pairs is not None:
+            row["turn_2/first_pass@2"] = pairs
+    return row
+
+
+def pass_at_2(episodes: Sequence[Episode]) -> float | None:
+    """Return the mean over tasks of 1 - C(n - c, 2) / C(n, 2), where c of n first joint actions pass. None if no task
+    has two."""
+    first: defaultdict[str, list[bool]] = defaultdict(list)
+    for episode in episodes:
+        if episode.root is not None:
+            found = map(passed, episode.root.joint_actions)
+            first[episode.task.id] += [value for value in found if value is not None]
+    values = []
+    for task in first.values():
+        n, failing = len(task), len(task) - sum(task)
+        if n > 1:
+            values.append(1 - failing * (failing - 1) / (n * (n - 1)))
+    return fmean(values) if values else None

@@ -1,0 +1,171 @@
+"""Measures of cooperation, by examples that are computed by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from marl_ray.core.episode import Episode, Node
+from marl_ray.evaluation.cooperation import (
+    Answers,
+    Texts,
+    asked_twice,
+    cooperation,
+    crossed,
+    first_answers,
+    least_contribution,
+    shuffled,
+    token_counts,
+    without,
+)
+from marl_ray.evaluation.cooperation_report import (
+    cooperation_lines,
+    cross_play_estimates,
+    cross_play_table,
+    revision_lines,
+)
+from marl_ray.evaluation.results import EvaluationSummary
+from marl_ray.evaluation.statistics import Estimate
+from marl_ray.telemetry.revisions import revision_counts, revision_metrics
+from tests.factories import make_completion, make_episode, make_node
+
+SAME, ROLES = ("name words", "name words"), ("write aux", "write main")
+
+
+async def letters(joint: Sequence[Texts]) -> list[float]:
+    """Return the number of different letters of each joint answer."""
+    return [float(len(set("".join(texts)))) for texts in joint]
+
+
+def answers(prompts: Texts, *texts: Texts) -> Answers:
+    return Answers(prompts, texts, tuple(asyncio.run(letters(texts))))
+
+
+def test_partners_that_divide_the_work_beat_one_agent_asked_twice() -> None:
+    # Own rewards 4, 2. Shuffled: ("ab", "cc") 3 and ("aa", "cd") 3. Agent 0 twice: ("ab", "aa") 2, ("aa", "ab") 2;
+    # agent 1 twice: ("cd", "cc") 2, ("cc", "cd") 2. Without agent 0: 2 and 1; without agent 1: 2 and 1.
+    own = answers(SAME, ("ab", "cd"), ("aa", "cc"))
+    assert own.rewards == (4.0, 2.0)
+    assert asyncio.run(cooperation(own, letters)) == {
+        "cooperation/partner_shuffle": 0.0,
+        "cooperation/agreement": 0.0,
+        "cooperation/one_agent_twice": 2.0,
+        "cooperation/over_one_agent_twice": 1.0,
+        "cooperation/agent_0_contribution": 1.5,
+        "cooperation/agent_1_contribution": 1.5,
+    }
+
+
+def test_agents_with_roles_are_not_asked_twice() -> None:
+    found = asyncio.run(cooperation(answers(ROLES, ("ab", "c"), ("ab", "c")), letters))
+    assert found == {
+        "cooperation/partner_shuffle": 0.0,
+        "cooperation/agreement": 1.0,
+        "cooperation/agent_0_contribution": 2.0,
+        "cooperation/agent_1_contribution": 1.0,
+    }
+
+
+def test_answers_come_from_other_samples() -> None:
+    texts = [(f"a{s}", f"b{s}", f"c{s}") for s in range(3)]
+    assert shuffled(texts) == [("a0", "b1", "c2"), ("a1", "b2", "c0"), ("a2", "b0", "c1")]
+    assert asked_twice(texts, 2) == [("c0", "c1", "c2"), ("c1", "c2", "c0"), ("c2", "c0", "c1")]
+    assert without(texts, 1)[0] == ("a0", "", "c0")
+    assert shuffled(texts[:2]) == []  # an agent would meet its own sample
+    assert crossed(texts[:1], texts[:1]) == []
+
+
+def test_each_distinct_joint_answer_is_rewarded_once() -> None:
+    asked: list[Texts] = []
+
+    async def count(joint: Sequence[Texts]) -> list[float]:
+        asked.extend(joint)
+        return await letters(joint)
+
+    asyncio.run(cooperation(answers(SAME, ("a", "a"), ("a", "a")), count))
+    assert sorted(asked) == [("", "a"), ("a", ""), ("a", "a")]
+
+
+def test_a_measure_without_a_verdict_is_left_out() -> None:
+    async def lost(joint: Sequence[Texts]) -> list[float]:
+        return [math.nan if "" in texts else 1.0 for texts in joint]
+
+    found = asyncio.run(cooperation(answers(ROLES, ("a", "b"), ("a", "b")), lost))
+    assert found.keys() == {"cooperation/partner_shuffle", "cooperation/agreement"}
+
+
+def node_of(turn: int, lengths: Sequence[int], passed: bool, children: dict[int, Node] | None = None) -> Node:
+    """Return a node of one joint action whose answers have these lengths."""
+    node = make_node(turn, [1.0], children, agents=len(lengths), metrics={"all_passed": float(passed)})
+    node.completions = [[make_completion(f"{turn}.{agent}", tokens)] for agent, tokens in enumerate(lengths)]
+    return node
+
+
+def test_the_critical_path_is_the_longest_answer_of_each_round() -> None:
+    episode = make_episode(node_of(0, [3, 5, 2], False, {0: node_of(1, [4, 1, 1], True)}))
+    assert token_counts([episode], [[0, 1, 2]]) == {"tokens/critical_path": 5 + 4, "tokens/all": 10 + 6}
+    assert token_counts([episode], [[0], [1, 2]])["tokens/critical_path"] == (3 + 5) + (4 + 1)
+    assert token_counts([make_episode(None)], [[0]]) == {}
+
+
+def revised(*pairs: tuple[bool, bool]) -> list[Episode]:
+    return [make_episode(node_of(0, [1, 1], a, {0: node_of(1, [1, 1], b)})) for a, b in pairs]
+
+
+def test_revisions_are_counted_by_the_answer_before() -> None:
+    episodes = revised((True, True), (True, False), (False, True), (False, False), (False, False))
+    assert revision_counts(episodes) == {2: (1, 2, 1, 3)}
+    # pass@2: 2 of 5 first answers pass: 1 - (3 * 2) / (5 * 4).
+    assert revision_metrics(episodes) == {
+        "turn_2/keep_rate": 0.5,
+        "turn_2/fix_rate": pytest.approx(1 / 3),
+        "turn_2/first_pass@2": pytest.approx(0.7),
+    }
+    (line,) = revision_lines("base", episodes)
+    assert line == (
+        "base: turn 2 keeps 1 of 2 passing answers and mends 1 of 3 failing ones; one of two first answers passes in "
+        "0.700"
+    )
+
+
+def test_rates_without_an_answer_are_left_out() -> None:
+    assert revision_metrics(revised((True, True))) == {"turn_2/keep_rate": 1.0}
+    assert revision_metrics([make_episode(make_node(0, [1.0, 0.0]))]) == {}
+
+
+def test_first_answers_are_the_joint_actions_of_turn_one() -> None:
+    found = first_answers([make_episode(make_node(0, [1.0, 2.0])), make_episode(None)])
+    assert found is not None
+    assert found.texts == (("answer 0.0.0", "answer 0.1.0"), ("answer 0.0.1", "answer 0.1.1"))
+    assert found.rewards == (1.0, 2.0)
+    assert not found.interchangeable
+    assert first_answers([make_episode(None)]) is None
+
+
+def test_an_agent_that_contributes_nothing_is_named() -> None:
+    numbers = {
+        "cooperation/agent_0_contribution": Estimate(0.01, -0.02, 0.04, 9),
+        "cooperation/agent_1_contribution": Estimate(1.0, 0.9, 1.1, 9),
+    }
+    assert least_contribution(numbers) == (0, numbers["cooperation/agent_0_contribution"])
+    assert least_contribution({}) is None
+    (line,) = cooperation_lines(EvaluationSummary({"run": numbers, "other": {}}, []))
+    assert line.startswith("run: agent 0 contributes least, 0.010 [-0.020, 0.040]")
+    assert line.endswith("a free rider")
+
+
+def test_cross_play_means_are_over_tasks() -> None:
+    rewards = {("a", "a"): [4.0, 2.0], ("a", "b"): [1.0, 1.0], ("b", "a"): [0.0, math.nan], ("b", "b"): [3.0, 3.0]}
+    matrix = cross_play_estimates(rewards, 1)
+    assert {pair: estimate.mean for pair, estimate in matrix.items()} == {
+        ("a", "a"): 3.0,
+        ("a", "b"): 1.0,
+        ("b", "a"): 0.0,
+        ("b", "b"): 3.0,
+    }
+    *_, last = cross_play_table(matrix)
+    assert last == "with the own partner 3.000, with a partner of another model 0.500"
+    assert cross_play_estimates({}, 1) == {}
