@@ -69,6 +69,11 @@ class GeneratorGroup:
         """Number of replicas, including starting ones."""
         return len(self._ids) - len(self.replicas.retired())
 
+    @property
+    def sequences_in_flight(self) -> int:
+        """Number of sequences that replicas are sampling or have queued."""
+        return sum(list(self._in_flight.values()))
+
     async def resize(self, replicas: int) -> None:
         """Start or remove replicas until there are `replicas`, without retired ones, and wait until all of them serve.
 

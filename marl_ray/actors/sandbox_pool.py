@@ -127,6 +127,16 @@ class SandboxPool:
         for item in list(self._pending.values()):
             self._give_up(item, "the sandbox pool was closed")
 
+    @property
+    def pending(self) -> int:
+        """Number of programs without a report."""
+        return len(self._pending)
+
+    @property
+    def busy(self) -> int:
+        """Number of workers that run programs."""
+        return len(self._busy)
+
     def take_executions(self) -> int:
         """Return the number of reports made since the last call."""
         new, self._taken = self.executions - self._taken, self.executions

@@ -85,6 +85,11 @@ class SharedLearnerView:
         self._id = ActorId("learner", policy)
         self._process, self._supervisor = process, process.supervisor
 
+    @property
+    def lost_count(self) -> int:
+        """Number of lost incarnations, counted for the first policy of the process only."""
+        return self._supervisor.lost_count if self._process.views[0] is self else 0
+
     async def start(self) -> list[list[str]]:
         """Start the process, if this is the first policy; all groups of a run are started together."""
         return await self._supervisor.start() if self._process.views[0] is self else []

@@ -13,6 +13,7 @@ EPILOG = """examples:
   marl-ray report runs/one
   marl-ray report runs/one runs/two --output two.html
   marl-ray report runs/one --episodes 50
+  marl-ray report runs/one --trace trace.json
 
 docs/how-to/report.md describes the page."""
 
@@ -30,11 +31,14 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--output", type=Path, metavar="FILE", help=output_help)
     episodes_help = "number of best, worst and last episodes each; default: 10"
     parser.add_argument("--episodes", type=int, default=10, metavar="N", help=episodes_help)
+    trace_help = "write the run's timeline to FILE instead of a page, for https://ui.perfetto.dev"
+    parser.add_argument("--trace", type=Path, metavar="FILE", help=trace_help)
     return parser.run(_report, argv)
 
 
 def _report(options: argparse.Namespace) -> None:
-    from marl_ray.core.files import expand_home, write_atomically
+    from marl_ray.core.files import expand_home
+    from marl_ray.reports.chrome_trace import trace_of
     from marl_ray.reports.html_report import render_report
     from marl_ray.reports.returns_plot import plot_run
     from marl_ray.reports.run_summary import read_metrics, reward_table
@@ -43,6 +47,11 @@ def _report(options: argparse.Namespace) -> None:
     folders = [RunFolder(path) for path in options.run_dir]
     if options.episodes < 0:
         raise UserError("--episodes should be at least 0")
+    if options.trace is not None:
+        if len(folders) > 1:
+            raise UserError("--trace is for one run")
+        _write(expand_home(options.trace).absolute(), trace_of(folders[0]), "--trace")
+        return
     if len(folders) > 1 and options.output is None:
         raise UserError("a page of several runs needs --output FILE")
     for folder in folders:
@@ -54,9 +63,14 @@ def _report(options: argparse.Namespace) -> None:
         plot_run(rows, folder.plot, folder.path.name)
         print(folder.plot)
     file = folders[0].report if options.output is None else expand_home(options.output).absolute()
-    text = render_report(folders, options.episodes)
+    _write(file, render_report(folders, options.episodes), "--output")
+
+
+def _write(file: Path, text: str, flag: str) -> None:
+    from marl_ray.core.files import write_atomically
+
     try:
         write_atomically(file, text.encode())
     except OSError as error:
-        raise UserError(f"{file} cannot be written ({error.strerror}): give another --output") from None
+        raise UserError(f"{file} cannot be written ({error.strerror}): give another {flag}") from None
     print(file)

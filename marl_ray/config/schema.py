@@ -225,6 +225,8 @@ class Config(Section):
     judge: sections.JudgeConfig = field(default_factory=sections.JudgeConfig)
     resources: sections.ResourcesConfig = field(default_factory=sections.ResourcesConfig)
     wandb: sections.WandbConfig = field(default_factory=sections.WandbConfig)
+    trackio: sections.TrackioConfig = field(default_factory=sections.TrackioConfig)
+    mlflow: sections.MlflowConfig = field(default_factory=sections.MlflowConfig)
 
     @property
     def importance(self) -> Importance:

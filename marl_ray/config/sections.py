@@ -11,6 +11,7 @@ from marl_ray.config.values import (
     NonNegativeFloat,
     NonNegativeInt,
     OneTo100,
+    Port,
     PositiveFloat,
     PositiveInt,
     Section,
@@ -265,6 +266,13 @@ class OutputConfig(Section):
     code_generation.helper_reward executed, they are always measured."""
     tensorboard: bool = False
     """Write all metrics to tensorboard/ in the run folder. Requires the package tensorboard."""
+    sinks: tuple[str, ...] = ()
+    """Further trackers of metrics, such as [mlflow, module:Attr] (docs/reference/plugins.md). A tracker that fails does
+    not affect the run."""
+    prometheus_port: Port | None = None
+    """Port at which metrics are served in Prometheus' text format, at `/metrics`. null: none."""
+    prometheus_host: str = "127.0.0.1"
+    """Address on which that port is open. The default is reachable from this machine only; 0.0.0.0 is from all."""
     verbose: bool = False
     """Show the logs of Ray and vLLM."""
 
@@ -283,6 +291,26 @@ class WandbConfig(Section):
     """Folder for local files. null: the run folder."""
     tags: tuple[str, ...] = ()
     """Tags of the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackioConfig(Section):
+    """trackio, enabled by `project`. Requires the package trackio."""
+
+    project: str | None = None
+    """Project to log to. null: disabled."""
+    space_id: str | None = None
+    """Space that shows the run, such as `user/name`. null: files of this machine, which `trackio show` reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlflowConfig(Section):
+    """MLflow, enabled by `experiment`. Requires the package mlflow."""
+
+    experiment: str | None = None
+    """Experiment to log to. null: disabled."""
+    tracking_uri: str | None = None
+    """Server or database. null: MLFLOW_TRACKING_URI, or else the file mlflow.db in output.base_dir."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from marl_ray.credit import ESTIMATORS
 from marl_ray.data import DATASETS, infer_type
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external import MODES
+from marl_ray.telemetry import SINKS
 
 PLUGINS = {
     "environment": ENVIRONMENTS,
@@ -109,6 +110,8 @@ def _basic_problems(config: Config) -> Iterator[str]:
     ENVIRONMENTS.check(config.environment)  # these raise UserError themselves, and import no plug-in
     MODES.check(config.external.mode)
     DATASETS.check(config.dataset.type)
+    for name in config.output.sinks:
+        SINKS.check(name)
     for number, agent in enumerate(config.agents):
         try:
             ESTIMATORS.check(agent.estimator)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PositiveInt = Annotated[int, Gt(0)]
 NonNegativeInt = Annotated[int, Ge(0)]
 OneTo100 = Annotated[int, Ge(1), Le(100)]
+Port = Annotated[int, Ge(0), Le(65535)]
 PositiveFloat = Annotated[float, Gt(0)]
 NonNegativeFloat = Annotated[float, Ge(0)]
 AtLeastOne = Annotated[float, Ge(1)]

@@ -68,8 +68,8 @@ class GroupQueue:
     def __init__(self, step: int) -> None:
         self.step = step
         """Number of the batch, from 0."""
-        self.waited_s = 0.0
-        """Seconds that the learner has waited in `get` and `batch`."""
+        self.waits: list[tuple[float, float]] = []
+        """Begin and end of each wait of the learner in `get` and `batch`."""
         self._groups: list[Group] = []
         self._batch: Batch | None = None
         self._condition = Condition()
@@ -105,7 +105,7 @@ class GroupQueue:
     async def _wait_for(self, predicate: Callable[[], bool]) -> None:
         started = now()
         await self._condition.wait_for(predicate)
-        self.waited_s += now() - started
+        self.waits.append((started, now()))
 
 
 class TrainingHistory(Protocol):

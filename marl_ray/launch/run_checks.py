@@ -31,7 +31,7 @@ from marl_ray.models.names import check_model, describe_prompts, resolve_model
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.storage.resume import SavedRun, check_resume
 from marl_ray.storage.run_folder import RunFolder, new_folder
-from marl_ray.telemetry.sinks import require_trackers
+from marl_ray.telemetry.trackers import require_trackers
 from marl_ray.trainer.context import PROBE_TEXTS, RunInputs
 
 if TYPE_CHECKING:

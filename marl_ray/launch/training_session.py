@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+from marl_ray.actors.actor_gauges import actor_gauges
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import ActorFailed
 from marl_ray.actors.learner_group import LearnerGroup
@@ -24,9 +26,13 @@ from marl_ray.launch.run_checks import agreement_probe, check_actors, check_logp
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder, StoredHistory
 from marl_ray.storage.scale_requests import POLL_INTERVAL_S, ScaleReply, ScaleRequest, ScaleRequests, validate_request
+from marl_ray.telemetry import SINKS
+from marl_ray.telemetry.background_sink import BackgroundSink, BackgroundSinks
 from marl_ray.telemetry.console_sink import ConsoleSink
-from marl_ray.telemetry.sinks import JsonlSink, MetricStream, Sink, TensorBoardSink, WandbSink
+from marl_ray.telemetry.prometheus_sink import Gauge, PrometheusSink
+from marl_ray.telemetry.sinks import JsonlSink, MetricStream, Sink
 from marl_ray.telemetry.timing import StartupTimer
+from marl_ray.telemetry.trackers import tracker_names
 from marl_ray.trainer.context import RunInputs
 from marl_ray.trainer.loop import Trainer
 
@@ -56,7 +62,8 @@ class TrainingSession:
             logger.info(f"ready after {self.startup}; weights are transferred by {actors.transport}")
             machine = describe_cluster() | {"startup_s": self.startup.as_json()}
             write_atomically(self.folder.machine, json.dumps(machine, indent=1).encode())
-            metrics = open_metric_stream(self.config, self.folder, self.resume_state, budget.total_steps)
+            gauges = partial(actor_gauges, actors)
+            metrics = open_metric_stream(self.config, self.folder, self.resume_state, budget.total_steps, gauges)
             try:
                 trainer = Trainer(self.config, self.inputs, self.folder, self.resume_state, actors, metrics)
                 return await run_with_background(trainer.run(), serve_scale_requests(self.folder.requests, actors))
@@ -86,21 +93,32 @@ class TrainingSession:
         await learner.connect(generators[policy.number], StoredHistory(self.folder, policy), probe)
 
 
-def open_metric_stream(config: Config, folder: RunFolder, resume_state: ResumeState, total: int) -> MetricStream:
-    """Return the sinks of the config for a run of `total` steps.
+def open_metric_stream(
+    config: Config,
+    folder: RunFolder,
+    resume_state: ResumeState,
+    total: int,
+    gauges: Callable[[], Iterable[Gauge]] = tuple,
+) -> MetricStream:
+    """Return the sinks of the config for a run of `total` steps. `gauges` returns live values for Prometheus.
 
     From here on the folder belongs to this config: the config.yaml of a resumed run is rewritten with the overrides.
     """
     done = resume_state.state.step
     folder.write_config(to_yaml(config), done)
+    files = JsonlSink(folder.metrics, folder.episodes, done, resume_state.logged, folder.timeline)
     sinks: list[Sink] = [
-        JsonlSink(folder.metrics, folder.episodes, done, resume_state.logged),
+        files,
         ConsoleSink(total, done, config.policies, config.rollout.num_turns, config.loop.logging_steps),
     ]
-    if config.wandb.project:
-        sinks.append(WandbSink(config, folder.path))
-    if config.output.tensorboard:
-        sinks.append(TensorBoardSink(folder.tensorboard, folder.metrics))
+    create: dict[str, Callable[[], Sink]] = {
+        name: partial(SINKS.get(name), config, folder.path) for name in tracker_names(config)
+    }
+    if config.output.prometheus_port is not None:
+        create["prometheus"] = partial(PrometheusSink, config.output, gauges)
+    if create:
+        trackers = [BackgroundSink(name, make, folder.metrics, folder.episodes) for name, make in create.items()]
+        sinks.append(BackgroundSinks(trackers))
     return MetricStream(sinks)
 
 

@@ -38,7 +38,8 @@ class RunFolder:
         self.plot = self.path / "returns.png"  # plot of the reward over joint samples
         self.report = self.path / "report.html"  # the HTML report that `marl-ray report` writes
         self.machine = self.path / "machine.json"  # versions and machines of the last start
-        self.tensorboard = self.path / "tensorboard"  # TensorBoard event files, with output.tensorboard
+        self.trackers = self.path / "trackers.json"  # the ids of the run in trackers of metrics
+        self.timeline = self.path / "timeline.jsonl"  # begin and end of each part of a step
         self.error = self.path / "error.txt"  # traceback of an unexpected error
         self.models = self.path / "models"  # trained models, one folder per policy
         self.log_file = self.path / "run.log"  # log records with timestamps
@@ -101,7 +102,7 @@ class RunFolder:
     @property
     def is_empty(self) -> bool:
         """Whether the folder contains no result of a run."""
-        return set(self.path.iterdir()) <= {self.config, self.machine, self.lock, self.log_file}
+        return set(self.path.iterdir()) <= {self.config, self.machine, self.lock, self.log_file, self.trackers}
 
     def remove_incomplete(self) -> None:
         """Delete incomplete checkpoints and models of an interrupted run."""
@@ -112,7 +113,7 @@ class RunFolder:
     def remove_if_empty(self) -> None:
         """Delete the folder of a run that failed before its first row."""
         if self.is_empty:
-            for file in (self.config, self.machine, self.log_file, self.lock):
+            for file in (self.config, self.machine, self.log_file, self.trackers, self.lock):
                 file.unlink(missing_ok=True)
             with suppress(OSError):  # on NFS, an open file stays under another name
                 os.rmdir(self.path)

@@ -1,1 +1,19 @@
-"""Metrics, episode records and logs of a run, and the sinks that write them."""
+"""Logs, metric rows, timings and sinks of a run."""
+
+from __future__ import annotations
+
+from marl_ray.plugins import Registry
+
+SINKS = Registry(
+    "output.sinks",
+    {
+        "tensorboard": "marl_ray.telemetry.trackers:TensorBoardSink",
+        "wandb": "marl_ray.telemetry.trackers:WandbSink",
+        "trackio": "marl_ray.telemetry.trackers:TrackioSink",
+        "mlflow": "marl_ray.telemetry.trackers:MlflowSink",
+    },
+    needs="row",
+)
+"""Trackers: subclasses of `marl_ray.telemetry.sinks.Sink` that are created as `Tracker(config, run_dir)`."""
+
+__all__ = ["SINKS"]

@@ -1,31 +1,44 @@
-"""Sinks of metric rows and episode records: JSON Lines files, TensorBoard and Weights & Biases."""
+"""Sinks of metric rows and episode records, and the JSON Lines files of a run folder, which are the truth.
+
+`marl_ray.telemetry.background_sink` sends the rows of these files to trackers (`marl_ray.telemetry.trackers`).
+"""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import shutil
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from marl_ray.config import Config, to_tree
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import write_atomically
 from marl_ray.telemetry.metrics import EpisodeRecord, MetricRow
 
+Span = tuple[str, str, int, float, float]
+"""A part of a run's timeline: track, name, step (from 1), begin and end in seconds since the epoch."""
+
 
 class Sink:
-    """A destination of metric rows and episode records. By default both are ignored; an exception ends the run."""
+    """A destination of metric rows, episode records and spans of the timeline. By default all are ignored.
+
+    A tracker is a subclass, named in `output.sinks`, that is created as `Tracker(config, run_dir)`. It runs on a thread
+    of its own, where an exception is not fatal: the row is sent again later.
+    """
+
+    sent_step: int | None = None
+    """Last step that the tracker has received before, by an earlier process of the run or before it was created again.
+    None: unknown, so a tracker receives the rows of this process."""
 
     def row(self, row: MetricRow, name: str) -> None:
         """Write a row; `name` is the name of an evaluation, empty for a training step."""
 
     def episodes(self, step: int, kind: str, records: Sequence[EpisodeRecord]) -> None:
         """Write the episode records of a row; `kind` is train or eval."""
+
+    def spans(self, step: int, spans: Sequence[Span]) -> None:
+        """Write the spans that ended before the row of `step`, and behind the previous row."""
 
     def close(self) -> None:
         """Flush and close. Nothing is written afterwards."""
@@ -40,6 +53,11 @@ class MetricStream:
     def step(self, row: MetricRow, records: Sequence[EpisodeRecord]) -> None:
         """Write a training step."""
         self._write(row, "", "train", records)
+
+    def spans(self, step: int, spans: Sequence[Span]) -> None:
+        """Write spans of the timeline."""
+        for sink in self.sinks:
+            sink.spans(step, spans)
 
     def evaluation(self, row: MetricRow, name: str, records: Sequence[EpisodeRecord]) -> None:
         """Write an evaluation; the console prints `name`."""
@@ -58,17 +76,18 @@ class MetricStream:
 
 
 class JsonlSink(Sink):
-    """Appends rows to metrics.jsonl and episode records to episodes.jsonl, one JSON object per line.
+    """Appends rows to metrics.jsonl, episode records to episodes.jsonl and spans to timeline.jsonl, one JSON object per
+    line.
 
     Opening the files of a resumed run drops a truncated last line and the rows that the run will write again: training
     steps after `done`, the last step of the checkpoint, and evaluations after `logged`, the last step in the batch log.
     A run with `logged` 0 starts with empty files.
     """
 
-    def __init__(self, metrics: Path, episodes: Path, done: int, logged: int = 0) -> None:
-        self._metrics, self._episodes = metrics, episodes
-        for path in (metrics, episodes):
-            if path.exists():
+    def __init__(self, metrics: Path, episodes: Path, done: int, logged: int = 0, timeline: Path | None = None) -> None:
+        self._metrics, self._episodes, self._timeline = metrics, episodes, timeline
+        for path in (metrics, episodes, timeline):
+            if path is not None and path.exists():
                 _drop_rows_after(path, done, max(done, logged))
 
     def row(self, row: MetricRow, name: str) -> None:
@@ -80,63 +99,9 @@ class JsonlSink(Sink):
         for record in records:
             _append(self._episodes, {"step": step, "kind": kind} | record)
 
-
-def require_trackers(config: Config) -> None:
-    """Raise UserError if the config asks for a tracker whose package is not installed."""
-    if config.wandb.project and importlib.util.find_spec("wandb") is None:
-        raise UserError("wandb.project is set but the package wandb is missing: pip install wandb")
-    if config.output.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise UserError("output.tensorboard is set but the package tensorboard is missing: pip install tensorboard")
-
-
-class TensorBoardSink(Sink):
-    """Writes every number of a row as a scalar at its step. A resumed run rewrites the events from metrics.jsonl."""
-
-    def __init__(self, folder: Path, metrics: Path) -> None:
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        shutil.rmtree(folder, ignore_errors=True)
-        self.writer = EventFileWriter(str(folder))
-        for row in read_rows(metrics) if metrics.exists() else ():
-            self.row(row, "")
-
-    def row(self, row: MetricRow, name: str) -> None:
-        """Write one event, without null (a number that is not finite in metrics.jsonl)."""
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        values = [
-            Summary.Value(tag=key, simple_value=value)
-            for key, value in row.items()
-            if key != "step" and isinstance(value, int | float)
-        ]
-        self.writer.add_event(Event(wall_time=time.time(), step=int(row["step"]), summary=Summary(value=values)))
-        self.writer.flush()
-
-    def close(self) -> None:
-        self.writer.close()
-
-
-class WandbSink(Sink):
-    """Logs rows to a Weights & Biases run."""
-
-    def __init__(self, config: Config, run_dir: Path) -> None:
-        import wandb
-
-        self.run = wandb.init(
-            project=config.wandb.project,
-            entity=config.wandb.entity,
-            name=config.wandb.name or run_dir.name,
-            dir=config.wandb.dir or str(run_dir),
-            tags=list(config.wandb.tags),
-            config=to_tree(config),
-        )
-
-    def row(self, row: MetricRow, name: str) -> None:
-        self.run.log(row, step=int(row["step"]))
-
-    def close(self) -> None:
-        self.run.finish()
+    def spans(self, step: int, spans: Sequence[Span]) -> None:
+        if self._timeline is not None and spans:
+            _append(self._timeline, {"step": step, "spans": spans})
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -146,11 +111,11 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """
     *lines, last = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
-        row = _parse(line)
+        row = parse_row(line)
         if row is None:
             raise UserError(f"{path} is damaged in line {number}: delete that line")
         yield row
-    if (row := _parse(last)) is not None:
+    if (row := parse_row(last)) is not None:
         yield row
 
 
@@ -159,7 +124,7 @@ def is_evaluation(row: dict[str, Any]) -> bool:
     return row.get("kind") == "eval" or "eval/episodes" in row
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def parse_row(line: bytes) -> dict[str, Any] | None:
     """Return the object of a line; None if the line is not an object with an integer step."""
     try:
         row = json.loads(line)
@@ -174,6 +139,6 @@ def _drop_rows_after(path: Path, done: int, logged: int) -> None:
     write_atomically(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
 
 
-def _append(path: Path, row: dict[str, Any]) -> None:
+def _append(path: Path, row: Mapping[str, Any]) -> None:
     with path.open("a") as file:
         file.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -11,9 +11,12 @@ from pathlib import Path
 from marl_ray.core.concurrency import now
 from marl_ray.core.ids import PolicyId
 from marl_ray.telemetry.metrics import MetricRow
+from marl_ray.telemetry.sinks import Span
 
 MIN_SHOWN_S = 0.5
 """Parts of the start that took less are not printed."""
+MIN_SPAN_S = 1e-5
+"""Spans of the timeline that took less are not stored."""
 
 
 class StartupTimer:
@@ -56,7 +59,11 @@ def process_age_s() -> float:
 
 
 class Timeline:
-    """The `time/...` metrics of each step, in seconds (docs/reference/metrics.md). For use in one event loop."""
+    """The `time/...` metrics of each step, in seconds (docs/reference/metrics.md), and the spans of the timeline.
+
+    The spans of one learner follow each other without gaps and add up to the duration of a step. Spans of several
+    rollouts may overlap. For use in one event loop.
+    """
 
     def __init__(self, policies: Sequence[PolicyId]) -> None:
         self._policies = policies
@@ -68,7 +75,12 @@ class Timeline:
         self._evaluated_s = 0.0
         self._evaluated_before = dict.fromkeys(policies, 0.0)
         """Evaluation time before the current step of each learner."""
-        self._last_row = self._evaluation_began = now()
+        self._last_row = self._evaluation_began = self._row_began = now()
+        self._epoch = time.time() - now()
+        """Offset from the event loop's clock to seconds since the epoch."""
+        self._spans: list[Span] = []
+        self._learner_free = dict.fromkeys(policies, now())
+        """End of the last span of each learner."""
         self._idle_since: float | None = now()
         self._last_to_update: int | None = None
 
@@ -91,26 +103,61 @@ class Timeline:
         if not self._rollouts_active:
             self._idle_since = now()
         if step is None:
+            self._span("rollouts", "evaluation", -1, self._evaluation_began, now())
             seconds = now() - self._evaluation_began
             self._last_row += seconds
             self._evaluated_s += seconds
             return seconds
-        return now() - self._rollout_began.pop(step)
+        began = self._rollout_began.pop(step)
+        self._span("rollouts", "rollout", step, began, now())
+        return now() - began
 
     def start_learner_step(self, policy: PolicyId) -> None:
         """Record that a learner starts its next step, possibly with a wait."""
         self._evaluated_before[policy] = self._evaluated_s
 
-    def finish_learner_step(self, step: int, policy: PolicyId, learn: float, wait: float, sync: float) -> None:
-        """Record the times of a learner's step. Evaluations during its wait are subtracted."""
-        wait = max(0.0, wait - (self._evaluated_s - self._evaluated_before[policy]))
-        self._learner_times.setdefault(step, {})[policy] = {"learn": learn, "wait": wait, "sync": sync}
+    def finish_learner_step(
+        self, step: int, policy: PolicyId, learned: float, waits: Sequence[tuple[float, float]]
+    ) -> None:
+        """Record a learner's step that ends now. It ended to learn at `learned`, and had `waits` before.
+
+        Evaluations during its waits are subtracted from its metric `wait`.
+        """
+        started, ended = self._learner_free[policy], now()
+        waited = sum(end - begin for begin, end in waits)
+        wait = max(0.0, waited - (self._evaluated_s - self._evaluated_before[policy]))
+        times = {"learn": learned - started - waited, "wait": wait, "sync": ended - learned}
+        self._learner_times.setdefault(step, {})[policy] = times
         self._last_to_update = policy.number
+        begin = started
+        for wait_begin, wait_end in waits:
+            self._span(policy.key, "learn", step, begin, wait_begin)
+            self._span(policy.key, "wait", step, wait_begin, wait_end)
+            begin = wait_end
+        self._span(policy.key, "learn", step, begin, learned)
+        self._span(policy.key, "sync", step, learned, ended)
+        self._learner_free[policy] = ended
+
+    def finish_save(self, step: int, policy: PolicyId) -> None:
+        """Record that a learner has written a checkpoint, or its model, since its last span."""
+        self._span(policy.key, "save", step, self._learner_free[policy], now())
+        self._learner_free[policy] = now()
+
+    def take_spans(self) -> list[Span]:
+        """Return the spans since the previous call, and delete them."""
+        spans, self._spans = self._spans, []
+        return spans
+
+    def _span(self, track: str, name: str, step: int, begin: float, end: float) -> None:
+        """Record a span of step `step` (from 0; -1: none), without spans below a resolution of 10 us."""
+        if end - begin > MIN_SPAN_S:
+            self._spans.append((track, name, step + 1, round(begin + self._epoch, 6), round(end + self._epoch, 6)))
 
     def row(self, step: int) -> MetricRow:
         """Return the times of a step that every learner has finished, and delete them."""
         row: MetricRow = {"time/step": now() - self._last_row, **self._idle_before.pop(step, {})}
-        self._last_row = now()
+        self._span("steps", "step", step, self._row_began, now())
+        self._last_row = self._row_began = now()
         learners = self._learner_times.pop(step)
         for part in ("learn", "sync"):
             row[f"time/{part}"] = max(times[part] for times in learners.values())

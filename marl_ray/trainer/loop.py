@@ -84,6 +84,7 @@ class Trainer:
         """Run all remaining steps with their evaluations and checkpoints. Raises UserError."""
         recorder, learners = self.recorder, map(self.learn, self.actors.learners)
         await gather(*self.producer.coroutines(), *learners, recorder.record(), self.evaluate())
+        recorder.write_spans()
         state, evaluation = recorder.state, recorder.last_evaluation
         self.health.check_learning(state.optimizer_steps, state.step)
         return TrainingResult(state.step, state.env_steps, self.first, evaluation, recorder.evaluation_episodes)
@@ -92,7 +93,7 @@ class Trainer:
         """Make all updates of one policy, save its checkpoints and export its trained model."""
         policy = learner.policy
         for step in range(self.first, self.total):
-            queue, started = self.producer.queue(step, policy), now()
+            queue = self.producer.queue(step, policy)
             self.timeline.start_learner_step(policy)
             stats = await learner.learn(queue)
             learned = now()
@@ -101,19 +102,19 @@ class Trainer:
             if self._needs_weights(step + 1):
                 sync_result = await learner.update_weights(self._changed[policy])
                 self._changed[policy] = False
-            self.timeline.finish_learner_step(
-                step, policy, learn=learned - started - queue.waited_s, wait=queue.waited_s, sync=now() - learned
-            )
+            self.timeline.finish_learner_step(step, policy, learned, queue.waits)
             self.recorder.learned(step, policy, stats, sync_result)
             for agent in policy.agents:
                 self.gate.weights_updated(agent, step + 1)
             self.producer.release_batches()
             if self.recorder.has_checkpoint(step + 1):
                 await learner.save(str(self.folder.checkpoints.begin(step + 1, policy)))
+                self.timeline.finish_save(step, policy)
                 self.recorder.saved(step + 1, policy)
         if self.config.output.save_final_model:
             texts = [text for agent in policy.agents for text in self.inputs.probe_texts(agent)]
             await learner.export(str(self.folder.model(policy)), texts)
+            self.timeline.finish_save(self.total - 1, policy)
 
     def _needs_weights(self, version: int) -> bool:
         """Return whether an episode will be sampled with this version: not while learning from the log again."""

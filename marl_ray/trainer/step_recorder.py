@@ -64,7 +64,12 @@ class StepRecorder:
         sync_results, memory = self._sync_results.pop(step, {}), self.actors.pop_memory_metrics(step)
         row = step_row(self.state, rollout.row, updates, sync_results, context.timeline.row(step))
         self.metrics.step(row | memory, rollout.episodes)
+        self.write_spans()
         context.condition.notify_all()
+
+    def write_spans(self) -> None:
+        """Write the spans of the timeline that have ended since the last call."""
+        self.metrics.spans(self.state.step, self.context.timeline.take_spans())
 
     async def _commit_checkpoint(self) -> None:
         """Make the checkpoint visible, and delete batches from the log that every kept checkpoint covers.

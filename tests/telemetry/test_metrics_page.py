@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from marl_ray.core.batch import Batch, ClippingStats, CriticStats, Group, ImportanceRatioStats, MiniBatch, UpdateStats
+from marl_ray.core.concurrency import now
 from marl_ray.core.episode import GreedySample, Outcome, Task
 from marl_ray.core.state import TrainerState
 from marl_ray.environments.code_generation import CodeGeneration
@@ -66,7 +67,7 @@ def test_every_metric_of_a_row_is_documented() -> None:
             await asyncio.sleep(0.001)
             for policy in CONFIG.policies:
                 timeline.start_learner_step(policy)
-                timeline.finish_learner_step(step, policy, learn=1.0, wait=1.0, sync=1.0)
+                timeline.finish_learner_step(step, policy, now(), [])
             row = timeline.row(step)
         return row
 

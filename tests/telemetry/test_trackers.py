@@ -1,17 +1,44 @@
-"""Event files of the TensorBoard sink, read with TensorBoard."""
+"""Event files of the TensorBoard sink, read with TensorBoard, and what other trackers receive.
+
+wandb, trackio and mlflow are not in the development environment: the tests with the real packages are skipped without
+them.
+"""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from marl_ray.config import Config
 from marl_ray.core.errors import UserError
-from marl_ray.telemetry import sinks
-from marl_ray.telemetry.sinks import TensorBoardSink, require_trackers
+from marl_ray.telemetry import trackers
+from marl_ray.telemetry.prometheus_sink import Gauge, PrometheusSink
+from marl_ray.telemetry.trackers import (
+    MlflowSink,
+    TensorBoardSink,
+    TrackioSink,
+    require_trackers,
+    run_id,
+    tracker_names,
+)
 from tests.factories import make_config
+
+ROWS: list[dict[str, Any]] = [
+    {"step": 0, "env_steps": 0, "eval/turn_1/reward_mean": 0.5, "eval/episodes": 2},
+    {"step": 1, "env_steps": 8, "turn_1/reward_mean": 1.5, "agent_0/loss": None, "turn_1/level/a+b": 1.0},
+    {"step": 2, "env_steps": 16, "turn_1/reward_mean": 2.5},
+]
+
+
+def config_with(**sections: dict[str, Any]) -> Config:
+    return make_config(sections=sections, num_turns=2)
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -22,27 +49,127 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-def test_rows_become_scalars_and_resuming_rewrites_the_kept_rows(tmp_path: Path) -> None:
+def test_rows_become_scalars_and_a_new_sink_starts_again(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    folder, metrics = tmp_path / "tensorboard", tmp_path / "metrics.jsonl"
-    first = TensorBoardSink(folder, metrics)
-    first.row({"step": 0, "env_steps": 0, "eval/turn_1/reward_mean": 0.5}, "before")
-    first.row({"step": 1, "env_steps": 8, "turn_1/reward_mean": 1.5, "agent_0/loss": float("nan")}, "")
-    first.row({"step": 2, "env_steps": 16, "turn_1/reward_mean": 2.5}, "")
-    first.close()
-    assert scalars(folder)["turn_1/reward_mean"] == [(1, 1.5), (2, 2.5)]
+    config, folder = config_with(), tmp_path / "tensorboard"
+    for rows in (ROWS, ROWS[:2]):
+        sink = TensorBoardSink(config, tmp_path)
+        assert sink.sent_step == -1, "it receives all rows of the run folder"
+        for row in rows:
+            sink.row(row, "")
+        sink.close()
+        assert scalars(folder)["turn_1/reward_mean"] == [(1, 1.5), (2, 2.5)][: len(rows) - 1]
     assert scalars(folder)["eval/turn_1/reward_mean"] == [(0, 0.5)]
-    metrics.write_text(json.dumps({"step": 1, "env_steps": 8, "turn_1/reward_mean": 1.5, "agent_0/loss": None}) + "\n")
-    again = TensorBoardSink(folder, metrics)
-    again.row({"step": 2, "env_steps": 16, "turn_1/reward_mean": 3.5}, "")
-    again.close()
-    assert scalars(folder) == {"turn_1/reward_mean": [(1, 1.5), (2, 3.5)], "env_steps": [(1, 8.0), (2, 16.0)]}
+    assert "agent_0/loss" not in scalars(folder)
+
+
+def test_trackers_have_settings_of_their_own_or_are_named() -> None:
+    assert tracker_names(config_with()) == []
+    config = config_with(
+        output={"tensorboard": True, "sinks": ["mlflow", "tensorboard", "own:Sink"]}, wandb={"project": "p"}
+    )
+    assert tracker_names(config) == ["tensorboard", "wandb", "mlflow", "own:Sink"]
+    with pytest.raises(UserError, match=r"unknown output.sinks 'wandv': did you mean wandb\?"):
+        config_with(output={"sinks": ["wandv"]})
 
 
 def test_a_missing_package_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks.importlib.util, "find_spec", lambda name: None)
-    config = make_config(num_turns=2)
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
+    config = config_with()
     require_trackers(config)
     wanted = replace(config, output=replace(config.output, tensorboard=True))
     with pytest.raises(UserError, match=r"^output.tensorboard is set but .* missing: pip install tensorboard$"):
         require_trackers(wanted)
+    with pytest.raises(UserError, match=r"^output.sinks is set but .* missing: pip install mlflow$"):
+        require_trackers(config_with(output={"sinks": ["mlflow"]}))
+    with pytest.raises(UserError, match=r"^output.sinks no_such:Sink: No module"):
+        require_trackers(config_with(output={"sinks": ["no_such:Sink"]}))
+
+
+def test_the_run_folder_keeps_ids(tmp_path: Path) -> None:
+    assert run_id(tmp_path, "wandb") is None
+    assert run_id(tmp_path, "wandb", "a") == run_id(tmp_path, "wandb", "b") == "a"
+    assert run_id(tmp_path, "mlflow", "c") == "c"
+    assert json.loads((tmp_path / "trackers.json").read_text()) == {"wandb": "a", "mlflow": "c"}
+
+
+def test_prometheus_serves_rows_and_live_gauges_on_this_machine_only() -> None:
+    live = [
+        Gauge("lost_actors", {"kind": "generator"}, 1, "Lost"),
+        Gauge("lost_actors", {"kind": "learner"}, 0, "Lost"),
+    ]
+    sink = PrometheusSink(config_with(output={"prometheus_port": 0}).output, lambda: live)
+    host, port = sink.server.server_address[:2]
+    try:
+        assert host == "127.0.0.1"
+        sink.row(ROWS[0], "eval")
+        rates = {"rollout/episodes": 4, "rollout/tokens_per_s": 90.0, "agent_1/staleness_max": 2, "note": "text"}
+        sink.row(ROWS[1] | rates, "")
+        with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=60) as reply:
+            assert reply.headers["Content-Type"].startswith("text/plain")
+            lines = reply.read().decode().splitlines()
+    finally:
+        sink.close()
+    assert "# TYPE marl_ray_lost_actors gauge" in lines
+    assert {
+        'marl_ray_lost_actors{kind="generator"} 1.0',
+        "marl_ray_steps 1.0",
+        "marl_ray_tokens_per_second 90.0",
+        'marl_ray_staleness{agent="agent_1"} 2.0',
+        'marl_ray_metric{name="eval/turn_1/reward_mean"} 0.5',
+    } <= set(lines)
+
+
+def deliver(make: Any, config: Config, run_dir: Path) -> None:
+    """Send the first two rows in one process of a run, and the missing row in a second one."""
+    for rows in (ROWS[:2], ROWS):
+        sink = make(config, run_dir)
+        for row in rows:
+            if sink.sent_step is None or row["step"] > sink.sent_step:
+                sink.row(row, "")
+        sink.close()
+
+
+def test_mlflow_resumes_its_run_in_a_local_database(tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    run_dir = tmp_path / "runs" / "one"
+    run_dir.mkdir(parents=True)
+    deliver(MlflowSink, config_with(mlflow={"experiment": "e"}), run_dir)
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("e").experiment_id])
+    assert (run.info.run_name, run.info.status) == ("one", "FINISHED")
+    assert [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, "turn_1/reward_mean")] == [
+        (1, 1.5),
+        (2, 2.5),
+    ]
+    assert run.data.metrics["turn_1/level/a_b"] == 1.0
+    assert run.data.params["magrpo.num_turns"] == "2"
+
+
+OFFLINE_WANDB = """
+import sys
+from pathlib import Path
+from tests.telemetry.test_trackers import config_with, deliver
+from marl_ray.telemetry.trackers import WandbSink
+deliver(WandbSink, config_with(wandb={"project": "p"}), Path(sys.argv[1]))
+"""
+
+
+def test_wandb_writes_both_processes_of_a_run_under_one_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    done = subprocess.run(
+        [sys.executable, "-c", OFFLINE_WANDB, str(tmp_path)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    id = run_id(tmp_path, "wandb")
+    assert [path.name.rpartition("-")[2] for path in (tmp_path / "wandb").glob("offline-run-*")] in ([id], [id, id])
+
+
+def test_trackio_resumes_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    trackio = pytest.importorskip("trackio")
+    deliver(TrackioSink, config_with(trackio={"project": "p"}), tmp_path)
+    (run,) = trackio.Api().runs("p")
+    assert run.name == run_id(tmp_path, "trackio")
