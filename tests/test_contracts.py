@@ -44,6 +44,8 @@ def test_environments(sandbox: Sandbox, name: str, agents: int) -> None:
         tasks = [Task("t", "Double x.", fields)]
     elif name == "solver_tester":
         tasks = load_tasks("bundled:toy", "eval[:1]", "solver_tester")
+    elif name == "tags":
+        tasks = load_tasks("bundled:tags", "eval[:2]")
     answers[-1] = MAIN.format(tasks[0].fields.get("entry_point", "push"))
     check_environment(ENVIRONMENTS.get(name)(agents), tasks, [answers, answers[::-1]], execute=sandbox.run_batch)
 
@@ -62,6 +64,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "apps": [SCRIPT, {**SCRIPT, "problem_id": 8}],
     "livecodebench": [LIVE, {**LIVE, "question_id": "b"}],
     "classeval": [CLASS, {**CLASS, "task_id": None}],
+    "tags": [{"text": "A ferry leaves."}, {"text": "A train arrives.", "task_id": "2"}],
 }
 
 

@@ -17,6 +17,7 @@ DATASETS = Registry(
         "apps": "marl_ray.data.convert:APPS",
         "livecodebench": "marl_ray.data.convert:LIVECODEBENCH",
         "solver_tester": "marl_ray.data.convert:SOLVER_TESTER",
+        "tags": "marl_ray.data.texts:TAGS",
     },
     needs="task",
 )
@@ -33,6 +34,7 @@ _TYPE_BY_NAME = {
     "quixbugs": "bug_fix",
     "bug_fix": "bug_fix",
     "bugfix": "bug_fix",
+    "bundled:tags": "tags",
 }
 
 

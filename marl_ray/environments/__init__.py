@@ -15,6 +15,7 @@ ENVIRONMENTS = Registry(
         "bug_fix": "marl_ray.environments.bug_fix:BugFix",
         "bug_fix_patchers": "marl_ray.environments.bug_fix:BugFixPatchers",
         "solver_tester": "marl_ray.environments.solver_tester:SolverTester",
+        "tags": "marl_ray.environments.tags:Tagging",
     },
     needs="from_config",
 )
