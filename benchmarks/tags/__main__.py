@@ -10,7 +10,8 @@ Each run is a `marl-ray train` with configs/magrpo_tags_smollm2.yaml and the arm
 interrupted runs are resumed, so the command can be repeated until all runs are done. Lines with other settings or texts
 than the current ones are ignored, and their runs are repeated.
 
-Prints a table of all lines and draws docs/results/tags/tags.png; --results selects another folder.
+Prints a table of all lines and draws docs/results/tags/tags.png; --results selects another folder. `--show runs/NAME`
+prints the table of one run folder of a pair, and draws NAME/tags.png (`make demo`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from benchmarks.learning.__main__ import ROOT, current, train
+from benchmarks.learning.studies import JOINT
 from benchmarks.tags.arms import TAGS
 from benchmarks.tags.measures import measure
 from benchmarks.tags.report import draw, table
@@ -37,8 +41,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of tags.jsonl and tags.png")
     parser.add_argument("--override", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all runs")
     parser.add_argument("--list", action="store_true", help="list the arms, their finished seeds and their settings")
+    parser.add_argument("--show", type=Path, metavar="RUN", help="show one run folder and exit")
     parser.add_argument("--only-table", action="store_true", help="print table and figure without running anything")
     arguments = parser.parse_args(argv)
+    if arguments.show:
+        shown = [{"arm": JOINT, "seed": _seed(arguments.show), **measure(arguments.show)}]
+        print(table(shown))
+        draw(shown, arguments.show / "tags.png")
+        print(f"figure: {arguments.show / 'tags.png'}")
+        return
     results = arguments.results.absolute()
     arms = arguments.arms.split(",") if arguments.arms else list(TAGS.arms)
     if unknown := set(arms) - set(TAGS.arms):
@@ -65,6 +76,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     lines = current(TAGS, results)
     print(table(lines))
     draw(lines, results / "tags.png")
+
+
+def _seed(run: Path) -> int:
+    return int(yaml.safe_load((run / "config.yaml").read_text())["seed"])
 
 
 if __name__ == "__main__":

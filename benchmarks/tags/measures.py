@@ -57,10 +57,11 @@ def evaluated(played: Sequence[tuple[Task, Sequence[Sequence[str]]]]) -> dict[st
     | metric | meaning |
     |---|---|
     | `partners` | different words of one answer of each agent, mean over all combinations |
-    | `twice_i`, `twice` | different words of two answers of agent i, mean over all pairs of its answers; its mean over agents |
+    | `twice_i` | different words of two answers of agent i, mean over all pairs of its answers |
+    | `twice` | mean of `twice_i` over agents |
     | `gain`, `gain_half` | `partners` less `twice`, and half of its 95 % interval over texts (normal approximation) |
     | `shared` | words that two partners both name |
-    | `position_i` | mean relative position of agent i's valid words in the text, 0 to 1; answers without one are left out |
+    | `position_i` | mean relative position, 0 to 1, of agent i's valid words; answers without one are left out |
 
     A single agent has no `twice`, `gain` and `shared`.
     """

@@ -19,7 +19,9 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
 from marl_ray.core.text import pluralize
 from marl_ray.data import DATASETS, infer_type
+from marl_ray.environments.grid import GRIDS_PATH
 from marl_ray.environments.tags import TEXTS_PATH
+from marl_ray.environments.writing import ABSTRACTS_PATH, POSTS_PATH
 from marl_ray.models.names import is_hub_id
 from marl_ray.toy import HARD_TASKS_PATH, TASKS_PATH
 
@@ -32,7 +34,14 @@ logger = logging.getLogger(__name__)
 LOCAL_SUFFIXES = (".jsonl", ".parquet")
 OTHER_SUFFIXES = (".json", ".csv", ".tsv", ".txt", ".gz", ".zip", ".arrow")
 """Suffixes of files, which no hub id has."""
-BUNDLED = {"bundled:toy": TASKS_PATH, "bundled:toy-hard": HARD_TASKS_PATH, "bundled:tags": TEXTS_PATH}
+BUNDLED = {
+    "bundled:toy": TASKS_PATH,
+    "bundled:toy-hard": HARD_TASKS_PATH,
+    "bundled:tags": TEXTS_PATH,
+    "bundled:grid": GRIDS_PATH,
+    "bundled:posts": POSTS_PATH,
+    "bundled:abstracts": ABSTRACTS_PATH,
+}
 """Files of the bundled datasets, whose rows have the field `split`."""
 MAX_BAD_SHARE = 0.05
 """Maximum share of a dataset's rows that may be left out because they cannot be read."""

@@ -10,15 +10,16 @@ MIN_LETTERS = 4
 """Minimum length of a word that counts as a tag."""
 _FUNCTION_WORDS = """
 about above after again against almost along already also although always among another around away because been
-before began behind below beneath beside between beyond both cannot could does down during each either else even
-ever every everybody everyone everything exactly from hardly have having hence here herself himself however inside
-instead into itself just later less like many meanwhile might more most much must near nearly neither never nobody
-none nothing often once only onto other others otherwise ought over perhaps quite rather same several shall should
-since some somebody someone something soon still such than that their theirs them themselves then there therefore
-these they thing things this those though through together toward towards under unless until upon usually very were
-what whatever when where whether which while whoever whole whom whose will with within without would your
+before began behind below beneath beside between beyond both cannot could does down during each either else even ever
+every exactly from hardly have having hence here herself himself however inside instead into itself just later less
+like many meanwhile might more most much must near nearly neither never none often once only onto other others
+otherwise ought over perhaps quite rather same several shall should since some soon still such than that their theirs
+them themselves then there therefore these they thing things this those though through together toward towards under
+unless until upon usually very were what whatever when where whether which while whole whom whose will with within
+without would your
 """
-FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+_PRONOUNS = {first + second for first in ("any", "every", "no", "some") for second in ("body", "one", "thing", "where")}
+FUNCTION_WORDS = _PRONOUNS.union(_FUNCTION_WORDS.split())
 """Words that never count as tags."""
 
 
