@@ -1,6 +1,6 @@
 """Writing tasks: two agents write the two parts of a text at the same time, and the parts should fit together.
 
-The tasks and reward levels are those of CoMLRL's writing environments (Liu et al., "LLM Collaboration With Multi-Agent
+Tasks and reward levels follow CoMLRL's writing environments (Liu et al., "LLM Collaboration With Multi-Agent
 Reinforcement Learning", 2025). docs/reference/environments/writing.md describes them and shows their limits.
 """
 
