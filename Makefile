@@ -1,4 +1,5 @@
 # make quickstart   install, then train two tiny agents on CPU
+# make demo         install, then train two SmolLM2-135M to divide a text between them (10 minutes)
 # make test         install, then run the tests of a change (at most 10 minutes)
 # make test-all     install, then run all tests
 # make docs         build the documentation site into build/docs; fails on a broken link
@@ -9,10 +10,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test test-all docs setup check style types imports lock
+.PHONY: quickstart demo test test-all docs setup check style types imports lock
 
 quickstart: setup
 	$(BIN)/python -m marl_ray.train_magrpo --config configs/quickstart.yaml
+
+demo: setup
+	$(BIN)/python -m marl_ray.train_magrpo --config configs/magrpo_tags_smollm2.yaml \
+		--override output.run_name=demo output.resume=auto
+	$(BIN)/python -m benchmarks.tags --show runs/demo
 
 test: setup
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not slow"

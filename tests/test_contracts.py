@@ -44,6 +44,13 @@ def test_environments(sandbox: Sandbox, name: str, agents: int) -> None:
         tasks = [Task("t", "Double x.", fields)]
     elif name == "solver_tester":
         tasks = load_tasks("bundled:toy", "eval[:1]", "solver_tester")
+    elif name.startswith("grid"):
+        tasks = [Task("t", "Fill.", {"target": ("ab",) * 6, "letters": "ab"})]
+    elif name.startswith("writing"):
+        agents = min(agents, 2)
+        tasks, answers = load_tasks("bundled:posts", "eval[:1]"), answers[:agents]
+    elif name == "tags":
+        tasks = load_tasks("bundled:tags", "eval[:2]")
     answers[-1] = MAIN.format(tasks[0].fields.get("entry_point", "push"))
     check_environment(ENVIRONMENTS.get(name)(agents), tasks, [answers, answers[::-1]], execute=sandbox.run_batch)
 
@@ -62,6 +69,11 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "apps": [SCRIPT, {**SCRIPT, "problem_id": 8}],
     "livecodebench": [LIVE, {**LIVE, "question_id": "b"}],
     "classeval": [CLASS, {**CLASS, "task_id": None}],
+    "tldr": [{"prompt": "A post."}, {"prompt": "A post.", "id": "x"}],
+    "arxiv": [{"abstract_text": "We study."}, {"abstract_text": "We study.", "task_id": "2"}],
+    "grid": [{"target": ["ab", "ba"]}, {"target": ["abc"], "letters": "abcd"}],
+    "grid_private": [{"target": ["ab", "ba"]}, {"target": ["abc"], "task_id": "2"}],
+    "tags": [{"text": "A ferry leaves."}, {"text": "A train arrives.", "task_id": "2"}],
 }
 
 

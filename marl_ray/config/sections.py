@@ -53,7 +53,8 @@ class DatasetConfig(Section):
     """Training and evaluation tasks."""
 
     name: str = ""
-    """Hub id (`owner/name`, or `owner/name:part`), a .jsonl or .parquet file, `bundled:toy` or `bundled:toy-hard`."""
+    """Hub id (`owner/name`, or `owner/name:part`), a .jsonl or .parquet file, or bundled with the package:
+    `bundled:toy`, `bundled:toy-hard`, `bundled:tags`, `bundled:grid`, `bundled:posts`, `bundled:abstracts`."""
     type: str = ""
     """Name of the conversion from a row to a task. null: inferred from the name."""
     train_split: str = "train"

@@ -17,6 +17,11 @@ DATASETS = Registry(
         "apps": "marl_ray.data.convert:APPS",
         "livecodebench": "marl_ray.data.convert:LIVECODEBENCH",
         "solver_tester": "marl_ray.data.convert:SOLVER_TESTER",
+        "tags": "marl_ray.data.texts:TAGS",
+        "grid": "marl_ray.data.grids:GRID",
+        "grid_private": "marl_ray.data.grids:GRID_PRIVATE",
+        "tldr": "marl_ray.data.texts:TLDR",
+        "arxiv": "marl_ray.data.texts:ARXIV",
     },
     needs="task",
 )
@@ -33,6 +38,12 @@ _TYPE_BY_NAME = {
     "quixbugs": "bug_fix",
     "bug_fix": "bug_fix",
     "bugfix": "bug_fix",
+    "bundled:tags": "tags",
+    "bundled:grid": "grid",
+    "tldr": "tldr",
+    "bundled:posts": "tldr",
+    "arxiv": "arxiv",
+    "bundled:abstracts": "arxiv",
 }
 
 

@@ -19,7 +19,11 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
 from marl_ray.core.text import pluralize
 from marl_ray.data import DATASETS, infer_type
+from marl_ray.environments.grid import GRIDS_PATH
+from marl_ray.environments.tags import TEXTS_PATH
+from marl_ray.environments.writing import ABSTRACTS_PATH, POSTS_PATH
 from marl_ray.models.names import is_hub_id
+from marl_ray.toy import HARD_TASKS_PATH, TASKS_PATH
 
 if TYPE_CHECKING:
     from marl_ray.data.convert import DatasetType
@@ -30,7 +34,15 @@ logger = logging.getLogger(__name__)
 LOCAL_SUFFIXES = (".jsonl", ".parquet")
 OTHER_SUFFIXES = (".json", ".csv", ".tsv", ".txt", ".gz", ".zip", ".arrow")
 """Suffixes of files, which no hub id has."""
-BUNDLED = ("bundled:toy", "bundled:toy-hard")
+BUNDLED = {
+    "bundled:toy": TASKS_PATH,
+    "bundled:toy-hard": HARD_TASKS_PATH,
+    "bundled:tags": TEXTS_PATH,
+    "bundled:grid": GRIDS_PATH,
+    "bundled:posts": POSTS_PATH,
+    "bundled:abstracts": ABSTRACTS_PATH,
+}
+"""Files of the bundled datasets, whose rows have the field `split`."""
 MAX_BAD_SHARE = 0.05
 """Maximum share of a dataset's rows that may be left out because they cannot be read."""
 LISTED_ROWS = 5
@@ -49,7 +61,7 @@ def load_tasks(
     """Return the tasks of a split (with slices) in the dataset's order.
 
     `name` is a hub id, the path of a .jsonl or .parquet file (with the single split `test`, also called `train`),
-    `bundled:toy` or `bundled:toy-hard`. Rows that are no tasks are treated as `DatasetConfig.on_bad_row` says.
+    or one of `BUNDLED`. Rows that are no tasks are treated as `DatasetConfig.on_bad_row` says.
     """
     return list(load_tasks_by_row(name, split, dataset_type, on_bad_row).values())
 
@@ -182,12 +194,10 @@ def _bound(text: str | None, default: int, size: int, name: str, split: str) -> 
 
 
 def _bundled(name: str) -> dict[str, list[DataRow]]:
-    from marl_ray.toy import HARD_TASKS_PATH, TASKS_PATH
-
     if name not in BUNDLED:
         raise UserError(f"there is no dataset {name!r}; bundled with the package: {', '.join(BUNDLED)}")
     splits: dict[str, list[DataRow]] = {}
-    for row in _local(TASKS_PATH if name == BUNDLED[0] else HARD_TASKS_PATH):
+    for row in _local(BUNDLED[name]):
         splits.setdefault(str(row.get("split")), []).append(row)
     return splits
 

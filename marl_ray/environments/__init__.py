@@ -15,6 +15,11 @@ ENVIRONMENTS = Registry(
         "bug_fix": "marl_ray.environments.bug_fix:BugFix",
         "bug_fix_patchers": "marl_ray.environments.bug_fix:BugFixPatchers",
         "solver_tester": "marl_ray.environments.solver_tester:SolverTester",
+        "tags": "marl_ray.environments.tags:Tagging",
+        "grid": "marl_ray.environments.grid:LetterGrid",
+        "grid_private": "marl_ray.environments.grid:PrivateGrid",
+        "writing_tldr": "marl_ray.environments.writing:SummaryAndDetails",
+        "writing_arxiv": "marl_ray.environments.writing:PaperIntroduction",
     },
     needs="from_config",
 )

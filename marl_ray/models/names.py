@@ -12,9 +12,13 @@ from marl_ray.core.files import expand_home
 from marl_ray.models.smollm2 import smollm2, smollm2_folder
 from marl_ray.models.tokenization import decide_template, describe_prompt_format, load_tokenizer
 from marl_ray.models.weight_files import check_folder, check_shapes
-from marl_ray.toy import BASE_PATH, HARD_BASE_PATH
+from marl_ray.toy import BASE_PATH, GRID_BASE_PATH, HARD_BASE_PATH
 
-TOYS = {"bundled:toy-base": BASE_PATH, "bundled:toy-hard-base": HARD_BASE_PATH}
+TOYS = {
+    "bundled:toy-base": BASE_PATH,
+    "bundled:toy-hard-base": HARD_BASE_PATH,
+    "bundled:toy-grid-base": GRID_BASE_PATH,
+}
 SMOLLM2 = "bundled:smollm2-135m"
 
 

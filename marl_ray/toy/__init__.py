@@ -9,3 +9,4 @@ _HERE = Path(__file__).parent
 
 TASKS_PATH, BASE_PATH = _HERE / "tasks.jsonl", _HERE / "base"
 HARD_TASKS_PATH, HARD_BASE_PATH = _HERE / "hard_tasks.jsonl", _HERE / "hard_base"
+GRID_BASE_PATH = _HERE / "grid_base"

@@ -1,0 +1,110 @@
+"""The results of one run on held-out texts, from the files of its run folder."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from benchmarks.learning.measures import read_lines
+from marl_ray.core.episode import Task
+from marl_ray.data.loading import load_tasks
+from marl_ray.environments.tags import Tagging
+
+
+def measure(run: Path) -> dict[str, Any]:
+    """Return the results of a run as plain data.
+
+    | key | value |
+    |---|---|
+    | `evaluations` | per evaluation: `step`, `tokens` sampled in training so far, and the numbers of `evaluated` |
+    | `curve` | per training step: sampled tokens, and different words |
+    | `answer_tokens` | mean tokens per answer over the last five steps |
+    | `seconds` | duration of all training steps |
+    """
+    rows = read_lines(run / "metrics.jsonl")
+    steps = [row for row in rows if "turn_1/reward_mean" in row]
+    tokens, spent, curve = 0, {0: 0}, []
+    for row in steps:
+        tokens += row["rollout/tokens"]
+        spent[row["step"]] = tokens
+        curve.append([tokens, round(row["turn_1/different_words"], 3)])
+    tasks = {task.id: task for task in load_tasks("bundled:tags", "train+eval")}
+    episodes: dict[int, list[Mapping[str, Any]]] = {}
+    for episode in read_lines(run / "episodes.jsonl"):
+        if episode["kind"] == "eval":
+            episodes.setdefault(episode["step"], []).append(episode)
+    evaluations = [
+        {"step": step, "tokens": spent[step]} | evaluated([(tasks[one["task"]], _answers(one)) for one in played])
+        for step, played in sorted(episodes.items())
+    ]
+    return {
+        "evaluations": evaluations,
+        "curve": curve,
+        "answer_tokens": round(fmean(row["rollout/completion_tokens_mean"] for row in steps[-5:]), 2),
+        "seconds": round(sum(row["time/step"] for row in steps)),
+    }
+
+
+def evaluated(played: Sequence[tuple[Task, Sequence[Sequence[str]]]]) -> dict[str, float]:
+    """Return the metrics of one evaluation. `played` has each text with the answers of all agents, [N][G].
+
+    The agents answer independently of each other, so every combination of their answers is a joint action:
+
+    | metric | meaning |
+    |---|---|
+    | `partners` | different words of one answer of each agent, mean over all combinations |
+    | `twice_i` | different words of two answers of agent i, mean over all pairs of its answers |
+    | `twice` | mean of `twice_i` over agents |
+    | `gain`, `gain_half` | `partners` less `twice`, and half of its 95 % interval over texts (normal approximation) |
+    | `shared` | words that two partners both name |
+    | `position_i` | mean relative position, 0 to 1, of agent i's valid words; answers without one are left out |
+
+    A single agent has no `twice`, `gain` and `shared`.
+    """
+    agents = len(played[0][1])
+    team, pair = Tagging(agents), Tagging(2)
+    found: dict[str, list[float]] = {}
+
+    def add(name: str, values: Iterable[float]) -> float:
+        mean = fmean(values)
+        found.setdefault(name, []).append(mean)
+        return mean
+
+    for task, answers in played:
+        outcomes = [_metrics(team, task, joint) for joint in itertools.product(*answers)]
+        partners = add("partners", (one["different_words"] for one in outcomes))
+        if agents == 2:
+            twice = [
+                add(f"twice_{agent}", (_metrics(pair, task, two)["different_words"] for two in _pairs(own)))
+                for agent, own in enumerate(answers, 1)
+            ]
+            add("gain", [partners - add("twice", twice)])
+            add("shared", (one["shared_words"] for one in outcomes))
+        for agent in range(agents):
+            attempts = [team.attempt(task, [text] * agents, last=True) for text in answers[agent]]
+            if places := [attempt.positions[agent] for attempt in attempts if attempt.valid[agent]]:
+                add(f"position_{agent + 1}", places)
+    metrics = {name: round(fmean(values), 4) for name, values in found.items()}
+    for name in ("partners", "gain"):
+        if len(found.get(name, ())) > 1:
+            metrics[f"{name}_half"] = round(1.96 * stdev(found[name]) / math.sqrt(len(found[name])), 4)
+    return metrics
+
+
+def _pairs(answers: Sequence[str]) -> Iterable[tuple[str, str]]:
+    return itertools.combinations(answers, 2)
+
+
+def _metrics(environment: Tagging, task: Task, answers: Sequence[str]) -> Mapping[str, float]:
+    return environment.outcome(environment.attempt(task, answers, last=True), None).metrics
+
+
+def _answers(episode: Mapping[str, Any]) -> list[list[str]]:
+    """Return the responses of the only turn, [N][G]."""
+    (node,) = episode["nodes"]
+    responses: list[list[str]] = node["responses"]
+    return responses

@@ -1,0 +1,110 @@
+"""The table and the figure of the runs on tags, from the lines of their results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.learning.report import interval
+from benchmarks.learning.studies import JOINT
+from benchmarks.tags.arms import TAGS
+
+WORDS = {
+    "partners": ("partners", "#1b6ca8"),
+    "twice": ("one agent asked twice", "#d1495b"),
+    "shared": ("shared words", "#7f7f7f"),
+}
+POSITIONS = {"position_1": ("first reader", "#2e8b57"), "position_2": ("second reader", "#c77c11")}
+Line = Mapping[str, Any]
+
+
+def table(lines: Sequence[Line]) -> str:
+    """Return a Markdown table with the untrained model and one row per arm, of the last evaluation on held-out texts.
+    Intervals are over seeds where there are several. `difference` has the interval over texts if there is one seed."""
+    head = ["", "seeds", "steps", "tokens per answer", *TAGS.columns.values()]
+    rows = [head, ["---"] * len(head)]
+    joint = [line for line in lines if line["arm"] == JOINT]
+    if joint:
+        firsts = [line["evaluations"][0] for line in joint]
+        rows.append(["before training", _seeds(joint), "0", "", *_cells(firsts)])
+    for name, arm in TAGS.arms.items():
+        own = [line for line in lines if line["arm"] == name]
+        if own:
+            lasts = [line["evaluations"][-1] for line in own]
+            steps = ", ".join(sorted({str(last["step"]) for last in lasts}))
+            tokens, _ = interval([line["answer_tokens"] for line in own])
+            rows.append([arm.title, _seeds(own), steps, f"{tokens:.1f}", *_cells(lasts)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _seeds(lines: Sequence[Line]) -> str:
+    return ", ".join(str(line["seed"]) for line in lines)
+
+
+def _cells(evaluations: Sequence[Mapping[str, float]]) -> list[str]:
+    cells = []
+    for column in TAGS.columns:
+        values = [one[column] for one in evaluations if column in one]
+        if not values:
+            cells.append("")
+            continue
+        mean, half = interval(values)
+        if half is None and f"{column}_half" in evaluations[0]:
+            half = evaluations[0][f"{column}_half"]
+        sign = "+" if column == "gain" else ""
+        cells.append(f"{mean:{sign}.2f}" + ("" if half is None else f" ± {half:.2f}"))
+    return cells
+
+
+def draw(lines: Sequence[Line], path: Path) -> None:
+    """Draw two panels per arm with results: words, and positions in the text, over steps; mean and range of seeds."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    by_arm = {name: [line for line in lines if line["arm"] == name] for name in TAGS.arms}
+    shown = [name for name, own in by_arm.items() if own]
+    if not shown:
+        return
+    figure, grid = plt.subplots(
+        2, len(shown), figsize=(1.2 + 3.4 * len(shown), 6.4), sharey="row", layout="constrained", squeeze=False
+    )
+    for column, name in enumerate(shown):
+        seeds = _seeds(by_arm[name])
+        grid[0][column].set_title(f"{TAGS.arms[name].title}\n(seeds {seeds})" if "," in seeds else _titled(name, seeds))
+        for row, series in enumerate((WORDS, POSITIONS)):
+            axis = grid[row][column]
+            for key, (label, colour) in series.items():
+                _draw(axis, by_arm[name], key, label, colour)
+            axis.grid(alpha=0.25)
+            axis.spines[["top", "right"]].set_visible(False)
+        grid[0][column].axhline(6, color="black", linewidth=0.8, linestyle=":")
+        grid[1][column].set_xlabel("training step")
+    grid[0][0].set_ylim(0, 6.2)
+    grid[1][0].set_ylim(0, 1)
+    grid[0][0].set_ylabel("words, of six (held-out texts)")
+    grid[1][0].set_ylabel("position in the text (0 start, 1 end)")
+    for row, axes in enumerate(grid):
+        full = axes[0] if shown[0] == JOINT else axes[-1]
+        full.legend(frameon=False, loc="upper left" if row == 0 else "lower left", fontsize=9)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _titled(name: str, seed: str) -> str:
+    return f"{TAGS.arms[name].title}\n(seed {seed})"
+
+
+def _draw(axis: Any, lines: Sequence[Line], key: str, label: str, colour: str) -> None:
+    """Draw the mean and the range over seeds at the steps that all seeds evaluated."""
+    found = [{one["step"]: one[key] for one in line["evaluations"] if key in one} for line in lines]
+    steps = sorted(set.intersection(*(set(one) for one in found)))
+    if not steps:
+        return
+    values = np.array([[one[step] for step in steps] for one in found])
+    axis.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+    axis.plot(steps, values.mean(axis=0), color=colour, linewidth=2, marker="o", markersize=4, label=label)

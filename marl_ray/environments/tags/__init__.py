@@ -1,0 +1,102 @@
+"""Tags: agents read the same short text at the same time and name words of it; different words count.
+
+docs/reference/environments/tags.md describes prompts and rewards. No agent sees the words of another, so agents can
+avoid equal words only by a division of the text that they have learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from marl_ray.core.episode import Outcome, Task
+from marl_ray.core.errors import UserError
+from marl_ray.environments.base import Environment
+from marl_ray.environments.tags import prompts
+from marl_ray.environments.tags.words import content_words, relative_positions, split_words
+
+TEXTS_PATH = Path(__file__).parent / "texts.jsonl"
+"""The texts of `bundled:tags`."""
+TOTAL_WORDS = 6
+"""Number of words that all agents together are asked for."""
+NO_POSITION = 0.5
+"""Position of an agent without valid words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """The words of one joint action. `named` are each agent's words, at most as many as it was asked for; `valid` are
+    the different content words of the text among them; `positions` are mean relative positions of valid words."""
+
+    named: tuple[tuple[str, ...], ...]
+    valid: tuple[tuple[str, ...], ...]
+    positions: tuple[float, ...]
+
+    @property
+    def program(self) -> None:
+        """None: nothing is executed."""
+
+
+class Tagging(Environment[Tags]):
+    """Readers of one text. Six words are divided equally between the agents. Tasks have no fields."""
+
+    modes = ("level_feedback", "level_passed", "passed")
+
+    def __init__(self, num_agents: int) -> None:
+        super().__init__(num_agents)
+        if TOTAL_WORDS % num_agents:
+            raise UserError(f"environment tags divides {TOTAL_WORDS} words equally: set num_agents to 1, 2, 3 or 6")
+        self.words_per_agent = TOTAL_WORDS // num_agents
+
+    def check_task(self, task: Task) -> None:
+        """Raise UserError if the text has too few words to name."""
+        if len(content_words(task.prompt)) < TOTAL_WORDS:
+            raise UserError(f"task {task.id}: its text has fewer than {TOTAL_WORDS} words that can be named")
+
+    def roles(self, task: Task) -> list[str]:
+        return prompts.ROLES[: self.num_agents] if self.num_agents > 1 else ["reader"]
+
+    def first_prompts(self, task: Task) -> list[str]:
+        return [prompts.first_prompt(task.prompt, role, self.words_per_agent) for role in self.roles(task)]
+
+    def revisions(self, task: Task) -> list[str]:
+        return [prompts.revision(task.prompt, role) for role in self.roles(task)]
+
+    def attempt(self, task: Task, responses: Sequence[str], last: bool) -> Tags:
+        """Read the words on the first line of each response."""
+        content = content_words(task.prompt)
+        named = tuple(tuple(split_words(prompts.first_line(text))[: self.words_per_agent]) for text in responses)
+        valid = tuple(tuple(dict.fromkeys(word for word in own if word in content)) for own in named)
+        places = relative_positions(task.prompt)
+        positions = tuple(fmean(places[word] for word in own) if own else NO_POSITION for own in valid)
+        return Tags(named, valid, positions)
+
+    def outcome(self, attempt: Tags, report: None) -> Outcome:
+        said = sum(map(len, attempt.valid))
+        different = len(set().union(*attempt.valid))
+        levels = {"valid": said / TOTAL_WORDS, "shared": (different - said) / TOTAL_WORDS}
+        metrics = {
+            "different_words": float(different),
+            "shared_words": float(said - different),
+            "all_passed": float(different == TOTAL_WORDS),
+        }
+        metrics |= {f"position_{number}": place for number, place in enumerate(attempt.positions, 1)}
+        return Outcome(different / TOTAL_WORDS, levels, metrics)
+
+    def feedback(self, attempt: Tags, outcome: Outcome, mode: str, agent: int) -> list[str]:
+        different = int(outcome.metrics["different_words"])
+        if mode == "passed":
+            return ["All levels passed" if different == TOTAL_WORDS else "Not all levels passed"]
+        lines = [f"different words together: {different} of {TOTAL_WORDS}"]
+        if mode == "level_passed":
+            return lines
+        own = attempt.valid[agent]
+        others = set().union(*(words for number, words in enumerate(attempt.valid) if number != agent))
+        missing = dict.fromkeys(word for word in attempt.named[agent] if word not in own)
+        lines += [f"also named by another reader: {word}" for word in own if word in others]
+        return lines + [f"does not count: {word}" for word in missing]
+
+    def previous_answers(self, attempt: Tags) -> list[str]:
+        return [", ".join(own) for own in attempt.named]

@@ -1,0 +1,74 @@
+"""benchmarks/tags: measures by hand-computed examples, arms that can run, and a page that is up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmarks.tags.__main__ import RESULTS
+from benchmarks.tags.arms import TAGS
+from benchmarks.tags.measures import evaluated
+from benchmarks.tags.report import draw, table
+from marl_ray.config import from_tree, parse_overrides
+from marl_ray.config.budget import training_budget
+from marl_ray.core.episode import Task
+
+TASK = Task("t", "The ferry crew check ropes and radio, then the ferry leaves before sunrise.", {})
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "results" / "tags.md"
+
+
+def test_every_combination_of_answers_is_a_joint_action() -> None:
+    found = evaluated([(TASK, [["ferry, crew", "ferry, check"], ["sunrise", "ferry"]])])
+    assert found["partners"] == pytest.approx((3 + 2 + 3 + 2) / 4)
+    assert found["twice_1"] == 3  # ferry, crew, check
+    assert found["twice_2"] == 2  # sunrise, ferry
+    assert found["twice"] == 2.5
+    assert found["gain"] == 0.0
+    assert found["shared"] == 0.5  # ferry, with either answer of the first reader
+    assert found["position_1"] == pytest.approx((1.5 / 12 + 2 / 12) / 2, abs=1e-4)
+    assert found["position_2"] == pytest.approx((1 + 1 / 12) / 2, abs=1e-4)
+
+
+def test_answers_without_words_have_no_position() -> None:
+    found = evaluated([(TASK, [["the", "sunrise"], ["the", "the"]]), (TASK, [["sunrise"] * 2, ["the", "the"]])])
+    assert found["position_1"] == 1.0
+    assert "position_2" not in found
+    assert found["partners_half"] == pytest.approx(1.96 * 0.5 / 2, abs=1e-4)  # 0.5 and 1 different words
+    single = evaluated([(TASK, [["ferry, crew, check, ropes, radio, sunrise"]])])
+    assert single == {"partners": 6.0, "position_1": pytest.approx(28 / 72, abs=1e-4)}
+
+
+@pytest.mark.parametrize("name", TAGS.arms)
+def test_an_arm_is_a_config_with_as_many_steps_and_joint_actions_as_the_pair(name: str) -> None:
+    overrides = parse_overrides([f"{key}={value}" for key, value in TAGS.arms[name].overrides.items()])
+    config = from_tree(yaml.safe_load(TAGS.config.read_text()), "magrpo", overrides)
+    assert training_budget(config, 240).total_steps == 40
+    assert (config.rollout.rollout_buffer_size, config.rollout.num_generations) == (4, 8)
+
+
+def test_table_and_figure(tmp_path: Path) -> None:
+    def line(arm: str, seed: int, partners: float) -> dict[str, object]:
+        last = {"step": 40, "partners": partners, "twice": 1.0, "gain": partners - 1.0, "gain_half": 0.2}
+        places = {"shared": 0.5, "position_1": 0.2, "position_2": 0.8}
+        first = {"step": 0, "partners": 1.0, "twice": 1.0, "gain": 0.0, "gain_half": 0.1, **places}
+        return {"arm": arm, "seed": seed, "answer_tokens": 9.0, "evaluations": [first, {**last, **places}]}
+
+    lines = [line("joint", 1, 3.0), line("shared", 1, 2.0), line("shared", 2, 3.0)]
+    _, _, before, joint, shared = table(lines).splitlines()
+    assert before == "| before training | 1 | 0 |  | 1.00 | 1.00 | +0.00 ± 0.10 | 0.50 | 0.20 | 0.80 |"
+    assert joint == "| both learn | 1 | 40 | 9.0 | 3.00 | 1.00 | +2.00 ± 0.20 | 0.50 | 0.20 | 0.80 |"
+    assert "| 1, 2 | 40 | 9.0 ± 0.00 | 2.50 ± 6.35 |" in shared.replace("| 9.0 |", "| 9.0 ± 0.00 |")
+    draw(lines, tmp_path / "tags.png")
+    assert (tmp_path / "tags.png").stat().st_size > 10_000
+    draw([], tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
+
+
+def test_the_page_contains_the_table_of_the_results() -> None:
+    from benchmarks.learning.__main__ import current
+
+    lines = current(TAGS, RESULTS)
+    for row in table(lines).splitlines() if lines else []:
+        assert row in PAGE.read_text(encoding="utf-8")

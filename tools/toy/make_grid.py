@@ -1,0 +1,212 @@
+"""Write `bundled:grid` and train its base policy, `bundled:toy-grid-base`: `python -m tools.toy.make_grid`.
+
+The grids are deterministic: 2 rows of 3 letters from a, b and c, uniformly random. The policy is a Qwen2 of 0.2 M
+parameters with a byte-level BPE, trained from scratch on noisy demonstrations of both environments, with the exact
+prompts of a run. The demonstrations make every useful behaviour likely and none certain:
+
+- `grid`: the first answer is random. A later answer replaces marked cells more often than right ones, which are kept
+  in two of three cases. Without feedback it repeats the own answer or is random.
+- `grid_private`: the first answer is random, or the rows that the agent knows. A later answer repeats the own answer,
+  or copies the other agent's row, or is random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import random
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
+
+from marl_ray.config import ExternalConfig
+from marl_ray.core.episode import Task
+from marl_ray.data.grids import GRID
+from marl_ray.environments.grid import GRIDS_PATH, LetterGrid, PrivateGrid
+from marl_ray.environments.grid.prompts import spaced
+from marl_ray.external.transition import Transition
+from marl_ray.toy import GRID_BASE_PATH
+from tools.toy.make_base import make_tokenizer, tokenise, train
+from tools.toy.scenes import Scene
+
+ROWS, WIDTH, LETTERS = 2, 3, "abc"
+SPLITS = {"train": 192, "eval": 96}
+VOCAB_SIZE = 320
+MODES = ("level_feedback", "level_feedback", "level_feedback", "level_passed", "passed", "plain")
+KEEP, REPLACE, TELL = 0.66, 0.66, 0.5
+"""Probabilities of a useful demonstration: to keep a right letter, to replace another, and to write known rows."""
+
+
+def grid_rows(seed: int = 0) -> list[dict[str, object]]:
+    """Return the rows of the bundled data set, all with different targets."""
+    every = list(map("".join, itertools.product(LETTERS, repeat=ROWS * WIDTH)))
+    targets = iter(random.Random(seed).sample(every, sum(SPLITS.values())))
+    return [
+        {
+            "task_id": f"grid/{split}-{number}",
+            "target": list(map("".join, zip(*[iter(next(targets))] * WIDTH, strict=True))),
+            "letters": LETTERS,
+            "split": split,
+        }
+        for split, count in SPLITS.items()
+        for number in range(count)
+    ]
+
+
+def scenes(count: int, demonstrations: int, rng: random.Random) -> list[Scene]:
+    """Return at least `count` scenes of both environments, of pairs and of single agents."""
+    found: list[Scene] = []
+    while len(found) < count:
+        target = _random_rows(ROWS, rng)
+        task = GRID.task({"target": target, "letters": LETTERS}, 0)
+        agents = rng.choice((1, 2, 2, 2))
+        private = rng.random() < 0.4
+        found += (_private_scenes if private else _marked_scenes)(task, agents, demonstrations, rng)
+    return found
+
+
+def _marked_scenes(task: Task, agents: int, demonstrations: int, rng: random.Random) -> list[Scene]:
+    """Return the scenes of a first and a later turn with a secret target."""
+    environment, target = LetterGrid(agents), task.fields["target"]
+    firsts = environment.first_prompts(task)
+    size = ROWS // agents
+    openings = [Scene(prompt, _answers(lambda: _random_rows(size, rng), demonstrations)) for prompt in firsts]
+    share = rng.choice((1 / 3, 1 / 3, 0.6, 0.85))  # right letters so far: few after the first turn, then more
+    rows = ["".join(right if rng.random() < share else rng.choice(LETTERS) for right in row) for row in target]
+    config = ExternalConfig(mode=rng.choice(MODES))
+    prompts, attempt = _next_prompts(environment, task, firsts, rows, agents, config)
+
+    def revised(numbers: range) -> list[str]:
+        if config.mode != "level_feedback":
+            return [rows[number] for number in numbers] if rng.random() < 0.4 else _random_rows(size, rng)
+        return ["".join(map(_revised, rows[number], attempt.marks[number], [rng] * WIDTH)) for number in numbers]
+
+    for agent, prompt in enumerate(prompts):
+        own = range(agent * size, (agent + 1) * size)
+        openings.append(Scene(prompt, _answers(lambda own=own: revised(own), demonstrations)))
+    return openings
+
+
+def _revised(letter: str, mark: str, rng: random.Random) -> str:
+    """Return the next letter of a cell."""
+    useful = rng.random() < (KEEP if mark == "right" else REPLACE)
+    if mark == "right":
+        return letter if useful else rng.choice(LETTERS)
+    return rng.choice([other for other in LETTERS if other != letter] if useful else LETTERS)
+
+
+def _private_scenes(task: Task, agents: int, demonstrations: int, rng: random.Random) -> list[Scene]:
+    """Return the scenes of a first and a second turn in which each agent knows the other's rows."""
+    environment, target = PrivateGrid(agents), list(task.fields["target"])
+    firsts = environment.first_prompts(task)
+    size = ROWS // agents
+    known = [target[1:], target[:1]] if agents == 2 else [[target[0], ""]]
+
+    def opening(agent: int) -> list[str]:
+        own = _random_rows(size, rng)
+        return [row or own[-1] for row in known[agent]] if rng.random() < TELL else own
+
+    rows = [row for agent in range(agents) for row in opening(agent)]
+    prompts, _ = _next_prompts(environment, task, firsts, rows, agents, ExternalConfig())
+
+    def later(agent: int) -> list[str]:
+        own, other = rows[agent * size : (agent + 1) * size], rows[(agent + 1) % ROWS]
+        return rng.choice((own, [other] * size, _random_rows(size, rng)))
+
+    found = []
+    for agent in range(agents):
+        found.append(Scene(firsts[agent], _answers(lambda agent=agent: opening(agent), demonstrations)))
+        found.append(Scene(prompts[agent], _answers(lambda agent=agent: later(agent), demonstrations)))
+    return found
+
+
+def _next_prompts(environment, task, firsts, rows, agents, config):  # type: ignore[no-untyped-def]
+    size = ROWS // agents
+    texts = ["\n".join(map(spaced, rows[at : at + size])) for at in range(0, ROWS, size)]
+    attempt = environment.attempt(task, texts, last=False)
+    transition = Transition(config, environment)
+    observations = asyncio.run(transition.next_prompts(task, firsts, attempt, environment.outcome(attempt, None)))
+    return observations.prompts, attempt
+
+
+def _answers(draw, count: int) -> tuple[str, ...]:  # type: ignore[no-untyped-def]
+    return tuple("\n".join(map(spaced, draw())) for _ in range(count))
+
+
+def _random_rows(count: int, rng: random.Random) -> list[str]:
+    return ["".join(rng.choices(LETTERS, k=WIDTH)) for _ in range(count)]
+
+
+def make_small_model(tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
+    """Return a new model with 0.2 M parameters."""
+    config = Qwen2Config(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=64,
+        intermediate_size=192,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        use_cache=False,
+        dtype="float32",
+    )
+    model = Qwen2ForCausalLM(config)
+    model.generation_config = GenerationConfig(
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=True
+    )
+    return model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=GRID_BASE_PATH)
+    parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--scenes", type=int, default=12000)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    GRIDS_PATH.write_text("".join(json.dumps(row) + "\n" for row in grid_rows()), encoding="utf-8")
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+    found = scenes(args.scenes, 4, random.Random(args.seed))
+    with tempfile.TemporaryDirectory() as staging:
+        folder = Path(staging)
+        tokenizer = make_tokenizer([text for one in found for text in (one.prompt, *one.responses)], folder, VOCAB_SIZE)
+        model = make_small_model(tokenizer)
+        tokens = tokenise(tokenizer, found)
+        print(f"{sum(p.numel() for p in model.parameters()):,} parameters; prompts of at most {max(map(len, tokens))}")
+        recent: list[float] = []
+
+        def report(step: int, loss: float) -> None:
+            recent.append(loss)
+            if step % 100 == 0:
+                print(f"step {step:5d}  loss {sum(recent[-100:]) / 100:.4f}", flush=True)
+
+        train(
+            model,
+            tokens,
+            pad=tokenizer.pad_token_id,
+            steps=args.steps,
+            batch_size=32,
+            peak_lr=2e-3,
+            seed=args.seed,
+            report=report,
+        )
+        model.config.use_cache = True
+        model.save_pretrained(folder)
+        args.out.mkdir(parents=True, exist_ok=True)
+        for file in folder.iterdir():
+            shutil.copyfile(file, args.out / file.name)
+
+
+if __name__ == "__main__":
+    main()
