@@ -14,6 +14,7 @@ COMMANDS = {
     "plan": "check a config, print it resolved, and estimate memory, placement and time",
     "eval": "estimate pass@k, returns and levels of models on a split, and compare models",
     "score": "reward the completions in a file, without a model",
+    "export": "write the trained models of a run for transformers, the hub and other programs",
     "report": "write an HTML report of one or several runs",
     "scale": "change the number of generators of an agent while its run is in progress",
     "replay": "repeat the updates of a run from its batch log and compare the metrics",
