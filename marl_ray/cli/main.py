@@ -13,6 +13,7 @@ COMMANDS = {
     "train": "train the agents",
     "plan": "check a config, print it resolved, and estimate memory, placement and time",
     "eval": "estimate pass@k, returns and levels of models on a split, and compare models",
+    "compare": "compare runs: paired differences, a table and a figure for a paper",
     "score": "reward the completions in a file, without a model",
     "export": "write the trained models of a run for transformers, the hub and other programs",
     "report": "write an HTML report of one or several runs",
