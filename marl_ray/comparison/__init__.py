@@ -1,0 +1,1 @@
+"""Comparison of runs: paired differences over tasks and seeds, a table and a figure for a paper."""

@@ -1,0 +1,138 @@
+"""Model card of an exported team: README.md with the metadata of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from marl_ray.config import Config
+from marl_ray.core.errors import UserError
+from marl_ray.models.names import is_hub_id
+
+CURVE = "curve.png"
+SHOWN = ("return", "reward_mean", "pass@", "all_passed")
+"""Metrics in the card: names that start or whose last part starts with one of these."""
+MAX_CARD_CONFIG_LINES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A metric of the card: mean, and 95 % interval over `tasks` tasks if an evaluation measured it."""
+
+    name: str
+    mean: float
+    low: float | None = None
+    high: float | None = None
+    tasks: int | None = None
+
+    @property
+    def interval(self) -> str:
+        """The interval as text, empty if there is none."""
+        return "" if self.low is None or self.high is None else f"[{self.low:.3f}, {self.high:.3f}]"
+
+
+def evaluation_measurements(content: Mapping[str, Any], label: str) -> list[Measurement]:
+    """Return the metrics of a model in the content of evaluation.json."""
+    numbers = content["models"][label]
+    return [
+        Measurement(name, number["mean"], number["low"], number["high"], number["tasks"])
+        for name, number in numbers.items()
+        if _is_shown(name)
+    ]
+
+
+def training_measurements(row: Mapping[str, Any]) -> list[Measurement]:
+    """Return the metrics of an evaluation row of metrics.jsonl, which has no intervals."""
+    named = {key.removeprefix("eval/"): value for key, value in row.items() if key.startswith("eval/")}
+    return [Measurement(name, value) for name, value in named.items() if value is not None and _is_shown(name)]
+
+
+def _is_shown(name: str) -> bool:
+    return name.rpartition("/")[2].startswith(SHOWN)
+
+
+def model_card(
+    name: str, team: Mapping[str, Any], config: Config, measured: list[Measurement], licence: str, curve: bool
+) -> str:
+    """Return the text of README.md. Raises UserError if huggingface_hub rejects the metadata."""
+    from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+    dataset = config.dataset.name.partition(":")[0]
+    on_hub = is_hub_id(dataset) and "/" in dataset
+    bases = [base for base in dict.fromkeys(agent["base_model"] for agent in team["agents"])]
+    results = [
+        EvalResult(
+            task_type="text-generation",
+            dataset_type=dataset if on_hub else config.dataset.type,
+            dataset_name=config.dataset.name,
+            dataset_split=config.dataset.eval_split,
+            metric_type=measurement.name.rpartition("/")[2],
+            metric_name=f"{measurement.name} {measurement.interval}".strip(),
+            metric_value=round(measurement.mean, 6),
+        )
+        for measurement in measured
+    ]
+    try:
+        data = ModelCardData(
+            license=licence,
+            library_name="transformers",
+            pipeline_tag="text-generation",
+            tags=["marl_ray", "multi-agent", "reinforcement-learning", config.algorithm],
+            base_model=[base for base in bases if "/" in base and is_hub_id(base)] or None,
+            datasets=[dataset] if on_hub else None,
+            model_name=name,
+            eval_results=results or None,
+        )
+        text = f"---\n{data.to_yaml()}\n---\n{_body(name, team, config, measured, curve)}"
+        ModelCard(text)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"the model card is not valid: {error}") from None
+    return text
+
+
+def _body(name: str, team: Mapping[str, Any], config: Config, measured: list[Measurement], curve: bool) -> str:
+    agents = team["agents"]
+    rows = [
+        f"| `{agent['name']}` | {agent['role'] or ''} | `{agent['folder']}` | `{agent['base_model']}` "
+        f"| {agent['sampling']['temperature']:g} | {agent['sampling']['max_new_tokens']} |"
+        for agent in agents
+    ]
+    steps = "" if team["trained_steps"] is None else f" for {team['trained_steps']} steps"
+    estimators = ", ".join(dict.fromkeys(agent.estimator for agent in config.agents))
+    text = f"""
+        # {name}
+
+        A team of {len(agents)} language models for code tasks, trained together by reinforcement learning with
+        [marl_ray](https://pypi.org/project/marl-ray/) {team["marl_ray"]}{steps}. The agents answer in
+        {team["turns"]} turn(s); their answers form one program (environment `{config.environment}`), and the feedback
+        between turns is `{config.external.mode}`.
+
+        | agent | role | folder | base model | temperature | max. new tokens |
+        |---|---|---|---|---|---|
+        """
+    lines = [textwrap.dedent(text).strip("\n"), *rows, ""]
+    lines += ["## Use", "", "Ask the whole team, with an OpenAI-compatible server:", "", "```", "marl-ray serve ."]
+    lines += ["marl-ray eval --model .", "```", "", "Load one agent with transformers alone:", "", "```python"]
+    lines += ["from transformers import AutoModelForCausalLM, AutoTokenizer", ""]
+    first = agents[0]["folder"]
+    lines += [f'model = AutoModelForCausalLM.from_pretrained("{first}")']
+    lines += [f'tokenizer = AutoTokenizer.from_pretrained("{first}")', "```", ""]
+    lines += ["`team.json` has roles, prompts, sampling and turns for other programs.", ""]
+    lines += ["## Training", "", f"- Algorithm: {config.algorithm} (estimator {estimators})"]
+    lines += [f"- Data: `{config.dataset.name}`, split `{config.dataset.train_split}`"]
+    lines += [f"- Seed: {config.seed}", ""]
+    if measured:
+        lines += ["## Evaluation", "", f"Tasks: `{config.dataset.name}`, split `{config.dataset.eval_split}`.", ""]
+        lines += ["| metric | mean | 95 % interval over tasks |", "|---|---|---|"]
+        lines += [f"| {m.name} | {m.mean:.3f} | {m.interval or 'not measured'} |" for m in measured]
+        lines += [""]
+    if curve:
+        lines += [f"![Reward over joint samples]({CURVE})", ""]
+    config_lines = yaml.safe_dump(team["config"], sort_keys=False).splitlines()
+    shown = config_lines[:MAX_CARD_CONFIG_LINES]
+    lines += ["## Config", "", "<details><summary>config.yaml</summary>", "", "```yaml", *shown, "```", "", "</details>"]
+    return "\n".join(lines) + "\n"
