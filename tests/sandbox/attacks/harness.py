@@ -163,7 +163,7 @@ def descendants(root: int | None = None) -> int:
         known |= new
 
 
-def wait_until_at_most(measure: Any, limit: int, seconds: float = 3.0) -> int:
+def wait_until_at_most(measure: Any, limit: int, seconds: float = 30.0) -> int:
     """Wait until a count is at most `limit`, because killed processes take a moment to disappear; return the count."""
     deadline = time.monotonic() + seconds
     while (count := measure()) > limit and time.monotonic() < deadline:
@@ -171,7 +171,7 @@ def wait_until_at_most(measure: Any, limit: int, seconds: float = 3.0) -> int:
     return count
 
 
-def wait_until_stable(measure: Any, repeats: int = 20, seconds: float = 10.0) -> int:
+def wait_until_stable(measure: Any, repeats: int = 20, seconds: float = 60.0) -> int:
     """Return a count once it has been the same `repeats` times in a row."""
     deadline = time.monotonic() + seconds
     count, times = measure(), 1

@@ -6,7 +6,7 @@ import ast
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 
-from .statements import imported_name, walk_all
+from .statements import imported_name, root_name, walk_all
 from .trust_analysis import TrustAnalysis
 
 _OBSERVING = {
@@ -16,18 +16,8 @@ _OBSERVING = {
 """Functions and attributes of the standard library with an effect on the whole process, or that observe one."""
 _MODULES = {
     *("sqlite3", "tempfile", "shutil", "pathlib", "zipfile", "tarfile", "glob", "shelve", "dbm", "logging", "socket"),
-    *(
-        "subprocess",
-        "threading",
-        "multiprocessing",
-        "signal",
-        "gc",
-        "inspect",
-        "weakref",
-        "pickle",
-        "dataclasses",
-        "os",
-    ),
+    *("subprocess", "threading", "multiprocessing", "signal", "gc", "inspect", "weakref", "pickle", "dataclasses"),
+    "os",
 }
 """Modules with files, with objects of the process, or with functions that look into objects."""
 _PURE_OF_PATH = {"join", "basename", "dirname", "splitext", "split", "normpath"}
@@ -63,18 +53,18 @@ class ProcessEffects:
                 return "a test is a coroutine"
             if isinstance(part, ast.Name) and part.id.rpartition(".")[2] in _OBSERVING:
                 return f"a test uses {part.id}, which concerns the program's process"
-            if isinstance(part, ast.Attribute) and part.attr in _OBSERVING and _root(part) in self._modules:
+            if isinstance(part, ast.Attribute) and part.attr in _OBSERVING and root_name(part) in self._modules:
                 return f"a test uses {part.attr}, which concerns the program's process"
             is_store = isinstance(part, ast.Attribute | ast.Subscript) and not isinstance(part.ctx, ast.Load)
-            if is_store and _root(part) in self._modules:
-                return f"a test changes {_root(part)}"
+            if is_store and root_name(part) in self._modules:
+                return f"a test changes {root_name(part)}"
             if isinstance(part, ast.Call) and self._asks_module_of_program(part):
-                return f"a test gives results to {_root(part.func)} of the program"
+                return f"a test gives results to {root_name(part.func)} of the program"
         return ""
 
     def _asks_module_of_program(self, call: ast.Call) -> bool:
         """Return whether this is `np.allclose(f(x), y)` with a name `np` that the tests do not define."""
-        root = _root(call.func) if isinstance(call.func, ast.Attribute) else ""
+        root = root_name(call.func) if isinstance(call.func, ast.Attribute) else ""
         values = [*call.args, *(keyword.value for keyword in call.keywords)]
         is_module = self._analysis.is_remote(root) and not root[:1].isupper()
         return is_module and any(map(self._analysis.from_program, values))
@@ -89,10 +79,3 @@ def _pure_uses_of_os(parts: Iterable[ast.AST]) -> Iterator[int]:
                 yield id(base)
             elif isinstance(base, ast.Attribute) and base.attr == "path" and part.attr in _PURE_OF_PATH:
                 yield id(base.value)
-
-
-def _root(node: ast.AST) -> str:
-    """Return `a` for `a.b[c].d`."""
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""

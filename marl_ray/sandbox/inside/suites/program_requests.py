@@ -12,7 +12,7 @@ import ast
 from typing import Any
 
 from .instrumentation import ARITHMETIC, OPERATORS, call_of
-from .statements import names_in
+from .statements import names_in, root_name
 from .suite import ALL, ASKED, OPERATE
 from .trust_analysis import TrustAnalysis, last_name
 
@@ -96,7 +96,7 @@ class RequestRewriter(ast.NodeTransformer):
             node.elt = self._marked(node.elt)
         elif isinstance(node, ast.Call):
             arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
-            if _root(node.func) in self._helpers and any(map(self._analysis.from_program, arguments)):
+            if root_name(node.func) in self._helpers and any(map(self._analysis.from_program, arguments)):
                 return call_of(ASKED, node)
             if last_name(node.func) in _PASSING_ON:
                 node.args = [self._marked(argument) for argument in node.args]
@@ -141,10 +141,3 @@ class RequestRewriter(ast.NodeTransformer):
 
 def _is_truth(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, bool)
-
-
-def _root(function: ast.AST) -> str:
-    """Return `m` for `m.g`, `f` for `f`, and an empty string for anything but names and attributes."""
-    while isinstance(function, ast.Attribute):
-        function = function.value
-    return function.id if isinstance(function, ast.Name) else ""

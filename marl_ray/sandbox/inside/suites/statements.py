@@ -119,6 +119,13 @@ def names_in(*nodes: ast.AST) -> set[str]:
     return {part.id for part in walk_all(nodes) if isinstance(part, ast.Name)}
 
 
+def root_name(node: ast.AST) -> str:
+    """Return `a` for `a`, `a.b` and `a[b].c`, and an empty string for anything else."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def imported_name(item: ast.alias) -> str:
     return (item.asname or item.name).partition(".")[0]
 
