@@ -81,18 +81,23 @@ def _without_bits(argument: int, forbidden: int, error: int = errno.EPERM) -> li
     return [_low(argument), (_JUMP_ANY_BIT, 1, 0, forbidden), _return(_ALLOW), _deny(error)]
 
 
-def _search(boundaries: Sequence[int], *, inside: bool) -> list[Instruction]:
-    """Allow a call whose number lies inside a run of allowed numbers. `inside`: whether numbers below all boundaries
-    do.
+def _search(boundaries: Sequence[int], *, inside: bool = False, behind: int = 0) -> list[Instruction]:
+    """Jump to the first instruction behind the search for a call whose number lies inside a run of allowed numbers,
+    and to the second one for other calls.
 
-    Bisects, because the kernel evaluates a new filter for every possible call, and each guest installs one.
+    Bisects and shares these two instructions, because the kernel compiles a new filter and evaluates it for every
+    possible call, and each guest installs one. `inside`: whether numbers below all boundaries lie inside. `behind`:
+    number of instructions between this part of the search and its end.
     """
     if not boundaries:
-        return [_return(_ALLOW) if inside else _deny()]
+        return []
     middle = len(boundaries) // 2
-    low = _search(boundaries[:middle], inside=inside)
-    high = _search(boundaries[middle + 1 :], inside=inside == (middle % 2 == 1))
-    return [(_JUMP_GREATER_EQUAL, len(low), 0, boundaries[middle]), *low, *high]
+    above = inside == (middle % 2 == 1)
+    high = _search(boundaries[middle + 1 :], inside=above, behind=behind)
+    low = _search(boundaries[:middle], inside=inside, behind=len(high) + behind)
+    end = len(low) + len(high) + behind
+    to_high, to_low = len(low) if high else end + (not above), 0 if low else end + (not inside)
+    return [(_JUMP_GREATER_EQUAL, to_high, to_low, boundaries[middle]), *low, *high]
 
 
 def build_filter(*, may_open: bool, own_mounts: bool = False, judge: bool = False, may_write: bool = False) -> bytes:
@@ -170,10 +175,6 @@ def build_filter(*, may_open: bool, own_mounts: bool = False, judge: bool = Fals
     program = _own_architecture()
     if syscalls.MACHINE == "x86_64":
         program += [(_JUMP_GREATER_EQUAL, 0, 1, _X32_BIT), _return(_KILL_PROCESS)]
-    for name, body in checked.items():
-        number = syscalls.number(name)
-        if number is not None:
-            program += [(_JUMP_EQUAL, 0, len(body), number), *body]
     allowed = syscalls.ALLOWED
     if judge:
         allowed |= syscalls.JUDGE_ONLY | syscalls.PROCESS_NUMBERS | syscalls.CLOCKS
@@ -183,7 +184,12 @@ def build_filter(*, may_open: bool, own_mounts: bool = False, judge: bool = Fals
         allowed |= syscalls.ABOUT_LINKS
     numbers = {number for name in allowed if (number := syscalls.number(name)) is not None}
     boundaries = sorted(numbers ^ {number + 1 for number in numbers})  # where runs of consecutive numbers begin and end
-    return _assembled([*program, *_search(boundaries, inside=False)])
+    program += [*_search(boundaries), _return(_ALLOW)]
+    for name, body in checked.items():
+        number = syscalls.number(name)
+        if number is not None:
+            program += [(_JUMP_EQUAL, 0, len(body), number), *body]
+    return _assembled([*program, _deny()])
 
 
 def build_thread_filter() -> bytes:
