@@ -85,11 +85,17 @@ def test_failed_import_and_missing_entry_point_are_errors(sandbox: Sandbox) -> N
 def test_tests_after_the_last_permitted_timeout_are_skipped(sandbox: Sandbox) -> None:
     source = "import time\ndef f(x):\n    if x == 'sleep': time.sleep(60)\n    while x == 'spin': pass\n    return x\n"
     tests = tuple(f"assert f({x!r}) == {x!r}" for x in ("a", "sleep", "b", "spin", "c"))
-    patient = replace(SHORT, test_wall_s=2.0, program_wall_s=10.0)  # the CPU limit comes first on busy machines too
-    report = sandbox.run(Program(source, tests, "f", limits=patient))
+    report = sandbox.run(Program(source, tests, "f", limits=replace(SHORT, test_wall_s=4.0, program_wall_s=30.0)))
     assert statuses(report) == ["pass", "timeout", "pass", "timeout", "skipped"]
+    assert report.wall_s >= 4.0
+
+
+def test_the_cpu_limit_of_a_test_ends_an_endless_loop(sandbox: Sandbox) -> None:
+    limits = Limits(test_cpu_s=0.3, test_wall_s=60.0, program_wall_s=60.0, max_timeouts=2)
+    report = sandbox.run(Program("def f(x):\n    while True: pass\n", ("assert f(1) == 1",), "f", limits=limits))
+    assert statuses(report) == ["timeout"]
     assert report.cpu_s >= 0.3
-    assert report.wall_s >= 0.8
+    assert report.wall_s < 60.0
 
 
 def test_tests_after_the_last_permitted_crash_are_skipped(sandbox: Sandbox) -> None:
