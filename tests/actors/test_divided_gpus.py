@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
+import ray
 
 from marl_ray.actors import run_actors
 from marl_ray.actors.handle import Deadline
@@ -129,7 +130,7 @@ def test_engines_of_an_evaluation_start_one_at_a_time_on_one_gpu(
 
     monkeypatch.setattr(run_actors, "_make_generator_group", Group)
     monkeypatch.setattr(run_actors, "reserve", place)
-    monkeypatch.setattr(run_actors.ray, "cluster_resources", lambda: {"GPU": 2.0})
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": 2.0})
     resources = {"generator": {"gpus": gpus}, "learner": {"gpus": 0.5 if gpus < 1 else 1}}
     config = make_config("magrpo", {"resources": resources, "agents": [{}, {"name": "bundled:other"}]})
     asyncio.run(EvaluationActors(config).start_generators([config, config]))
