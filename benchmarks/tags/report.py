@@ -68,6 +68,7 @@ def draw(lines: Sequence[Line], path: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import MaxNLocator
 
     by_arm = {name: [line for line in lines if line["arm"] == name] for name in TAGS.arms}
     shown = [name for name, own in by_arm.items() if own]
@@ -83,6 +84,7 @@ def draw(lines: Sequence[Line], path: Path) -> None:
             axis = grid[row][column]
             for key, (label, colour) in series.items():
                 _draw(axis, by_arm[name], key, label, colour)
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
             axis.grid(alpha=0.25)
             axis.spines[["top", "right"]].set_visible(False)
         grid[0][column].axhline(6, color="black", linewidth=0.8, linestyle=":")
