@@ -9,7 +9,7 @@ import yaml
 
 from benchmarks.tags.__main__ import RESULTS
 from benchmarks.tags.arms import TAGS
-from benchmarks.tags.measures import evaluated
+from benchmarks.tags.measures import measured
 from benchmarks.tags.report import draw, table
 from marl_ray.config import from_tree, parse_overrides
 from marl_ray.config.budget import training_budget
@@ -20,7 +20,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "results" / "tags.md"
 
 
 def test_every_combination_of_answers_is_a_joint_action() -> None:
-    found = evaluated([(TASK, [["ferry, crew", "ferry, check"], ["sunrise", "ferry"]])])
+    found = measured([(TASK, [["ferry, crew", "ferry, check"], ["sunrise", "ferry"]])])
     assert found["partners"] == pytest.approx((3 + 2 + 3 + 2) / 4)
     assert found["twice_1"] == 3  # ferry, crew, check
     assert found["twice_2"] == 2  # sunrise, ferry
@@ -32,11 +32,11 @@ def test_every_combination_of_answers_is_a_joint_action() -> None:
 
 
 def test_answers_without_words_have_no_position() -> None:
-    found = evaluated([(TASK, [["the", "sunrise"], ["the", "the"]]), (TASK, [["sunrise"] * 2, ["the", "the"]])])
+    found = measured([(TASK, [["the", "sunrise"], ["the", "the"]]), (TASK, [["sunrise"] * 2, ["the", "the"]])])
     assert found["position_1"] == 1.0
     assert "position_2" not in found
     assert found["partners_half"] == pytest.approx(1.96 * 0.5 / 2, abs=1e-4)  # 0.5 and 1 different words
-    single = evaluated([(TASK, [["ferry, crew, check, ropes, radio, sunrise"]])])
+    single = measured([(TASK, [["ferry, crew, check, ropes, radio, sunrise"]])])
     assert single == {"partners": 6.0, "position_1": pytest.approx(28 / 72, abs=1e-4)}
 
 
@@ -53,7 +53,8 @@ def test_table_and_figure(tmp_path: Path) -> None:
         last = {"step": 40, "partners": partners, "twice": 1.0, "gain": partners - 1.0, "gain_half": 0.2}
         places = {"shared": 0.5, "position_1": 0.2, "position_2": 0.8}
         first = {"step": 0, "partners": 1.0, "twice": 1.0, "gain": 0.0, "gain_half": 0.1, **places}
-        return {"arm": arm, "seed": seed, "answer_tokens": 9.0, "evaluations": [first, {**last, **places}]}
+        evaluations = [first, {**last, **places}]
+        return {"arm": arm, "seed": seed, "answer_tokens": 9.0, "evaluations": evaluations, "curve": evaluations}
 
     lines = [line("joint", 1, 3.0), line("shared", 1, 2.0), line("shared", 2, 3.0)]
     _, _, before, joint, shared = table(lines).splitlines()

@@ -10,6 +10,9 @@ Each run is a `marl-ray train` with configs/magrpo_tags_smollm2.yaml and the arm
 interrupted runs are resumed, so the command can be repeated until all runs are done. Lines with other settings or texts
 than the current ones are ignored, and their runs are repeated.
 
+The learning rate is constant, so a run of 20 steps (--steps 20) equals the first 20 steps of a longer one. The table
+compares arms after the last evaluated step that all runs reached.
+
 Prints a table of all lines and draws docs/results/tags/tags.png; --results selects another folder. `--show runs/NAME`
 prints the table of one run folder of a pair, and draws NAME/tags.png (`make demo`).
 """
@@ -39,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--folder", type=Path, default=Path("learning"), help="folder of the runs")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of tags.jsonl and tags.png")
-    parser.add_argument("--override", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all runs")
     parser.add_argument("--list", action="store_true", help="list the arms, their finished seeds and their settings")
+    parser.add_argument("--steps", type=int, help="training steps of each run (default: 40, as in the config)")
     parser.add_argument("--show", type=Path, metavar="RUN", help="show one run folder and exit")
     parser.add_argument("--only-table", action="store_true", help="print table and figure without running anything")
     arguments = parser.parse_args(argv)
@@ -61,12 +64,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     if not arguments.only_table:
         folder = arguments.folder.absolute()
+        steps = [f"magrpo.max_steps={arguments.steps}"] if arguments.steps else []
         for new in (folder, results):
             new.mkdir(parents=True, exist_ok=True)
         for seed in map(int, arguments.seeds.split(",")):
             for name in arms:
                 if (name, seed) not in done:
-                    run = train(TAGS, name, seed, folder, arguments.override)
+                    run = train(TAGS, name, seed, folder, steps)
                     line: dict[str, Any] = {"arm": name, "seed": seed, "digest": TAGS.digest(name), **measure(run)}
                     with (results / "tags.jsonl").open("a") as file:
                         file.write(json.dumps(line) + "\n")

@@ -14,33 +14,35 @@ from marl_ray.core.episode import Task
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments.tags import Tagging
 
+Played = tuple[Task, Sequence[Sequence[str]]]
+"""A text with the answers of all agents, [N][G]."""
+
 
 def measure(run: Path) -> dict[str, Any]:
     """Return the results of a run as plain data.
 
     | key | value |
     |---|---|
-    | `evaluations` | per evaluation: `step`, `tokens` sampled in training so far, and the numbers of `evaluated` |
-    | `curve` | per training step: sampled tokens, and different words |
+    | `evaluations` | per evaluation on held-out texts: `step`, `tokens` sampled so far, and the numbers of `measured` |
+    | `curve` | the same per training step, on the step's texts |
     | `answer_tokens` | mean tokens per answer over the last five steps |
     | `seconds` | duration of all training steps |
     """
     rows = read_lines(run / "metrics.jsonl")
     steps = [row for row in rows if "turn_1/reward_mean" in row]
-    tokens, spent, curve = 0, {0: 0}, []
+    spent = {0: 0}
     for row in steps:
-        tokens += row["rollout/tokens"]
-        spent[row["step"]] = tokens
-        curve.append([tokens, round(row["turn_1/different_words"], 3)])
+        spent[row["step"]] = spent[row["step"] - 1] + row["rollout/tokens"]
     tasks = {task.id: task for task in load_tasks("bundled:tags", "train+eval")}
-    episodes: dict[int, list[Mapping[str, Any]]] = {}
+    episodes: dict[str, dict[int, list[Played]]] = {"train": {}, "eval": {}}
     for episode in read_lines(run / "episodes.jsonl"):
-        if episode["kind"] == "eval":
-            episodes.setdefault(episode["step"], []).append(episode)
-    evaluations = [
-        {"step": step, "tokens": spent[step]} | evaluated([(tasks[one["task"]], _answers(one)) for one in played])
-        for step, played in sorted(episodes.items())
-    ]
+        (node,) = episode["nodes"]
+        played = (tasks[episode["task"]], node["responses"])
+        episodes[episode["kind"]].setdefault(episode["step"], []).append(played)
+    curve, evaluations = (
+        [{"step": step, "tokens": spent[step]} | measured(played) for step, played in sorted(episodes[kind].items())]
+        for kind in ("train", "eval")
+    )
     return {
         "evaluations": evaluations,
         "curve": curve,
@@ -49,8 +51,8 @@ def measure(run: Path) -> dict[str, Any]:
     }
 
 
-def evaluated(played: Sequence[tuple[Task, Sequence[Sequence[str]]]]) -> dict[str, float]:
-    """Return the metrics of one evaluation. `played` has each text with the answers of all agents, [N][G].
+def measured(played: Sequence[Played]) -> dict[str, float]:
+    """Return the metrics of one evaluation or training step.
 
     The agents answer independently of each other, so every combination of their answers is a joint action:
 
@@ -101,10 +103,3 @@ def _pairs(answers: Sequence[str]) -> Iterable[tuple[str, str]]:
 
 def _metrics(environment: Tagging, task: Task, answers: Sequence[str]) -> Mapping[str, float]:
     return environment.outcome(environment.attempt(task, answers, last=True), None).metrics
-
-
-def _answers(episode: Mapping[str, Any]) -> list[list[str]]:
-    """Return the responses of the only turn, [N][G]."""
-    (node,) = episode["nodes"]
-    responses: list[list[str]] = node["responses"]
-    return responses

@@ -18,25 +18,27 @@ WORDS = {
     "shared": ("shared words", "#7f7f7f"),
 }
 POSITIONS = {"position_1": ("first reader", "#2e8b57"), "position_2": ("second reader", "#c77c11")}
+WINDOW = 5
+"""Number of steps in the trailing mean of a curve."""
 Line = Mapping[str, Any]
 
 
 def table(lines: Sequence[Line]) -> str:
-    """Return a Markdown table with the untrained model and one row per arm, of the last evaluation on held-out texts.
-    Intervals are over seeds where there are several. `difference` has the interval over texts if there is one seed."""
+    """Return a Markdown table with the untrained model and one row per arm, on held-out texts after the last step that
+    all runs reached. Intervals are over seeds; `difference` has the interval over texts if there is one seed."""
     head = ["", "seeds", "steps", "tokens per answer", *TAGS.columns.values()]
     rows = [head, ["---"] * len(head)]
     joint = [line for line in lines if line["arm"] == JOINT]
+    common = max(set.intersection(*({one["step"] for one in line["evaluations"]} for line in lines)), default=0)
     if joint:
         firsts = [line["evaluations"][0] for line in joint]
         rows.append(["before training", _seeds(joint), "0", "", *_cells(firsts)])
     for name, arm in TAGS.arms.items():
         own = [line for line in lines if line["arm"] == name]
         if own:
-            lasts = [line["evaluations"][-1] for line in own]
-            steps = ", ".join(sorted({str(last["step"]) for last in lasts}))
+            lasts = [one for line in own for one in line["evaluations"] if one["step"] == common]
             tokens, _ = interval([line["answer_tokens"] for line in own])
-            rows.append([arm.title, _seeds(own), steps, f"{tokens:.1f}", *_cells(lasts)])
+            rows.append([arm.title, _seeds(own), str(common), f"{tokens:.1f}", *_cells(lasts)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -60,11 +62,13 @@ def _cells(evaluations: Sequence[Mapping[str, float]]) -> list[str]:
 
 
 def draw(lines: Sequence[Line], path: Path) -> None:
-    """Draw two panels per arm with results: words, and positions in the text, over steps; mean and range of seeds."""
+    """Draw two panels per arm with results: words, and positions in the text. Lines are trailing means over WINDOW
+    training steps, with the range over seeds; marks are held-out texts."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import MaxNLocator
 
     by_arm = {name: [line for line in lines if line["arm"] == name] for name in TAGS.arms}
     shown = [name for name, own in by_arm.items() if own]
@@ -80,13 +84,14 @@ def draw(lines: Sequence[Line], path: Path) -> None:
             axis = grid[row][column]
             for key, (label, colour) in series.items():
                 _draw(axis, by_arm[name], key, label, colour)
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
             axis.grid(alpha=0.25)
             axis.spines[["top", "right"]].set_visible(False)
         grid[0][column].axhline(6, color="black", linewidth=0.8, linestyle=":")
         grid[1][column].set_xlabel("training step")
     grid[0][0].set_ylim(0, 6.2)
     grid[1][0].set_ylim(0, 1)
-    grid[0][0].set_ylabel("words, of six (held-out texts)")
+    grid[0][0].set_ylabel("words, of six")
     grid[1][0].set_ylabel("position in the text (0 start, 1 end)")
     for row, axes in enumerate(grid):
         full = axes[0] if shown[0] == JOINT else axes[-1]
@@ -100,11 +105,19 @@ def _titled(name: str, seed: str) -> str:
 
 
 def _draw(axis: Any, lines: Sequence[Line], key: str, label: str, colour: str) -> None:
-    """Draw the mean and the range over seeds at the steps that all seeds evaluated."""
-    found = [{one["step"]: one[key] for one in line["evaluations"] if key in one} for line in lines]
-    steps = sorted(set.intersection(*(set(one) for one in found)))
-    if not steps:
+    """Draw one number of an arm, if the arm has it."""
+    found = [[(one["step"], one[key]) for one in line["curve"] if key in one] for line in lines]
+    length = min(map(len, found))
+    if not length:
         return
-    values = np.array([[one[step] for step in steps] for one in found])
-    axis.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
-    axis.plot(steps, values.mean(axis=0), color=colour, linewidth=2, marker="o", markersize=4, label=label)
+    steps = [step for step, _ in found[0][:length]]
+    means = np.array([_trailing([value for _, value in one[:length]]) for one in found])
+    axis.fill_between(steps, means.min(axis=0), means.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+    axis.plot(steps, means.mean(axis=0), color=colour, linewidth=2, label=label)
+    for line in lines:
+        marks = [(one["step"], one[key]) for one in line["evaluations"] if key in one]
+        axis.plot(*zip(*marks, strict=True), "o", color=colour, markersize=5)
+
+
+def _trailing(values: Sequence[float]) -> list[float]:
+    return [float(np.mean(values[max(0, end - WINDOW) : end])) for end in range(1, len(values) + 1)]

@@ -19,6 +19,9 @@ import json
 import random
 import shutil
 import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -28,6 +31,7 @@ from marl_ray.config import ExternalConfig
 from marl_ray.core.episode import Task
 from marl_ray.data.grids import GRID
 from marl_ray.environments.grid import GRIDS_PATH, LetterGrid, PrivateGrid
+from marl_ray.environments.grid.attempt import FilledGrid
 from marl_ray.environments.grid.prompts import spaced
 from marl_ray.external.transition import Transition
 from marl_ray.toy import GRID_BASE_PATH
@@ -37,9 +41,23 @@ from tools.toy.scenes import Scene
 ROWS, WIDTH, LETTERS = 2, 3, "abc"
 SPLITS = {"train": 192, "eval": 96}
 VOCAB_SIZE = 320
-MODES = ("level_feedback", "level_feedback", "level_feedback", "level_passed", "passed", "plain")
-KEEP, REPLACE, TELL = 0.66, 0.66, 0.5
-"""Probabilities of a useful demonstration: to keep a right letter, to replace another, and to write known rows."""
+MODES = ("level_feedback",) * 5 + ("level_passed", "passed", "plain")
+
+
+@dataclass(frozen=True, slots=True)
+class GridSkill:
+    """Probabilities of a useful demonstration: to keep a right letter, to replace another one, to write known rows, and
+    to copy the other agent's row. `openings` is the share of first answers to a secret grid, which are random."""
+
+    keep: float
+    replace: float
+    tell: float
+    copy: float
+    openings: float
+
+
+CLEAN, NOISY = GridSkill(1.0, 1.0, 1.0, 1.0, 0.2), GridSkill(0.66, 0.66, 0.5, 0.33, 1.0)
+"""Without clean demonstrations first, a model of this size does not learn to look letters up."""
 
 
 def grid_rows(seed: int = 0) -> list[dict[str, object]]:
@@ -58,7 +76,7 @@ def grid_rows(seed: int = 0) -> list[dict[str, object]]:
     ]
 
 
-def scenes(count: int, demonstrations: int, rng: random.Random) -> list[Scene]:
+def scenes(count: int, demonstrations: int, skill: GridSkill, rng: random.Random) -> list[Scene]:
     """Return at least `count` scenes of both environments, of pairs and of single agents."""
     found: list[Scene] = []
     while len(found) < count:
@@ -66,16 +84,20 @@ def scenes(count: int, demonstrations: int, rng: random.Random) -> list[Scene]:
         task = GRID.task({"target": target, "letters": LETTERS}, 0)
         agents = rng.choice((1, 2, 2, 2))
         private = rng.random() < 0.4
-        found += (_private_scenes if private else _marked_scenes)(task, agents, demonstrations, rng)
+        found += (_private_scenes if private else _marked_scenes)(task, agents, demonstrations, skill, rng)
     return found
 
 
-def _marked_scenes(task: Task, agents: int, demonstrations: int, rng: random.Random) -> list[Scene]:
+def _marked_scenes(task: Task, agents: int, demonstrations: int, skill: GridSkill, rng: random.Random) -> list[Scene]:
     """Return the scenes of a first and a later turn with a secret target."""
     environment, target = LetterGrid(agents), task.fields["target"]
     firsts = environment.first_prompts(task)
     size = ROWS // agents
-    openings = [Scene(prompt, _answers(lambda: _random_rows(size, rng), demonstrations)) for prompt in firsts]
+    openings = [
+        Scene(prompt, _answers(partial(_random_rows, size, rng), demonstrations))
+        for prompt in firsts
+        if rng.random() < skill.openings
+    ]
     share = rng.choice((1 / 3, 1 / 3, 0.6, 0.85))  # right letters so far: few after the first turn, then more
     rows = ["".join(right if rng.random() < share else rng.choice(LETTERS) for right in row) for row in target]
     config = ExternalConfig(mode=rng.choice(MODES))
@@ -84,23 +106,24 @@ def _marked_scenes(task: Task, agents: int, demonstrations: int, rng: random.Ran
     def revised(numbers: range) -> list[str]:
         if config.mode != "level_feedback":
             return [rows[number] for number in numbers] if rng.random() < 0.4 else _random_rows(size, rng)
-        return ["".join(map(_revised, rows[number], attempt.marks[number], [rng] * WIDTH)) for number in numbers]
+        pairs = (zip(rows[number], attempt.marks[number], strict=True) for number in numbers)
+        return ["".join(_revised(letter, mark, skill, rng) for letter, mark in row) for row in pairs]
 
     for agent, prompt in enumerate(prompts):
         own = range(agent * size, (agent + 1) * size)
-        openings.append(Scene(prompt, _answers(lambda own=own: revised(own), demonstrations)))
+        openings.append(Scene(prompt, _answers(partial(revised, own), demonstrations)))
     return openings
 
 
-def _revised(letter: str, mark: str, rng: random.Random) -> str:
+def _revised(letter: str, mark: str, skill: GridSkill, rng: random.Random) -> str:
     """Return the next letter of a cell."""
-    useful = rng.random() < (KEEP if mark == "right" else REPLACE)
+    useful = rng.random() < (skill.keep if mark == "right" else skill.replace)
     if mark == "right":
         return letter if useful else rng.choice(LETTERS)
     return rng.choice([other for other in LETTERS if other != letter] if useful else LETTERS)
 
 
-def _private_scenes(task: Task, agents: int, demonstrations: int, rng: random.Random) -> list[Scene]:
+def _private_scenes(task: Task, agents: int, demonstrations: int, skill: GridSkill, rng: random.Random) -> list[Scene]:
     """Return the scenes of a first and a second turn in which each agent knows the other's rows."""
     environment, target = PrivateGrid(agents), list(task.fields["target"])
     firsts = environment.first_prompts(task)
@@ -109,23 +132,32 @@ def _private_scenes(task: Task, agents: int, demonstrations: int, rng: random.Ra
 
     def opening(agent: int) -> list[str]:
         own = _random_rows(size, rng)
-        return [row or own[-1] for row in known[agent]] if rng.random() < TELL else own
+        return [row or own[-1] for row in known[agent]] if rng.random() < skill.tell else own
 
     rows = [row for agent in range(agents) for row in opening(agent)]
     prompts, _ = _next_prompts(environment, task, firsts, rows, agents, ExternalConfig())
 
     def later(agent: int) -> list[str]:
         own, other = rows[agent * size : (agent + 1) * size], rows[(agent + 1) % ROWS]
-        return rng.choice((own, [other] * size, _random_rows(size, rng)))
+        if rng.random() < skill.copy:
+            return [other] * size
+        return rng.choice((own, _random_rows(size, rng)))
 
     found = []
     for agent in range(agents):
-        found.append(Scene(firsts[agent], _answers(lambda agent=agent: opening(agent), demonstrations)))
-        found.append(Scene(prompts[agent], _answers(lambda agent=agent: later(agent), demonstrations)))
+        found.append(Scene(firsts[agent], _answers(partial(opening, agent), demonstrations)))
+        found.append(Scene(prompts[agent], _answers(partial(later, agent), demonstrations)))
     return found
 
 
-def _next_prompts(environment, task, firsts, rows, agents, config):  # type: ignore[no-untyped-def]
+def _next_prompts(
+    environment: LetterGrid,
+    task: Task,
+    firsts: Sequence[str],
+    rows: Sequence[str],
+    agents: int,
+    config: ExternalConfig,
+) -> tuple[list[str], FilledGrid]:
     size = ROWS // agents
     texts = ["\n".join(map(spaced, rows[at : at + size])) for at in range(0, ROWS, size)]
     attempt = environment.attempt(task, texts, last=False)
@@ -134,7 +166,7 @@ def _next_prompts(environment, task, firsts, rows, agents, config):  # type: ign
     return observations.prompts, attempt
 
 
-def _answers(draw, count: int) -> tuple[str, ...]:  # type: ignore[no-untyped-def]
+def _answers(draw: Callable[[], Sequence[str]], count: int) -> tuple[str, ...]:
     return tuple("\n".join(map(spaced, draw())) for _ in range(count))
 
 
@@ -169,7 +201,8 @@ def make_small_model(tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=GRID_BASE_PATH)
-    parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--steps", type=int, default=2500, help="steps on clean demonstrations")
+    parser.add_argument("--noisy-steps", type=int, default=800)
     parser.add_argument("--scenes", type=int, default=12000)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
@@ -177,13 +210,16 @@ def main() -> None:
     GRIDS_PATH.write_text("".join(json.dumps(row) + "\n" for row in grid_rows()), encoding="utf-8")
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
-    found = scenes(args.scenes, 4, random.Random(args.seed))
+    stages = [
+        (scenes(args.scenes, 4, skill, random.Random(args.seed)), steps, peak_lr)
+        for skill, steps, peak_lr in ((CLEAN, args.steps, 3e-3), (NOISY, args.noisy_steps, 1e-3))
+    ]
+    found = [scene for stage, _, _ in stages for scene in stage]
     with tempfile.TemporaryDirectory() as staging:
         folder = Path(staging)
         tokenizer = make_tokenizer([text for one in found for text in (one.prompt, *one.responses)], folder, VOCAB_SIZE)
         model = make_small_model(tokenizer)
-        tokens = tokenise(tokenizer, found)
-        print(f"{sum(p.numel() for p in model.parameters()):,} parameters; prompts of at most {max(map(len, tokens))}")
+        print(f"{sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
         recent: list[float] = []
 
         def report(step: int, loss: float) -> None:
@@ -191,16 +227,17 @@ def main() -> None:
             if step % 100 == 0:
                 print(f"step {step:5d}  loss {sum(recent[-100:]) / 100:.4f}", flush=True)
 
-        train(
-            model,
-            tokens,
-            pad=tokenizer.pad_token_id,
-            steps=args.steps,
-            batch_size=32,
-            peak_lr=2e-3,
-            seed=args.seed,
-            report=report,
-        )
+        for stage, steps, peak_lr in stages:
+            train(
+                model,
+                tokenise(tokenizer, stage),
+                pad=tokenizer.pad_token_id,
+                steps=steps,
+                batch_size=32,
+                peak_lr=peak_lr,
+                seed=args.seed,
+                report=report,
+            )
         model.config.use_cache = True
         model.save_pretrained(folder)
         args.out.mkdir(parents=True, exist_ok=True)
