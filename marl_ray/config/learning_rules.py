@@ -226,6 +226,12 @@ def _unused_settings(config: Config) -> Iterator[str]:
             yield f"{section}.critic_target {no_critic}"
         if optimizer.critic_learning_rate is not None:
             yield f"{section}.critic_learning_rate {no_critic}"
+    if credit.critic_body == "own" and credit.critic != "iac":
+        yield f"{section}.critic_body own is for critic iac, not {credit.critic}: leave it out"
+    if optimizer.clip_separately and (credit.critic, credit.critic_body) != ("iac", "shared"):
+        yield f"{section}.clip_separately is for critic iac with critic_body shared: leave it out"
+    if optimizer.clip_separately and optimizer.max_grad_norm is None:
+        yield f"{section}.clip_separately clips to {section}.max_grad_norm, which is null: set it, or leave it out"
     clipped = [loss for loss, needs in requirements.LOSS_REQUIREMENTS.items() if needs.clip_range is not None]
     for key in ("clip_low", "clip_high"):
         if getattr(optimizer, key) is not None and optimizer.loss not in clipped:

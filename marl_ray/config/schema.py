@@ -38,6 +38,9 @@ class CreditConfig(Section):
     """Value function that replaces the group baseline. iac: a value head on the policy, which sees the agent's own
     prompt; maac: a separate model that sees the prompts of all agents and is used only in training; none: estimators
     compare siblings."""
+    critic_body: Literal["shared", "own"] = "shared"
+    """Layers below the value head of critic iac. shared: the policy's, which are trained on both losses; own: a copy of
+    the initial model, used in training only, as always with maac."""
     critic_target: Literal["td", "mc"] = "td"
     """Regression target of the critic. td: the reward of a turn plus the discounted value of the next turn's prompts;
     mc: the whole return."""
@@ -107,6 +110,9 @@ class OptimizerConfig(Section):
     """Coefficient of the critic's squared error. With maac it only scales the gradient that max_grad_norm clips."""
     max_grad_norm: PositiveFloat | None = 1.0
     """Maximum gradient norm. null: no clipping."""
+    clip_separately: bool = False
+    """With critic iac on the policy's layers, clip the gradients of both losses to max_grad_norm each before they are
+    added, so that a large value error does not scale the policy's gradient down. false: clip their sum."""
     train_batch_size: PositiveInt | None = None
     """Groups per optimizer step (verl: ppo_mini_batch_size). null: all groups of the step."""
     loss: Literal["policy_gradient", "clip", "gspo", "m2po"] = "policy_gradient"
