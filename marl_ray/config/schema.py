@@ -133,6 +133,10 @@ class OptimizerConfig(Section):
     whose loss contains these ratios."""
     importance_bound: AtLeastOne = 2.0
     """C: upper bound of importance ratios. mask also excludes ratios below 1 / C."""
+    entropy_coef: NonNegativeFloat = 0.0
+    """Coefficient of the entropy bonus: the entropy of the policy's next-token distribution at the sampling
+    temperature, in nats, summed over the tokens of a completion and weighted like the loss. It keeps agents from
+    settling on one answer early. 0: no bonus."""
     reference_kl: Literal["k1_in_reward", "k3_in_reward", "k3_in_loss"] = "k1_in_reward"
     """Form of the KL term to the reference policy, if reference_kl_coef is above 0. k1_in_reward: subtract the
     coefficient times the completion's log-ratio, policy over reference, from its return; k3_in_reward: the same with

@@ -29,6 +29,7 @@ from marl_ray.credit.requirements import LOSS_REQUIREMENTS
 from marl_ray.learning.arguments import narrows_frozen_matrices
 from marl_ray.learning.critic import Critic, ValueEstimate, make_critic
 from marl_ray.learning.device import choose_device
+from marl_ray.learning.entropy_bonus import entropy_weights
 from marl_ray.learning.gradient_accumulator import (
     GradientAccumulator,
     ImportanceRatioAccumulator,
@@ -103,7 +104,7 @@ class Learner:
         torch.set_num_threads(threads)
         # cuDNN's attention plans every new shape anew (0.4 s), and nearly every group has a new shape.
         torch.backends.cuda.enable_cudnn_sdp(False)
-        self.agent, self.model, self.settings = agent, model, optimizer
+        self.agent, self.model, self.credit, self.settings = agent, model, credit, optimizer
         self.base, self.lora, self.seed, self.name = model_path, lora, seed, name
         self.dtype = getattr(torch, wire_dtype)
         self.device = choose_device(on_gpu)
@@ -230,10 +231,16 @@ class Learner:
         prepared, start = [], 0
         for part in parts:
             own = slice(start, start + len(part))
-            rows = trainable_rows(groups[own]) if self.reference is None else self.reference.rows(groups[own])
+            if self.reference is None:
+                rows = trainable_rows(groups[own], self._entropy_weights)
+            else:
+                rows = self.reference.rows(groups[own])
             prepared.append((rows, estimates[own]))
             start = own.stop
         return prepared
+
+    def _entropy_weights(self, group: Group) -> tuple[float, ...]:
+        return entropy_weights(group, self.agent, self.credit, self.settings)
 
     def _add_old_logprobs(self, rows: Sequence[PromptRow]) -> list[PromptRow]:
         """Return the rows with the current policy's log-probabilities."""
