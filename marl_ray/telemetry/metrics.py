@@ -109,7 +109,7 @@ def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int
         row |= {f"{name}/level/{key}": value for key, value in _means(o.levels for o in outcomes).items()}
         row |= _agent_rewards(name, [a for node in nodes for a in node.joint_actions])
         row |= _baseline_rewards(name, nodes)
-    row |= revision_metrics(episodes)
+    row |= revision_metrics(episodes, num_turns)
     transitions = (transition for node in _nodes(episodes) for _, transition in sorted(node.transitions.items()))
     return row | dict(sorted(_means(transitions).items()))
 
