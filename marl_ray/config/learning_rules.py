@@ -142,6 +142,9 @@ def _turn_problems(config: Config) -> Iterator[str]:
     if len(rollout.group_sizes) != rollout.num_turns:
         values, turns = pluralize(len(rollout.group_sizes), "value"), pluralize(rollout.num_turns, "turn")
         yield f"{section}.num_generations has {values} for {turns}: give one per turn, or one number for all"
+    if len(set(rollout.group_sizes)) > 1 and rollout.early_termination_threshold is not None:
+        yield f"""{section}.early_termination_threshold ends nodes by their mean reward, and with num_generations
+        {list(rollout.group_sizes)} nodes of different turns do not compare: set it to null, or use external.stop"""
     if config.external.stop != "never" and rollout.num_turns == 1:
         yield f"""external.stop {config.external.stop} ends an episode before its last turn, and {section}.num_turns is
         1: set it to never"""
