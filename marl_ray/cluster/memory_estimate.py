@@ -209,7 +209,7 @@ def estimate_learner_memory(
             parts["gathered"] += FLOAT_BYTES * float(trained)
     has_reference = agent.reference_kl_coef and not config.lora.rank
     reference = FLOAT_BYTES * size.parameters / ranks if has_reference else 0.0
-    if config.credit.critic == "maac":
+    if config.credit.critic == "maac" or config.credit.critic_body == "own":
         parts["critic"] = parts["weights"] + parts["gradients"] + parts["optimizer"]
     offloaded = on_gpu and agent.learner.offload_reference
     if reference and not offloaded:

@@ -142,6 +142,9 @@ def _turn_problems(config: Config) -> Iterator[str]:
     if len(rollout.group_sizes) != rollout.num_turns:
         values, turns = pluralize(len(rollout.group_sizes), "value"), pluralize(rollout.num_turns, "turn")
         yield f"{section}.num_generations has {values} for {turns}: give one per turn, or one number for all"
+    if len(set(rollout.group_sizes)) > 1 and rollout.early_termination_threshold is not None:
+        yield f"""{section}.early_termination_threshold ends nodes by their mean reward, and with num_generations
+        {list(rollout.group_sizes)} nodes of different turns do not compare: set it to null, or use external.stop"""
     if config.external.stop != "never" and rollout.num_turns == 1:
         yield f"""external.stop {config.external.stop} ends an episode before its last turn, and {section}.num_turns is
         1: set it to never"""
@@ -226,6 +229,12 @@ def _unused_settings(config: Config) -> Iterator[str]:
             yield f"{section}.critic_target {no_critic}"
         if optimizer.critic_learning_rate is not None:
             yield f"{section}.critic_learning_rate {no_critic}"
+    if credit.critic_body == "own" and credit.critic != "iac":
+        yield f"{section}.critic_body own is for critic iac, not {credit.critic}: leave it out"
+    if optimizer.clip_separately and (credit.critic, credit.critic_body) != ("iac", "shared"):
+        yield f"{section}.clip_separately is for critic iac with critic_body shared: leave it out"
+    if optimizer.clip_separately and optimizer.max_grad_norm is None:
+        yield f"{section}.clip_separately clips to {section}.max_grad_norm, which is null: set it, or leave it out"
     clipped = [loss for loss, needs in requirements.LOSS_REQUIREMENTS.items() if needs.clip_range is not None]
     for key in ("clip_low", "clip_high"):
         if getattr(optimizer, key) is not None and optimizer.loss not in clipped:

@@ -38,6 +38,9 @@ class CreditConfig(Section):
     """Value function that replaces the group baseline. iac: a value head on the policy, which sees the agent's own
     prompt; maac: a separate model that sees the prompts of all agents and is used only in training; none: estimators
     compare siblings."""
+    critic_body: Literal["shared", "own"] = "shared"
+    """Layers below the value head of critic iac. shared: the policy's, which are trained on both losses; own: a copy of
+    the initial model, used in training only, as always with maac."""
     critic_target: Literal["td", "mc"] = "td"
     """Regression target of the critic. td: the reward of a turn plus the discounted value of the next turn's prompts;
     mc: the whole return."""
@@ -107,6 +110,9 @@ class OptimizerConfig(Section):
     """Coefficient of the critic's squared error. With maac it only scales the gradient that max_grad_norm clips."""
     max_grad_norm: PositiveFloat | None = 1.0
     """Maximum gradient norm. null: no clipping."""
+    clip_separately: bool = False
+    """With critic iac on the policy's layers, clip the gradients of both losses to max_grad_norm each before they are
+    added, so that a large value error does not scale the policy's gradient down. false: clip their sum."""
     train_batch_size: PositiveInt | None = None
     """Groups per optimizer step (verl: ppo_mini_batch_size). null: all groups of the step."""
     loss: Literal["policy_gradient", "clip", "gspo", "m2po"] = "policy_gradient"
@@ -127,6 +133,10 @@ class OptimizerConfig(Section):
     whose loss contains these ratios."""
     importance_bound: AtLeastOne = 2.0
     """C: upper bound of importance ratios. mask also excludes ratios below 1 / C."""
+    entropy_coef: NonNegativeFloat = 0.0
+    """Coefficient of the entropy bonus: the entropy of the policy's next-token distribution at the sampling
+    temperature, in nats, summed over the tokens of a completion and weighted like the loss. It keeps agents from
+    settling on one answer early. 0: no bonus."""
     reference_kl: Literal["k1_in_reward", "k3_in_reward", "k3_in_loss"] = "k1_in_reward"
     """Form of the KL term to the reference policy, if reference_kl_coef is above 0. k1_in_reward: subtract the
     coefficient times the completion's log-ratio, policy over reference, from its return; k3_in_reward: the same with

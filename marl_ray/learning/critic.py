@@ -175,13 +175,13 @@ def make_critic(
     """Return the configured critic, or None.
 
     - iac (independent actor-critic): a value head on the policy's own layers, which are trained on the sum of both
-      losses; only the head has an optimizer of its own.
+      losses; only the head has an optimizer of its own. With `critic_body` own the layers are a copy, as for maac.
     - maac (multi-agent actor-critic): a value head on a copy of the initial model, which reads the prompts of all
       agents. Each learner has its own critic, so that it remains a function of its own batches.
     """
     if credit.critic == "none":
         return None
-    if credit.critic == "iac":
+    if credit.critic == "iac" and credit.critic_body == "shared":
         return Critic(policy, False, agent, credit, settings, total_steps)
     body = load_body()
     body.set_attn_implementation(policy.model.config._attn_implementation)

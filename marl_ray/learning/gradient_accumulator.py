@@ -166,7 +166,9 @@ class GradientAccumulator:
         real = batch.tokens != NO_TOKEN
         with compute_in(self._policy.dtype, device):
             logits = token_logits(model, batch)
-            logprobs, entropies = token_logprobs_and_entropies(logits, batch.tokens, self._policy.temperature)
+            logprobs, entropies = token_logprobs_and_entropies(
+                logits, batch.tokens, self._policy.temperature, entropy_gradient=settings.entropy_coef > 0
+            )
             del logits  # the largest tensor; the backward pass frees it as soon as possible
             old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
             ratios = (old - batch.behaviour_logprobs).exp()
@@ -177,7 +179,10 @@ class GradientAccumulator:
             loss = self._policy_loss(logprobs, old, weights, batch, real)
             if batch.reference_logprobs is not None and settings.reference_kl == "k3_in_loss":
                 loss = loss + (batch.kl_weights * factors * losses.k3(logprobs, batch.reference_logprobs)).sum()
+            if settings.entropy_coef:
+                loss = loss - (batch.entropy_weights * entropies).where(real, 0.0).sum()
         loss.backward()
+        entropies = entropies.detach()
         self.loss += loss.item()
         self.importance_ratios.add(logprobs.detach()[real], batch.behaviour_logprobs[real])
         self._entropy += float(entropies[real].double().sum())

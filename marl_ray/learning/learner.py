@@ -29,6 +29,7 @@ from marl_ray.credit.requirements import LOSS_REQUIREMENTS
 from marl_ray.learning.arguments import narrows_frozen_matrices
 from marl_ray.learning.critic import Critic, ValueEstimate, make_critic
 from marl_ray.learning.device import choose_device
+from marl_ray.learning.entropy_bonus import entropy_weights
 from marl_ray.learning.gradient_accumulator import (
     GradientAccumulator,
     ImportanceRatioAccumulator,
@@ -103,7 +104,7 @@ class Learner:
         torch.set_num_threads(threads)
         # cuDNN's attention plans every new shape anew (0.4 s), and nearly every group has a new shape.
         torch.backends.cuda.enable_cudnn_sdp(False)
-        self.agent, self.model, self.settings = agent, model, optimizer
+        self.agent, self.model, self.credit, self.settings = agent, model, credit, optimizer
         self.base, self.lora, self.seed, self.name = model_path, lora, seed, name
         self.dtype = getattr(torch, wire_dtype)
         self.device = choose_device(on_gpu)
@@ -230,10 +231,16 @@ class Learner:
         prepared, start = [], 0
         for part in parts:
             own = slice(start, start + len(part))
-            rows = trainable_rows(groups[own]) if self.reference is None else self.reference.rows(groups[own])
+            if self.reference is None:
+                rows = trainable_rows(groups[own], self._entropy_weights)
+            else:
+                rows = self.reference.rows(groups[own])
             prepared.append((rows, estimates[own]))
             start = own.stop
         return prepared
+
+    def _entropy_weights(self, group: Group) -> tuple[float, ...]:
+        return entropy_weights(group, self.agent, self.credit, self.settings)
 
     def _add_old_logprobs(self, rows: Sequence[PromptRow]) -> list[PromptRow]:
         """Return the rows with the current policy's log-probabilities."""
@@ -246,11 +253,15 @@ class Learner:
     def _optimizer_step(self, gradient: GradientAccumulator) -> MiniBatchResult:
         """Take one optimizer step with the policy's gradient and the critic's. Skip it if a value is not finite."""
         loss, norm, critic_loss, critic_norm = gradient.loss, 0.0, 0.0, 0.0
+        of_policy = self._clip_and_remove() if self.settings.clip_separately else None
         if self.critic is not None:
             critic_loss = self.critic.backward(gradient.value_estimates)
             critic_norm = self.critic.clip() if gradient.value_estimates else 0.0
         if gradient.importance_ratios.tokens or gradient.value_estimates:
             norm = clip_gradients(trainable(self.policy), self.settings)
+        if of_policy is not None:
+            norm = math.hypot(norm, of_policy[0])
+            self._add_gradient(of_policy[1])
         finite = all(map(math.isfinite, (loss, norm, critic_loss, critic_norm)))
         taken = finite and norm > 0  # 0 also if all tokens are masked
         if taken:
@@ -259,6 +270,20 @@ class Learner:
         if self.critic is not None and finite and gradient.value_estimates:
             self.critic.step()
         return MiniBatchResult(loss, norm, taken, not finite, gradient, critic_loss)
+
+    def _clip_and_remove(self) -> tuple[float, list[torch.Tensor | None]]:
+        """Clip the policy's gradient and take it out of its parameters. Return its norm before, and the gradient."""
+        parameters = list(trainable(self.policy))
+        norm = clip_gradients(parameters, self.settings)
+        taken = [parameter.grad for parameter in parameters]
+        for parameter in parameters:
+            parameter.grad = None
+        return norm, taken
+
+    def _add_gradient(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        for parameter, gradient in zip(trainable(self.policy), gradients, strict=True):
+            if gradient is not None:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
     def logprob_gap(self, groups: Sequence[Group]) -> float:
         """Return the mean absolute difference to the sampler's log-probabilities in nats per token (at least one)."""

@@ -20,22 +20,24 @@ MIN_CHUNK_ROWS = 32
 
 
 def token_logprobs_and_entropies(
-    logits: torch.Tensor, tokens: torch.Tensor, temperature: float
+    logits: torch.Tensor, tokens: torch.Tensor, temperature: float, entropy_gradient: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return log pi of each token at the temperature, and its distribution's entropy in nats; [S], float32 or wider.
 
-    `logits` [S, V]; `tokens` [S], or NO_TOKEN, where log-probability and gradient are 0. Entropies have no gradient.
+    `logits` [S, V]; `tokens` [S], or NO_TOKEN, where log-probability and its gradient are 0. Entropies have
+    a gradient only with `entropy_gradient`.
     """
-    result: tuple[torch.Tensor, torch.Tensor] = _Chosen.apply(logits, tokens, temperature)
+    result: tuple[torch.Tensor, torch.Tensor] = _Chosen.apply(logits, tokens, temperature, entropy_gradient)
     return result
 
 
 class _Chosen(torch.autograd.Function):
-    """Autograd function with p = softmax(logits / T) and d log p[token] / d logits = (onehot(token) - p) / T."""
+    """Autograd function with p = softmax(logits / T), d log p[token] / d logits = (onehot(token) - p) / T, and for the
+    entropy H = -sum(p log p), d H / d logits = -p (log p + H) / T."""
 
     @staticmethod
     def forward(
-        ctx: Any, logits: torch.Tensor, tokens: torch.Tensor, temperature: float
+        ctx: Any, logits: torch.Tensor, tokens: torch.Tensor, temperature: float, entropy_gradient: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         real = tokens != NO_TOKEN
         columns = tokens.where(real, 0).unsqueeze(1)
@@ -50,22 +52,30 @@ class _Chosen(torch.autograd.Function):
             logprobs.append(own.gather(1, column).squeeze(1))
             finite = own.clamp(min=torch.finfo(own.dtype).min)  # so that 0 * finite is 0
             entropies.append(-own.exp_().mul_(finite).sum(-1))
-        ctx.save_for_backward(logits, columns, real, torch.cat(normalizers))
-        ctx.temperature = temperature
         entropy = torch.cat(entropies)
-        ctx.mark_non_differentiable(entropy)
+        ctx.save_for_backward(logits, columns, real, torch.cat(normalizers), entropy)
+        ctx.temperature, ctx.entropy_gradient = temperature, entropy_gradient
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropy)
         return torch.cat(logprobs).where(real, 0.0), entropy
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        logits, columns, real, normalizers = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        logits, columns, real, normalizers, entropy = ctx.saved_tensors
         factors = (gradients[0].where(real, 0.0) / ctx.temperature).unsqueeze(1)
         gradient = torch.empty_like(logits)
         for part, column, normalizer, factor, into in _chunks(logits, columns, normalizers, factors, gradient):
             own = _scores(part, ctx.temperature) - normalizer[:, :1]
             own.sub_(normalizer[:, 1:]).exp_().mul_(-factor)
             into.copy_(own.scatter_add_(1, column, factor))
-        return gradient, None, None
+        if ctx.entropy_gradient:
+            slopes = (gradients[1] / ctx.temperature).unsqueeze(1)
+            parts = _chunks(logits, normalizers, slopes, entropy.unsqueeze(1), gradient)
+            for part, normalizer, slope, own_entropy, into in parts:
+                own = _scores(part, ctx.temperature) - normalizer[:, :1]
+                own.sub_(normalizer[:, 1:]).clamp_(min=torch.finfo(own.dtype).min)  # so that 0 * own is 0
+                into.sub_(own.exp() * (own + own_entropy) * slope)
+        return gradient, None, None, None
 
 
 def _scores(logits: torch.Tensor, temperature: float) -> torch.Tensor:

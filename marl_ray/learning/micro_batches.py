@@ -31,7 +31,7 @@ WINDOW = 8
 
 @dataclass(frozen=True, slots=True)
 class WeightedCompletion:
-    """A completion, with the factors in the loss of its summed log-probability and of its summed reference KL.
+    """A completion, with the factors in the loss of its summed log-probability, reference KL and entropy.
 
     old_logprobs: the policy's log-probabilities before the batch's first optimizer step; None in the first mini-batch
     and for losses without a clip range, which use the current ones. reference_logprobs: the reference policy's, if
@@ -42,6 +42,7 @@ class WeightedCompletion:
     behaviour_logprobs: tuple[float, ...]
     weight: float
     kl_weight: float = 0.0
+    entropy_weight: float = 0.0
     old_logprobs: tuple[float, ...] | None = None
     reference_logprobs: tuple[float, ...] | None = None
 
@@ -65,8 +66,8 @@ class MicroBatch:
 
     - input_ids: [B, L]; columns: [C];
     - tokens: [B * C], the predicted completion token, or NO_TOKEN;
-    - behaviour_logprobs, weights, kl_weights: [B * C], the token's log-probability and the factors of its completion,
-      or 0;
+    - behaviour_logprobs, weights, kl_weights, entropy_weights: [B * C], the token's log-probability and the factors of
+      its completion, or 0;
     - owners: [B * C], the index of the token's completion in `completions`, or their number;
     - old_logprobs, reference_logprobs: [B * C], or None if completions have none;
     - position_ids: [1, L], and groups: only in the packed layout.
@@ -78,6 +79,7 @@ class MicroBatch:
     behaviour_logprobs: torch.Tensor
     weights: torch.Tensor
     kl_weights: torch.Tensor
+    entropy_weights: torch.Tensor
     owners: torch.Tensor
     completions: tuple[WeightedCompletion, ...]
     old_logprobs: torch.Tensor | None = None
@@ -92,15 +94,23 @@ class MicroBatch:
         return replace(self, **moved, groups=self.groups and self.groups.to(device))
 
 
-def trainable_rows(groups: Sequence[Group]) -> list[PromptRow]:
+def trainable_rows(
+    groups: Sequence[Group], entropy_weights: Callable[[Group], Sequence[float]] | None = None
+) -> list[PromptRow]:
     """Return a row per group with its completions of non-zero weight, without empty rows.
 
-    The loss is -sum over completions of weight * sum_k log pi(token_k | prompt, tokens before k).
+    The loss is -sum over completions of weight * sum_k log pi(token_k | prompt, tokens before k), less the entropy
+    bonus if there are `entropy_weights`.
     """
     rows = []
     for group in groups:
-        pairs = zip(group.completions, group.weights, strict=True)
-        trained = [WeightedCompletion(c.token_ids, c.logprobs, weight) for c, weight in pairs if weight and c.token_ids]
+        bonus = [0.0] * len(group.completions) if entropy_weights is None else entropy_weights(group)
+        parts = zip(group.completions, group.weights, bonus, strict=True)
+        trained = [
+            WeightedCompletion(c.token_ids, c.logprobs, weight, entropy_weight=own)
+            for c, weight, own in parts
+            if (weight or own) and c.token_ids
+        ]
         if trained:
             rows.append(PromptRow(group.prompt_ids, tuple(trained)))
     return rows
@@ -274,6 +284,7 @@ def _tokens_of(completions: Sequence[WeightedCompletion]) -> dict[str, Any]:
         "behaviour_logprobs": concatenated([c.behaviour_logprobs for c in completions]),
         "weights": torch.tensor([c.weight for c in completions]).repeat_interleave(lengths),
         "kl_weights": torch.tensor([c.kl_weight for c in completions]).repeat_interleave(lengths),
+        "entropy_weights": torch.tensor([c.entropy_weight for c in completions]).repeat_interleave(lengths),
         "owners": torch.arange(len(completions)).repeat_interleave(lengths),
         "completions": tuple(completions),
         "old_logprobs": concatenated([c.old_logprobs for c in completions]),

@@ -16,6 +16,7 @@ import torch
 from marl_ray.config import AgentConfig, CreditConfig, OptimizerConfig
 from marl_ray.core.batch import Group
 from marl_ray.credit.groups import loss_shares, weight_group
+from marl_ray.learning.entropy_bonus import entropy_weights
 from marl_ray.learning.losses import k1, k3
 from marl_ray.learning.micro_batches import PromptRow, WeightedCompletion, unweighted_row
 from marl_ray.learning.policy_model import LogprobModel, load_policy
@@ -74,11 +75,12 @@ class ReferencePolicy:
         if self._settings.reference_kl == "k3_in_loss":
             shares = loss_shares(group.turn, group.completions, self._agent.max_new_tokens, self._credit)
             kl_weights = [self._agent.reference_kl_coef * share for share in shares]
-        parts = zip(group.completions, group.weights, kl_weights, reference, strict=True)
+        bonus = entropy_weights(group, self._agent, self._credit, self._settings)
+        parts = zip(group.completions, group.weights, kl_weights, bonus, reference, strict=True)
         completions = (
-            WeightedCompletion(c.token_ids, c.logprobs, weight, kl_weight, reference_logprobs=tuple(logprobs.tolist()))
-            for c, weight, kl_weight, logprobs in parts
-            if c.token_ids and (weight != 0 or kl_weight != 0)
+            WeightedCompletion(c.token_ids, c.logprobs, weight, kl_weight, own, reference_logprobs=tuple(ref.tolist()))
+            for c, weight, kl_weight, own, ref in parts
+            if c.token_ids and (weight != 0 or kl_weight != 0 or own != 0)
         )
         return PromptRow(group.prompt_ids, tuple(completions))
 

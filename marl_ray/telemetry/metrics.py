@@ -109,7 +109,7 @@ def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int
         row |= {f"{name}/level/{key}": value for key, value in _means(o.levels for o in outcomes).items()}
         row |= _agent_rewards(name, [a for node in nodes for a in node.joint_actions])
         row |= _baseline_rewards(name, nodes)
-    row |= revision_metrics(episodes)
+    row |= revision_metrics(episodes, num_turns)
     transitions = (transition for node in _nodes(episodes) for _, transition in sorted(node.transitions.items()))
     return row | dict(sorted(_means(transitions).items()))
 
@@ -127,17 +127,18 @@ def nodes_by_turn(episodes: Sequence[Episode], num_turns: int, whole: bool) -> d
             for turn in range(node.turn + 1, num_turns):
                 ended = [node] * copies if path in early else []
                 for index in sorted(node.stopped):
-                    ended += [_repeated(node, index, num_turns - turn - 1)] * (copies // own if whole else 1)
+                    last = _repeated(node, index, sizes.get(turn, own), num_turns - turn - 1)
+                    ended += [last] * (copies // own if whole else 1)
                 if ended:
                     by_turn[turn] += ended
                 copies *= sizes.get(turn, own) if whole else 1
     return by_turn
 
 
-def _repeated(node: Node, index: int, turns_left: int) -> Node:
+def _repeated(node: Node, index: int, size: int, turns_left: int) -> Node:
     """Return the node of a later turn that stands for joint action `index`, which solved the task: as many joint
-    actions as the node has, all equal to this one."""
-    actions, stopped = [node.joint_actions[index]] * len(node.joint_actions), {0: turns_left} if turns_left else {}
+    actions as other nodes of that turn have, all equal to this one."""
+    actions, stopped = [node.joint_actions[index]] * size, {0: turns_left} if turns_left else {}
     return replace(node, joint_actions=actions, children={}, stopped=stopped, greedy=None, counterfactuals={})
 
 

@@ -41,21 +41,20 @@ def revision_counts(episodes: Sequence[Episode]) -> dict[int, tuple[int, int, in
     return {turn: (kept, passing, mended, failing) for turn, (kept, passing, mended, failing) in sorted(counts.items())}
 
 
-def revision_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+def revision_metrics(episodes: Sequence[Episode], num_turns: int) -> dict[str, float]:
     """Return `turn_k/keep_rate`, `turn_k/fix_rate` and `turn_k/first_pass@2`. Rates without an answer are left out.
 
     `first_pass@2` is the mean over tasks of the probability that one of two first answers passes: the same number of
     answers as one revision, without feedback. It needs two joint actions of turn 1 per task.
     """
     row: dict[str, float] = {}
-    pairs = pass_at_2(episodes)
     for turn, (kept, passing, mended, failing) in revision_counts(episodes).items():
         if passing:
             row[f"turn_{turn}/keep_rate"] = kept / passing
         if failing:
             row[f"turn_{turn}/fix_rate"] = mended / failing
-        if turn == 2 and pairs is not None:
-            row["turn_2/first_pass@2"] = pairs
+    if num_turns > 1 and (pairs := pass_at_2(episodes)) is not None:
+        row["turn_2/first_pass@2"] = pairs
     return row
 
 

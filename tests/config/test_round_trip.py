@@ -45,6 +45,9 @@ FIXED += (
     "optimizer",
     "critic",
     "critic_target",
+    "critic_body",
+    "clip_separately",
+    "stop",
     "critic_learning_rate",
     "rank",
     "alpha",
@@ -166,7 +169,11 @@ def trees(draw: st.DrawFn, algorithm: str) -> dict[str, Any]:
         flat[f"{algorithm}.turn_gradient_weights"] = draw(
             st.lists(st.floats(0.1, 2), min_size=turns, max_size=turns) | st.none()
         )
-    flat[f"{algorithm}.num_generations"] = draw(st.integers(2, 8))
+    flat[f"{algorithm}.num_generations"] = draw(
+        st.integers(2, 8) | st.lists(st.integers(2, 8), min_size=turns, max_size=turns)
+    )
+    if turns > 1:
+        flat["external.stop"] = draw(st.sampled_from(["never", "visible", "all"]))
     flat["model.special_tokens"] = draw(st.just({}) | st.just({"additional_special_tokens": ["a", "b"]}))
     number = draw(st.integers(1, 1 if algorithm == "grpo" else 3))
     if draw(st.booleans()):

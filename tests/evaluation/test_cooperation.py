@@ -119,7 +119,7 @@ def test_revisions_are_counted_by_the_answer_before() -> None:
     episodes = revised((True, True), (True, False), (False, True), (False, False), (False, False))
     assert revision_counts(episodes) == {2: (1, 2, 1, 3)}
     # pass@2: 2 of 5 first answers pass: 1 - (3 * 2) / (5 * 4).
-    assert revision_metrics(episodes) == {
+    assert revision_metrics(episodes, 2) == {
         "turn_2/keep_rate": 0.5,
         "turn_2/fix_rate": pytest.approx(1 / 3),
         "turn_2/first_pass@2": pytest.approx(0.7),
@@ -132,8 +132,10 @@ def test_revisions_are_counted_by_the_answer_before() -> None:
 
 
 def test_rates_without_an_answer_are_left_out() -> None:
-    assert revision_metrics(revised((True, True))) == {"turn_2/keep_rate": 1.0}
-    assert revision_metrics([make_episode(make_node(0, [1.0, 0.0]))]) == {}
+    assert revision_metrics(revised((True, True)), 2) == {"turn_2/keep_rate": 1.0}
+    assert revision_metrics([make_episode(make_node(0, [1.0, 0.0]))], 1) == {}
+    solved = make_episode(node_of(0, [1, 1], True), ((0,), "solved"))
+    assert revision_metrics([solved, solved], 2) == {"turn_2/first_pass@2": 1.0}
 
 
 def test_first_answers_are_the_joint_actions_of_turn_one() -> None:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -26,11 +26,20 @@ KINDS: tuple[Kind, ...] = ("iac", "maac")
 
 
 def learner_of(
-    folder: Path, kind: Kind, target: Target, layout: Layout = "packed", rank: int = 0, whitened: bool = False
+    folder: Path,
+    kind: Kind,
+    target: Target,
+    layout: Layout = "packed",
+    rank: int = 0,
+    whitened: bool = False,
+    body: Literal["shared", "own"] = "shared",
+    **more: Any,
 ) -> Learner:
     """Return a learner whose value head has random weights."""
-    credit = CreditConfig(critic=kind, critic_target=target, discount=DISCOUNT, normalize_advantages=whitened)
-    settings = {"value_loss_coef": COEFFICIENT, "microbatch_tokens": 24}
+    credit = CreditConfig(
+        critic=kind, critic_target=target, discount=DISCOUNT, normalize_advantages=whitened, critic_body=body
+    )
+    settings = {"value_loss_coef": COEFFICIENT, "microbatch_tokens": 24} | more
     learner = tiny_learner(folder, layout, credit=credit, lora=LoraConfig(rank=rank), **settings)
     critic = critic_of(learner)
     if layout == "padded":

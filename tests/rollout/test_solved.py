@@ -114,6 +114,15 @@ def test_a_stopped_joint_action_counts_in_later_turns() -> None:
     assert row["turn_2/expected_return"] == ((3.0 + (4.0 + 1.5) / 2) + 8.0) / 2
 
 
+def test_a_stopped_joint_action_counts_as_one_node_of_a_later_turn_with_other_groups() -> None:
+    # Four joint actions, of which two stop; the others lead to nodes of one joint action.
+    root = make_node(0, [4.0, 4.0, 1.0, 2.0], {2: make_node(1, [1.0]), 3: make_node(1, [3.0])})
+    root.stopped = {0: 1, 1: 1}
+    row = episode_metrics([make_episode(root, ((0,), "solved"), ((1,), "solved"))], 1.0, 2, whole=True)
+    assert row["turn_2/reward_mean"] == (4.0 + 4.0 + 1.0 + 3.0) / 4
+    assert row["turn_2/ended_early"] == 0.5
+
+
 def test_stops_are_counted_where_they_are_configured() -> None:
     episodes = [make_episode(tree(), ((0,), "solved"), ((1, 0), "solved"))]
     run = stop_config(handoff="all", num_turns=3)
@@ -145,6 +154,13 @@ def test_a_group_of_one_has_no_weight_for_estimators_that_compare_siblings() -> 
         ({}, {"num_generations": [4, 2], "num_turns": 3}, "num_generations has 2 values for 3 turns"),
         ({}, {"num_generations": [4, 1], "num_turns": 2}, "set magrpo.handoff to all"),
         ({}, {"num_generations": [4, 0], "num_turns": 2}, "num_generations should be"),
+        (
+            {},
+            {"num_generations": [4, 2], "num_turns": 2, "early_termination_threshold": 2.0},
+            "set it to null, or use external.stop",
+        ),
+        ({}, {"critic_body": "own"}, "critic_body own is for critic iac, not none"),
+        ({}, {"clip_separately": True}, "clip_separately is for critic iac with critic_body shared"),
         ({"external": {"stop": "all"}}, {"num_turns": 1}, "num_turns is 1: set it to never"),
         ({"external": {"stop": "all"}}, {"num_turns": 2, "critic": "iac", "handoff": "all"}, "external.stop to never"),
     ],

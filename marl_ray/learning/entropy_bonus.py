@@ -1,0 +1,21 @@
+"""Weights of the entropy bonus, which is added to the loss of any kind: -coefficient * share * sum of entropies.
+
+The bonus is that of A3C (Mnih et al., 2016, "Asynchronous methods for deep reinforcement learning"), with the exact
+entropy of each sampled token's distribution.
+"""
+
+from __future__ import annotations
+
+from marl_ray.config import AgentConfig, CreditConfig, OptimizerConfig
+from marl_ray.core.batch import Group
+from marl_ray.credit.groups import loss_shares
+
+
+def entropy_weights(
+    group: Group, agent: AgentConfig, credit: CreditConfig, settings: OptimizerConfig
+) -> tuple[float, ...]:
+    """Return the factor of each completion's summed entropies, [G]: 0 without a bonus and for masked completions."""
+    if not settings.entropy_coef:
+        return (0.0,) * len(group.completions)
+    shares = loss_shares(group.turn, group.completions, agent.max_new_tokens, credit)
+    return tuple(settings.entropy_coef * share for share in shares)
