@@ -16,6 +16,7 @@ COMMANDS = {
     "compare": "compare runs: paired differences, a table and a figure for a paper",
     "score": "reward the completions in a file, without a model",
     "export": "write the trained models of a run for transformers, the hub and other programs",
+    "serve": "serve a trained team over HTTP: an OpenAI-compatible API, an MCP tool and a page",
     "report": "write an HTML report of one or several runs",
     "scale": "change the number of generators of an agent while its run is in progress",
     "replay": "repeat the updates of a run from its batch log and compare the metrics",
