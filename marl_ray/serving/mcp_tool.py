@@ -13,7 +13,8 @@ from marl_ray.serving.request_formats import TEAM, ApiError, SamplingRequest, Te
 from marl_ray.serving.team_player import TeamPlayer
 
 DESCRIPTION = """Ask a team of language models for a Python program. `task` describes the function to write,
-`entry_point` is its name, and `tests` are assert statements or a test program. The team reads their results between its turns."""
+`entry_point` is its name, and `tests` are assert statements or a test program. The team reads the results of the tests
+between its turns."""
 
 
 def mcp_installed() -> bool:
@@ -27,7 +28,7 @@ def mcp_app(player: TeamPlayer, answer_s: float, body_bytes: int) -> Any:
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp.server.transport_security import TransportSecuritySettings
 
-    server: Any = MCPServer("marl_ray")
+    server: Any = MCPServer("marl_ray", log_level="ERROR")
 
     async def ask_team(
         task: str, entry_point: str | None = None, tests: str | list[str] | None = None
