@@ -15,6 +15,7 @@ COMMANDS = {
     "eval": "estimate pass@k, returns and levels of models on a split, and compare models",
     "compare": "compare runs: paired differences, a table and a figure for a paper",
     "score": "reward the completions in a file, without a model",
+    "convert": "write results and samples in the formats of EvalPlus, LiveCodeBench, lm-eval and inspect",
     "export": "write the trained models of a run for transformers, the hub and other programs",
     "serve": "serve a trained team over HTTP: an OpenAI-compatible API, an MCP tool and a page",
     "report": "write an HTML report of one or several runs",

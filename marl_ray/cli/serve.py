@@ -64,6 +64,7 @@ def _serve(options: argparse.Namespace) -> None:
         answer_s=float(options.timeout),
         drain_s=float(options.drain),
     )
-    config = SavedRun.read(run_folder_of(Path(options.model))).config(parse_overrides(options.override))
+    saved = SavedRun.read(run_folder_of(Path(options.model)))
+    config = saved.config({f"{saved.algorithm}.eval_num_generations": 1, **parse_overrides(options.override)})
     request = ServeRequest(options.model, options.host, options.port, options.api_key_file, limits)
     serve_team(config, request, lambda address: print(f"serving {options.model} at {address}", flush=True))

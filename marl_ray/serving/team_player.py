@@ -17,7 +17,8 @@ from marl_ray.config import Config
 from marl_ray.core.episode import Completion, Generation, Node, SamplingSpec, Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.random_streams import stream_seed
-from marl_ray.environments.base import Environment, Executor, labelled_answers
+from marl_ray.environments.base import Environment, Executor
+from marl_ray.environments.joint_program import joint_program
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.serving.request_formats import ApiError, SamplingRequest
@@ -199,18 +200,6 @@ class TeamPlayer:
         length = self.config.model.max_length
         message = f"the prompt and max_tokens exceed the context of {length} tokens"
         return ApiError(400, message, "context_length_exceeded")
-
-
-def joint_program(environment: Environment[Any], task: Task, responses: Sequence[str]) -> str:
-    """Return the program that the responses form, or all responses under their roles if they form none."""
-    attempt = environment.attempt(task, responses, last=True)
-    program = attempt.program
-    if isinstance(program, tuple):
-        program = program[0] if program else None
-    source = getattr(program, "source", None)
-    if isinstance(source, str):
-        return source
-    return labelled_answers(environment.roles(task), environment.previous_answers(attempt))
 
 
 def turn_record(node: Node, tested: bool) -> dict[str, Any]:
