@@ -97,7 +97,7 @@ def test_passwords_in_addresses_are_left_out(tmp_path: Path) -> None:
 
 
 def test_the_card_has_valid_metadata(run: RunFolder, tmp_path: Path) -> None:
-    """Checks the metadata as huggingface_hub parses them; its own `validate` asks the hub."""
+    """Check the metadata as huggingface_hub parses them; its own `validate` asks the hub."""
     folder = export(run, tmp_path / "team", "--license", "mit", "--name", "my-team")
     card = ModelCard.load(folder / "README.md")
     assert (card.data.license, card.data.model_name) == ("mit", "my-team")
