@@ -86,7 +86,7 @@ def _method_key(run: ComparedRun) -> str:
 
 
 def make_methods(groups: Mapping[str, Sequence[ComparedRun]]) -> tuple[list[ComparedMethod], list[str]]:
-    """Return one ComparedMethod per group and the names of the compared metrics. Raises UserError for runs that were evaluated
+    """Return one method per group and the names of the compared metrics. Raises UserError for runs that were evaluated
     on different tasks, and for two runs of a method with one seed."""
     runs = [run for members in groups.values() for run in members]
     tasks = list(runs[0].tasks)
@@ -104,7 +104,9 @@ def make_methods(groups: Mapping[str, Sequence[ComparedRun]]) -> tuple[list[Comp
         if len(set(seeds)) < len(seeds):
             raise UserError(f"method {name} has two runs with one seed: {', '.join(run.label for run in members)}")
         cells = [[[r.tasks[t].get(m, np.nan) for m in metrics] for t in tasks] for r in ordered]
-        methods.append(ComparedMethod(name, seeds, np.array(cells, dtype=np.float64).reshape(len(ordered), len(tasks), -1)))
+        methods.append(
+            ComparedMethod(name, seeds, np.array(cells, dtype=np.float64).reshape(len(ordered), len(tasks), -1))
+        )
     return methods, metrics
 
 

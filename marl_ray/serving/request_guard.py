@@ -23,9 +23,9 @@ from typing import Any
 
 from marl_ray.serving.request_formats import ApiError
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+AsgiMessage = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[AsgiMessage]]
+Send = Callable[[AsgiMessage], Awaitable[None]]
 PROTECTED = ("/v1", "/mcp")
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
@@ -58,7 +58,7 @@ class RequestGuard:
             return
         started = False
 
-        async def guarded_send(message: Message) -> None:
+        async def guarded_send(message: AsgiMessage) -> None:
             nonlocal started
             started = True
             await send(message)
@@ -125,9 +125,9 @@ class RequestGuard:
                         raise self._too_large()
         except TimeoutError:
             raise ApiError(408, "the body did not arrive in time", "timeout") from None
-        pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        pending: list[AsgiMessage] = [{"type": "http.request", "body": body, "more_body": False}]
 
-        async def receive_body() -> Message:
+        async def receive_body() -> AsgiMessage:
             return pending.pop() if pending else await receive()
 
         return receive_body
