@@ -89,7 +89,7 @@ def tick_labels(ticks: Sequence[float]) -> list[str]:
     if len(set(labels)) == len(labels):
         return labels
     step = min(abs(later - earlier) for earlier, later in itertools.pairwise(ticks))
-    return [f"{value:,.{max(0, -math.floor(math.log10(step)))}f}" for value in ticks]
+    return [f"{value:,.{max(0, -math.floor(math.log10(step) + 1e-9))}f}" for value in ticks]
 
 
 def format_number(value: float) -> str:
