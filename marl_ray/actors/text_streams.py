@@ -84,7 +84,10 @@ class TextStreams:
 
     async def _poll(self) -> None:
         while self._streams:
-            replicas = await self.group.replicas.wait_ready()
+            try:
+                replicas = await self.group.replicas.wait_ready()
+            except UserError:  # no replica is left; the calls for completions raise it too
+                return
             await gather(*(self._poll_replica(replica) for replica in replicas))
 
     async def _poll_replica(self, replica: Handle[GenerationActor]) -> None:

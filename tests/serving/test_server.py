@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import openai
+import psutil
 import pytest
 
 from marl_ray.data.loading import load_tasks
@@ -206,6 +207,24 @@ def test_an_mcp_client_asks_the_team(server: RunningServer, client: openai.OpenA
     content = result.structured_content or json.loads(result.content[0].text)
     assert content["program"] == ask_team(client, task).choices[0].message.content
     assert bad.is_error
+
+
+def test_answers_survive_a_lost_engine(server: RunningServer, client: openai.OpenAI) -> None:
+    body: Any = {"model": "agent_0", "prompt": "def f(n):", "max_tokens": 500, "temperature": 2, "seed": 5}
+    whole = client.completions.create(**body).choices[0].text
+    texts = []
+    for number, chunk in enumerate(client.completions.create(**body, stream=True)):
+        texts.append(chunk.choices[0].text)
+        if number == 1:
+            engines = [
+                process
+                for process in psutil.Process(server.process.pid).children(recursive=True)
+                if process.name().startswith("ray::GenerationA") or "GenerationActor" in "".join(process.cmdline())
+            ]
+            assert engines
+            for engine in engines:
+                engine.kill()
+    assert "".join(texts) == whole
 
 
 def test_a_stop_finishes_answers_in_progress(run: Path, tmp_path: Path) -> None:
