@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from marl_ray.actors.engine import Engine, EngineSpec, engine_facts
@@ -97,8 +96,12 @@ class GenerationActor(Actor):
             prompt_ids = tokenization.encode_prompt(self.tokenizer, prompt, self.use_template and not raw)
         if self.spec.max_length - len(prompt_ids) < sampling.max_new_tokens:
             return Generation(tuple(prompt_ids), ())
-        notify = partial(asyncio.get_running_loop().call_soon_threadsafe, self._note_tokens, name)
-        samples = await self.engine.stream(name, prompt_ids, sampling, notify)
+        loop = asyncio.get_running_loop()
+
+        def on_tokens(token_ids: tuple[int, ...]) -> None:
+            loop.call_soon_threadsafe(self._note_tokens, name, token_ids)
+
+        samples = await self.engine.stream(name, prompt_ids, sampling, on_tokens)
         texts = self.tokenizer.batch_decode([s.token_ids for s in samples], skip_special_tokens=True)
         completions = (replace(s, text=text) for s, text in zip(samples, texts, strict=True))
         return Generation(tuple(prompt_ids), tuple(completions))

@@ -327,12 +327,13 @@ async def _until_disconnect(request: Request, answering: asyncio.Future[list[Ans
             pass
 
     gone = asyncio.ensure_future(wait_for_end())
+    either: set[asyncio.Future[Any]] = {answering, gone}
     try:
-        await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not answering.done():
             raise ApiError(499, "the client closed the connection")
         return answering.result()
     finally:
-        for task in (answering, gone):
+        for task in either:
             task.cancel()
-        await asyncio.gather(answering, gone, return_exceptions=True)
+        await asyncio.gather(*either, return_exceptions=True)
