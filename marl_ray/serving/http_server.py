@@ -11,7 +11,7 @@ import base64
 import hashlib
 import re
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import cache
 from importlib import resources
@@ -58,7 +58,15 @@ def make_app(player: TeamPlayer, roles: list[str | None], limits: ServerLimits, 
 
 
 class _Uvicorn(uvicorn.Server):
-    """A uvicorn server that leaves signals alone."""
+    """A uvicorn server that leaves signals alone, and calls `on_ready` as soon as it accepts connections."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -78,8 +86,9 @@ def bind(host: str, port: int) -> socket.socket:
     return listening
 
 
-async def serve_http(guard: Any, listening: socket.socket, limits: ServerLimits) -> None:
-    """Serve until the task is cancelled, then stop as the module's docstring says."""
+async def serve_http(guard: Any, listening: socket.socket, limits: ServerLimits, on_ready: Callable[[], None]) -> None:
+    """Serve until the task is cancelled, then stop as the module's docstring says. Call `on_ready` as soon as the
+    server accepts connections."""
     settings = uvicorn.Config(
         guard,
         http="h11",
@@ -92,7 +101,7 @@ async def serve_http(guard: Any, listening: socket.socket, limits: ServerLimits)
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=round(limits.drain_s),
     )
-    server = _Uvicorn(settings)
+    server = _Uvicorn(settings, on_ready)
     serving = asyncio.ensure_future(server.serve(sockets=[listening]))
     try:
         await asyncio.shield(serving)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,7 +93,11 @@ def serve_team(config: Config, request: ServeRequest, on_ready: Callable[[str], 
 
 
 async def _serve(
-    model: EvaluatedModel, request: ServeRequest, key: str | None, listening: object, on_ready: Callable[[str], None]
+    model: EvaluatedModel,
+    request: ServeRequest,
+    key: str | None,
+    listening: socket.socket,
+    on_ready: Callable[[str], None],
 ) -> None:
     config = model.config
     actors, streams = EvaluationActors(config), list[TextStreams]()
@@ -104,11 +109,10 @@ async def _serve(
         environment = ENVIRONMENTS.get(config.environment).from_config(config)
         player = TeamPlayer(config, environment, [by_group[group] for group in groups], actors.sandbox)
         guard = make_app(player, _roles(config), request.limits, key, request.host)
-        port = listening.getsockname()[1]  # type: ignore[attr-defined]
+        port = listening.getsockname()[1]
         host = f"[{request.host}]" if ":" in request.host else request.host
         logger.info(f"process {os.getpid()}; Ctrl-C stops after the answers in progress")
-        on_ready(f"http://{host}:{port}")
-        await serve_http(guard, listening, request.limits)  # type: ignore[arg-type]
+        await serve_http(guard, listening, request.limits, lambda: on_ready(f"http://{host}:{port}"))
     finally:
         for stream in streams:
             await stream.close()

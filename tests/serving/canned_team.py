@@ -82,11 +82,10 @@ def canned_team(key: str | None = None, **limits: Any) -> Iterator[tuple[str, Ca
         bounds = ServerLimits(**limits)
         guard = make_app(player, ["aux", "main"], bounds, key, "127.0.0.1")
         loop, started = asyncio.new_event_loop(), threading.Event()
-        serving = loop.create_task(serve_http(guard, listening, bounds))
+        serving = loop.create_task(serve_http(guard, listening, bounds, started.set))
 
         def run() -> None:
             asyncio.set_event_loop(loop)
-            loop.call_soon(started.set)
             try:
                 loop.run_until_complete(serving)
             except asyncio.CancelledError:
@@ -94,7 +93,7 @@ def canned_team(key: str | None = None, **limits: Any) -> Iterator[tuple[str, Ca
 
         thread = threading.Thread(target=run)
         thread.start()
-        started.wait(60)
+        assert started.wait(60)
         try:
             yield f"http://127.0.0.1:{listening.getsockname()[1]}", streams, guard
         finally:
