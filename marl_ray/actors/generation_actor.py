@@ -23,6 +23,8 @@ from marl_ray.weights import receiver
 from marl_ray.weights.receiver import Acknowledgement, StaleSenderError, TransferStage
 
 PROMPTS_PER_YIELD = 256
+ChatMessages = list[dict[str, str]]
+"""Messages of a conversation, with the keys `role` and `content`."""
 
 
 class GenerationActor(Actor):
@@ -33,6 +35,9 @@ class GenerationActor(Actor):
         self.id, self.spec, self.model, self._gpus = id, spec, model, gpus
         self.version: WeightVersion | None = None
         self.learner_incarnation = 0
+        self._streamed: dict[str, tuple[int, ...]] = {}
+        """Tokens of streamed requests since the last call of `progress`, by name."""
+        self._has_progress = asyncio.Event()
 
     async def start(self) -> list[str]:
         """Load tokenizer and engine. Raises UserError for settings that vLLM rejects."""
@@ -79,6 +84,48 @@ class GenerationActor(Actor):
         texts = self.tokenizer.batch_decode([s.token_ids for s in samples], skip_special_tokens=True)
         completions = (replace(s, text=text) for s, text in zip(samples, texts, strict=True))
         return Generation(tuple(prompt_ids), tuple(completions))
+
+    async def stream(self, name: str, prompt: str | ChatMessages, sampling: SamplingSpec, raw: bool) -> Generation:
+        """Sample one completion as `generate` does; `progress` returns its text meanwhile, under `name`. Messages go
+        through the chat template, or are joined for a model without one. `raw`: a text does not go through it."""
+        if self.version is None:
+            raise RuntimeError(f"{self.id} has not received any weights yet")
+        if isinstance(prompt, list):
+            prompt_ids = tokenization.encode_messages(self.tokenizer, prompt, self.use_template)
+        else:
+            prompt_ids = tokenization.encode_prompt(self.tokenizer, prompt, self.use_template and not raw)
+        if self.spec.max_length - len(prompt_ids) < sampling.max_new_tokens:
+            return Generation(tuple(prompt_ids), ())
+        loop = asyncio.get_running_loop()
+
+        def on_tokens(token_ids: tuple[int, ...]) -> None:
+            loop.call_soon_threadsafe(self._note_tokens, name, token_ids)
+
+        samples = await self.engine.stream(name, prompt_ids, sampling, on_tokens)
+        texts = self.tokenizer.batch_decode([s.token_ids for s in samples], skip_special_tokens=True)
+        completions = (replace(s, text=text) for s, text in zip(samples, texts, strict=True))
+        return Generation(tuple(prompt_ids), tuple(completions))
+
+    async def progress(self, wait_s: float) -> dict[str, str]:
+        """Return the text so far of each streamed request with new tokens since the last call, by name. Wait at most
+        `wait_s` seconds for the first."""
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._has_progress.wait()
+        except TimeoutError:
+            return {}
+        self._has_progress.clear()
+        streamed, self._streamed = self._streamed, {}
+        texts = self.tokenizer.batch_decode(list(streamed.values()), skip_special_tokens=True)
+        return dict(zip(streamed, texts, strict=True))
+
+    async def abort(self, name: str) -> None:
+        """Stop a streamed request. Does nothing if this replica does not have it."""
+        await self.engine.abort(name)
+
+    def _note_tokens(self, name: str, token_ids: tuple[int, ...]) -> None:
+        self._streamed[name] = token_ids
+        self._has_progress.set()
 
     async def heartbeat(self) -> None:
         await self.engine.heartbeat()

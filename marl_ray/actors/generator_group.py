@@ -121,7 +121,7 @@ class GeneratorGroup:
         """Sample a group of completions. Requests with a lower `priority` value, the index of their batch, are
         scheduled first."""
         deadline = Deadline(self._deadlines.rollout_s, "rollout_s", "to generate")
-        generation = await self._call(
+        generation = await self.call(
             sampling.num_generations, deadline, GenerationActor.generate, prompt, sampling, priority
         )
         if generation.completions:
@@ -131,7 +131,7 @@ class GeneratorGroup:
     async def prompt_lengths(self, prompts: list[str]) -> list[int]:
         """Return the number of tokens of each prompt."""
         deadline = Deadline(self._deadlines.start_s, "start_s", "to measure the prompts")
-        return await self._call(0, deadline, GenerationActor.prompt_lengths, prompts)
+        return await self.call(0, deadline, GenerationActor.prompt_lengths, prompts)
 
     async def fingerprints(self, texts: list[str]) -> list[str]:
         """Return the fingerprint of each replica's tokenizer."""
@@ -139,7 +139,7 @@ class GeneratorGroup:
         replicas = self.replicas.serving()
         return await gather(*(r.call(GenerationActor.fingerprint, texts).within(deadline) for r in replicas))
 
-    async def _call(
+    async def call(
         self,
         sequences: int,
         deadline: Deadline,

@@ -21,8 +21,8 @@ See docs/how-to/compare.md."""
 def main(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="marl-ray compare",
-        description="Evaluate runs on the same tasks and compare them: means and paired differences with intervals over\n"
-        "tasks and seeds, as a table (Markdown, LaTeX) and a figure (PDF, SVG), with the commands to reproduce them.",
+        description="Evaluate runs on the same tasks and compare them: means and paired differences with intervals\n"
+        "over tasks and seeds, as a table (Markdown, LaTeX) and a figure (PDF, SVG), with the commands that made them.",
         epilog=EPILOG,
     )
     parser.add_argument("paths", nargs="+", metavar="RUN", help="runs or checkpoints, or folders of marl-ray eval")

@@ -46,6 +46,8 @@ def main(argv: Sequence[str]) -> int:
     model_help = "base (the config's models), a run folder or a checkpoint folder; repeat to compare"
     parser.add_argument("--model", action="append", required=True, metavar="MODEL", help=model_help)
     parser.add_argument("--split", metavar="SPLIT", help="default: the evaluation tasks of the config")
+    parser.add_argument("--since", metavar="DATE", help="only tasks from this day on (LiveCodeBench: contest_date)")
+    parser.add_argument("--until", metavar="DATE", help="only tasks up to this day")
     parser.add_argument("--samples", type=positive, metavar="N", help="episodes per task; default: the largest k")
     parser.add_argument("--k", type=numbers, default=[1], metavar="K,...", help="k of pass@k; default: 1")
     parser.add_argument("--protocol", default="parallel", metavar="NAME", help="see below; default: parallel")
@@ -81,6 +83,8 @@ def _eval(options: argparse.Namespace) -> None:
         folder,
         options.episodes,
         options.cooperation,
+        options.since,
+        options.until,
     )
     for line in run_evaluation(config, request):
         print(line)

@@ -13,6 +13,7 @@ EPILOG = """examples:
   marl-ray report runs/one
   marl-ray report runs/one runs/two --output two.html
   marl-ray report runs/one --episodes 50
+  marl-ray report runs/one --serve
   marl-ray report runs/one --trace trace.json
 
 docs/how-to/report.md describes the page."""
@@ -33,6 +34,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--episodes", type=int, default=10, metavar="N", help=episodes_help)
     trace_help = "write the run's timeline to FILE instead of a page, for https://ui.perfetto.dev"
     parser.add_argument("--trace", type=Path, metavar="FILE", help=trace_help)
+    serve_help = "serve the page on this machine and follow the run, instead of writing a file"
+    parser.add_argument("--serve", action="store_true", help=serve_help)
+    parser.add_argument("--port", type=int, default=8010, metavar="N", help="with --serve; 0: any; default: 8010")
     return parser.run(_report, argv)
 
 
@@ -51,6 +55,11 @@ def _report(options: argparse.Namespace) -> None:
         if len(folders) > 1:
             raise UserError("--trace is for one run")
         _write(expand_home(options.trace).absolute(), trace_of(folders[0]), "--trace")
+        return
+    if options.serve:
+        from marl_ray.reports.live_report import serve_report
+
+        serve_report(folders, options.episodes, options.port, lambda address: print(address, flush=True))
         return
     if len(folders) > 1 and options.output is None:
         raise UserError("a page of several runs needs --output FILE")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from marl_ray.comparison.seed_statistics import Method
+from marl_ray.comparison.seed_statistics import ComparedMethod
 from marl_ray.config.loader import to_tree
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
@@ -85,14 +85,16 @@ def _method_key(run: ComparedRun) -> str:
     return json.dumps({name: value for name, value in tree.items() if name not in OTHER_SECTIONS}, sort_keys=True)
 
 
-def make_methods(groups: Mapping[str, Sequence[ComparedRun]]) -> tuple[list[Method], list[str]]:
-    """Return one Method per group and the names of the compared metrics. Raises UserError for runs that were evaluated
+def make_methods(groups: Mapping[str, Sequence[ComparedRun]]) -> tuple[list[ComparedMethod], list[str]]:
+    """Return one method per group and the names of the compared metrics. Raises UserError for runs that were evaluated
     on different tasks, and for two runs of a method with one seed."""
     runs = [run for members in groups.values() for run in members]
     tasks = list(runs[0].tasks)
     for run in runs:
         if set(run.tasks) != set(tasks):
-            raise UserError(f"{run.label} was evaluated on other tasks than {runs[0].label}: evaluate both on one split")
+            raise UserError(
+                f"{run.label} was evaluated on other tasks than {runs[0].label}: evaluate both on one split"
+            )
     names = (name for run in runs for numbers in run.tasks.values() for name in numbers)
     metrics = [name for name in dict.fromkeys(names) if COMPARED.fullmatch(name)]
     methods = []
@@ -102,7 +104,9 @@ def make_methods(groups: Mapping[str, Sequence[ComparedRun]]) -> tuple[list[Meth
         if len(set(seeds)) < len(seeds):
             raise UserError(f"method {name} has two runs with one seed: {', '.join(run.label for run in members)}")
         cells = [[[r.tasks[t].get(m, np.nan) for m in metrics] for t in tasks] for r in ordered]
-        methods.append(Method(name, seeds, np.array(cells, dtype=np.float64).reshape(len(ordered), len(tasks), -1)))
+        methods.append(
+            ComparedMethod(name, seeds, np.array(cells, dtype=np.float64).reshape(len(ordered), len(tasks), -1))
+        )
     return methods, metrics
 
 

@@ -11,7 +11,7 @@ from marl_ray.comparison.seed_statistics import MethodComparison
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#ccbb44", "#66ccee")
 """Colours that readers with colour blindness can distinguish (Paul Tol's "bright" scheme)."""
-STYLE = {
+STYLE: Any = {
     "font.size": 8,
     "axes.labelsize": 8,
     "axes.titlesize": 8,

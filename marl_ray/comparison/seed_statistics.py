@@ -23,7 +23,7 @@ Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class ComparedMethod:
     """Runs that differ only in their seed: `values` [seeds, tasks, metrics] in the order of `seeds`, NaN for missing
     values."""
 
@@ -51,7 +51,7 @@ class MethodComparison:
 
 
 def compare_methods(
-    methods: Sequence[Method], metrics: Sequence[str], seed: int, resamples: int = RESAMPLES
+    methods: Sequence[ComparedMethod], metrics: Sequence[str], seed: int, resamples: int = RESAMPLES
 ) -> MethodComparison:
     """Return the estimates of all methods, which have the same tasks in the same order."""
     rng = np.random.default_rng(seed)

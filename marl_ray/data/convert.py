@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
+from marl_ray.data.date_windows import DATE
 from marl_ray.data.loading import DataRow, UnsupportedRow
 from marl_ray.environments.bug_fix.patching import diff_lines, parse_buggy_program
 from marl_ray.environments.code_generation.extraction import parse
@@ -115,6 +116,7 @@ def _livecodebench(row: DataRow, number: int) -> Task:
     Fields are question_id, question_content, public_test_cases and private_test_cases, both JSON lists of `{"input",
     "output", "testtype"}`. Private tests may be packed as on the hub, or missing. They follow the public tests, which
     `external.sandbox_slice` therefore selects first. Problems that ask for a function (`functional`) are not supported.
+    contest_date is the date for `marl-ray eval --since` and `--until`.
     """
     task_id = id_of(row, "LiveCodeBench", number, "question_id")
     pairs: list[tuple[Any, Any]] = []
@@ -125,7 +127,9 @@ def _livecodebench(row: DataRow, number: int) -> Task:
         if any(case.get("testtype", "stdin") != "stdin" for case in cases):
             raise UnsupportedRow(f"task {task_id} {FUNCTION}")
         pairs += [(case.get("input"), case.get("output")) for case in cases]
-    return _script_task(task_id, row, "question_content", pairs)
+    task = _script_task(task_id, row, "question_content", pairs)
+    date = str(row.get("contest_date") or "")[:10]  # a text, or a datetime of a Parquet file
+    return replace(task, fields={**task.fields, DATE: date}) if date else task
 
 
 HUMANEVAL, COOPHUMANEVAL, TOY = (

@@ -35,6 +35,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home, write_atomically
 from marl_ray.core.stop_signals import StopSignals
 from marl_ray.core.text import pluralize
+from marl_ray.data.date_windows import within_dates
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Executor
@@ -80,6 +81,10 @@ class EvaluationRequest:
     episodes: bool
     cooperation: bool = False
     """Whether answers are recombined and rewarded again (`marl_ray.evaluation.cooperation`)."""
+    since: str | None = None
+    """First day of the tasks' dates, as YYYY-MM-DD (`marl_ray.data.date_windows`)."""
+    until: str | None = None
+    """Last day of the tasks' dates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +213,7 @@ def plan_evaluation(config: Config, request: EvaluationRequest) -> EvaluationPla
         check_adapter(name)
     for name in dict.fromkeys(adapters.get(name, name) for name in names):
         check_model(name, config.model)
-    tasks = _tasks(config, request.split)
+    tasks = within_dates(_tasks(config, request.split), request.since, request.until)
     for environment, task in product(environments, tasks):
         environment.check_task(task)
         if request.cooperation and len(environment.order(task)) > 1:

@@ -36,7 +36,7 @@ from marl_ray.evaluation.model_sources import (
     policy_config,
     run_folder_of,
 )
-from marl_ray.export.model_card import CURVE, Measurement, evaluation_measurements, model_card, training_measurements
+from marl_ray.export.model_card import CURVE, CardMetric, evaluation_measurements, model_card, training_measurements
 from marl_ray.export.team_file import export_tree, local_paths, read_sampling, team_description
 from marl_ray.models.names import check_model, is_hub_id, resolve_model
 from marl_ray.models.tokenization import decide_template, load_tokenizer
@@ -113,7 +113,7 @@ def _write(
     source: ModelSource,
     model: EvaluatedModel,
     run: RunFolder,
-    measured: list[Measurement],
+    measured: list[CardMetric],
 ) -> None:
     export = RunFolder(folder)
     export.models.mkdir(parents=True)
@@ -188,7 +188,7 @@ def _steps(path: Path, run: RunFolder, config: Config) -> int | None:
     return max([step for step in (trained, *map(checkpoint_step, checkpoints)) if step is not None], default=None)
 
 
-def _measurements(request: ExportRequest, source: ModelSource, run: RunFolder) -> list[Measurement]:
+def _measurements(request: ExportRequest, source: ModelSource, run: RunFolder) -> list[CardMetric]:
     """Return the metrics of --evaluation, by default of the run's last evaluation."""
     if request.evaluation is None:
         rows = [row for row in read_rows(run.metrics) if is_evaluation(row)] if run.metrics.exists() else []

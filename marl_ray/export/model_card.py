@@ -20,7 +20,7 @@ MAX_CARD_CONFIG_LINES = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class CardMetric:
     """A metric of the card: mean, and 95 % interval over `tasks` tasks if an evaluation measured it."""
 
     name: str
@@ -35,20 +35,20 @@ class Measurement:
         return "" if self.low is None or self.high is None else f"[{self.low:.3f}, {self.high:.3f}]"
 
 
-def evaluation_measurements(content: Mapping[str, Any], label: str) -> list[Measurement]:
+def evaluation_measurements(content: Mapping[str, Any], label: str) -> list[CardMetric]:
     """Return the metrics of a model in the content of evaluation.json."""
     numbers = content["models"][label]
     return [
-        Measurement(name, number["mean"], number["low"], number["high"], number["tasks"])
+        CardMetric(name, number["mean"], number["low"], number["high"], number["tasks"])
         for name, number in numbers.items()
         if _is_shown(name)
     ]
 
 
-def training_measurements(row: Mapping[str, Any]) -> list[Measurement]:
+def training_measurements(row: Mapping[str, Any]) -> list[CardMetric]:
     """Return the metrics of an evaluation row of metrics.jsonl, which has no intervals."""
     named = {key.removeprefix("eval/"): value for key, value in row.items() if key.startswith("eval/")}
-    return [Measurement(name, value) for name, value in named.items() if value is not None and _is_shown(name)]
+    return [CardMetric(name, value) for name, value in named.items() if value is not None and _is_shown(name)]
 
 
 def _is_shown(name: str) -> bool:
@@ -56,7 +56,7 @@ def _is_shown(name: str) -> bool:
 
 
 def model_card(
-    name: str, team: Mapping[str, Any], config: Config, measured: list[Measurement], licence: str, curve: bool
+    name: str, team: Mapping[str, Any], config: Config, measured: list[CardMetric], licence: str, curve: bool
 ) -> str:
     """Return the text of README.md. Raises UserError if huggingface_hub rejects the metadata."""
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
@@ -94,7 +94,7 @@ def model_card(
     return text
 
 
-def _body(name: str, team: Mapping[str, Any], config: Config, measured: list[Measurement], curve: bool) -> str:
+def _body(name: str, team: Mapping[str, Any], config: Config, measured: list[CardMetric], curve: bool) -> str:
     agents = team["agents"]
     rows = [
         f"| `{agent['name']}` | {agent['role'] or ''} | `{agent['folder']}` | `{agent['base_model']}` "
@@ -134,5 +134,15 @@ def _body(name: str, team: Mapping[str, Any], config: Config, measured: list[Mea
         lines += [f"![Reward over joint samples]({CURVE})", ""]
     config_lines = yaml.safe_dump(team["config"], sort_keys=False).splitlines()
     shown = config_lines[:MAX_CARD_CONFIG_LINES]
-    lines += ["## Config", "", "<details><summary>config.yaml</summary>", "", "```yaml", *shown, "```", "", "</details>"]
+    lines += [
+        "## Config",
+        "",
+        "<details><summary>config.yaml</summary>",
+        "",
+        "```yaml",
+        *shown,
+        "```",
+        "",
+        "</details>",
+    ]
     return "\n".join(lines) + "\n"

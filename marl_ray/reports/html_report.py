@@ -56,14 +56,16 @@ class RunView:
     variables: Mapping[str, Any]
 
 
-def render_report(folders: Sequence[RunFolder], episodes: int) -> str:
+def render_report(folders: Sequence[RunFolder], episodes: int, live: bool = False) -> str:
     """Return the HTML page, with the `episodes` best, worst and last episodes each, and a comparison of several runs.
 
-    A run may still be training. Raises UserError for a folder without a run and for damaged files.
+    A run may still be training; `live` adds the script that refreshes a served page.
+
+    Raises UserError for a folder without a run and for damaged files.
     """
     runs = [_view_run(folder, episodes) for folder in folders]
-    style, script = _asset("report.css"), _asset("report.js")
-    sources = f"style-src {_hash(style)}; script-src {_hash(script)}"
+    style, script = _asset("report.css"), _asset("report.js") + (_asset("live.js") if live else "")
+    sources = f"style-src {_hash(style)}; script-src {_hash(script)}" + ("; connect-src 'self'" if live else "")
     variables = {
         "title": ", ".join(run.name for run in runs),
         "security_policy": Markup(f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"),
@@ -97,8 +99,14 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": format_number, "pluralize": pluralize}
+    environment.filters |= {"number": format_number, "pluralize": pluralize, "anchor": _anchor}
     return environment
+
+
+def _anchor(episode: Mapping[str, Any]) -> str:
+    """Return the fragment of an episode's address, which later pages of the run keep."""
+    name = repr((episode["kind"], episode["step"], episode["task"]))
+    return f"episode-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 def _asset(name: str) -> Markup:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from marl_ray.reports.returns_plot import smoothing_window, trailing_mean
@@ -12,6 +13,8 @@ WIDTH, HEIGHT = 460, 200
 MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 52, 8, 8, 24
 MAX_POINTS = 400
 """Maximum number of points per line."""
+MAX_HINTS = 60
+"""Maximum number of tooltips per line."""
 MIN_POINTS_SMOOTHED = 8
 """Minimum number of points for a trailing mean over the line."""
 NUM_COLOURS = 8
@@ -43,6 +46,8 @@ class SeriesShapes:
     lines: Sequence[tuple[bool, str]] = ()
     error_bars: Sequence[str] = ()
     dots: Sequence[tuple[str, str]] = ()
+    hints: Sequence[tuple[str, str, str]] = ()
+    """Tooltips: the position of a point, and its values as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +69,27 @@ def layout_chart(title: str, series: Sequence[Series]) -> Chart:
     axes = _Axes.fit(series)
     return Chart(
         title,
-        [(round(axes.x(value), 1), format_number(value)) for value in round_ticks(axes.left, axes.right)],
-        [(round(axes.y(value), 1), format_number(value)) for value in round_ticks(axes.low, axes.high)],
+        _labelled(round_ticks(axes.left, axes.right), axes.x),
+        _labelled(round_ticks(axes.low, axes.high), axes.y),
         [_shapes(one, axes) for one in series],
     )
+
+
+def _labelled(ticks: Sequence[float], position: Callable[[float], float]) -> list[tuple[float, str]]:
+    return [(round(position(value), 1), label) for value, label in zip(ticks, tick_labels(ticks), strict=True)]
+
+
+def tick_labels(ticks: Sequence[float]) -> list[str]:
+    """Return the labels of equally spaced ticks, with as many digits as tell them apart.
+
+    >>> tick_labels([1.0, 1.00002, 1.00004])
+    ['1.00000', '1.00002', '1.00004']
+    """
+    labels = list(map(format_number, ticks))
+    if len(set(labels)) == len(labels):
+        return labels
+    step = min(abs(later - earlier) for earlier, later in itertools.pairwise(ticks))
+    return [f"{value:,.{max(0, -math.floor(math.log10(step) + 1e-9))}f}" for value in ticks]
 
 
 def format_number(value: float) -> str:
@@ -132,15 +154,28 @@ def _shapes(series: Series, axes: _Axes) -> SeriesShapes:
     points = series.points
     legend = f"{series.label}: {format_number(points[-1][1])}".removeprefix(": ")
     colour = series.colour % NUM_COLOURS
+    hints = _hints(points, axes, series.bounds)
     if series.marks or len(points) == 1:
         error_bars = [
             f"M{axes.x(x):.1f} {axes.y(low):.1f}V{axes.y(high):.1f}"
             for (x, _), (low, high) in zip(points, series.bounds, strict=bool(series.bounds))
         ]
         dots = [(f"{axes.x(x):.1f}", f"{axes.y(y):.1f}") for x, y in points]
-        return SeriesShapes(legend, colour, error_bars=error_bars, dots=dots)
+        return SeriesShapes(legend, colour, error_bars=error_bars, dots=dots, hints=hints)
     if len(points) < MIN_POINTS_SMOOTHED:
-        return SeriesShapes(legend, colour, lines=[(False, axes.polyline(points))])
+        return SeriesShapes(legend, colour, lines=[(False, axes.polyline(points))], hints=hints)
     means = trailing_mean([y for _, y in points], smoothing_window(len(points)))
     smooth = [(x, mean) for (x, _), mean in zip(points, means, strict=True)]
-    return SeriesShapes(legend, colour, lines=[(True, axes.polyline(points)), (False, axes.polyline(smooth))])
+    lines = [(True, axes.polyline(points)), (False, axes.polyline(smooth))]
+    return SeriesShapes(legend, colour, lines=lines, hints=_hints(smooth, axes))
+
+
+def _hints(points: Points, axes: _Axes, bounds: Sequence[tuple[float, float]] = ()) -> list[tuple[str, str, str]]:
+    """Return the tooltips of evenly chosen points."""
+    every = math.ceil(len(points) / MAX_HINTS)
+    hints = []
+    for index in range(len(points) - 1, -1, -every):  # with the newest point
+        x, y = points[index]
+        interval = "" if not bounds else f" [{format_number(bounds[index][0])}, {format_number(bounds[index][1])}]"
+        hints.append((f"{axes.x(x):.1f}", f"{axes.y(y):.1f}", f"{format_number(x)}: {format_number(y)}{interval}"))
+    return hints[::-1]

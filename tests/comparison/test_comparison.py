@@ -12,7 +12,7 @@ import pytest
 
 from marl_ray.cli.main import main
 from marl_ray.comparison.paper_table import latex_table
-from marl_ray.comparison.seed_statistics import Method, compare_methods
+from marl_ray.comparison.seed_statistics import ComparedMethod, compare_methods
 from marl_ray.config import load, to_yaml
 from marl_ray.evaluation.statistics import bootstrap_estimates
 from marl_ray.storage.run_folder import RunFolder
@@ -21,8 +21,8 @@ from tests.factories import QUICKSTART
 METRICS = ["return"]
 
 
-def method(name: str, values: np.ndarray, seeds: tuple[int, ...] | None = None) -> Method:
-    return Method(name, seeds or tuple(range(values.shape[0])), values[:, :, None])
+def method(name: str, values: np.ndarray, seeds: tuple[int, ...] | None = None) -> ComparedMethod:
+    return ComparedMethod(name, seeds or tuple(range(values.shape[0])), values[:, :, None])
 
 
 def test_one_seed_gives_the_bootstrap_over_tasks() -> None:
@@ -48,7 +48,7 @@ def test_differences_are_paired_over_tasks_and_seeds() -> None:
 
 
 def test_intervals_cover_the_variation_of_seeds() -> None:
-    """The share of intervals that cover a true difference of zero, where only seeds differ."""
+    """Count the intervals that cover a true difference of zero, where only seeds differ."""
     rng, covered, trials = np.random.default_rng(0), 0, 60
     for _ in range(trials):
         first, second = (rng.normal(size=(8, 1)) + np.zeros((8, 20)) for _ in range(2))

@@ -16,15 +16,13 @@ from huggingface_hub.repocard import metadata_load
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from marl_ray.cli.main import main
-from marl_ray.config import load, to_yaml
 from marl_ray.evaluation.evaluate import EvaluationRequest, plan_evaluation
 from marl_ray.evaluation.model_sources import find_model_sources
-from marl_ray.learning.arguments import local_learner_arguments
-from marl_ray.learning.learner import Learner
 from marl_ray.storage.resume import SavedRun
 from marl_ray.storage.run_folder import RunFolder
 from tests.export.hub_stub import TOKEN, hub_stub
-from tests.factories import QUICKSTART, ROOT
+from tests.export.trained_run import make_run
+from tests.factories import ROOT
 
 PROMPT_IDS = [3, 4, 5, 6, 7, 8]
 LOGITS = """
@@ -32,31 +30,15 @@ import json, sys
 sys.modules["marl_ray"] = None  # any import of it fails
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
-AutoTokenizer.from_pretrained(sys.argv[1])
-with torch.no_grad():
-    logits = model(torch.tensor([json.loads(sys.argv[2])])).logits
-torch.save(logits, sys.argv[3])
+ids, result, *folders = sys.argv[1:]
+logits = []
+for folder in folders:
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        logits.append(model(torch.tensor([json.loads(ids)])).logits)
+torch.save(logits, result)
 """
-
-
-def make_run(path: Path, **overrides: object) -> RunFolder:
-    """Return a run folder with exported models whose weights differ from the base model's."""
-    config = load(QUICKSTART, "magrpo", dict(overrides))
-    run = RunFolder(path)
-    run.make()
-    run.write_config(to_yaml(config), 0)
-    for policy in config.policies:
-        learner = Learner(*local_learner_arguments(config, policy, 1))
-        with torch.no_grad():
-            for parameter in learner.model.parameters():
-                if parameter.requires_grad:
-                    parameter += 0.01
-        learner.export(str(run.model(policy)), [])
-    row = {"step": 3, "env_steps": 24, "eval/turn_1/reward_mean": 3.5, "eval/turn_2/all_passed": 0.75}
-    train_row = {"step": 3, "env_steps": 24, "turn_1/reward_mean": 3.25}
-    run.metrics.write_text("".join(json.dumps(one) + "\n" for one in (train_row, row)))
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -70,15 +52,16 @@ def export(run: RunFolder, folder: Path, *arguments: str) -> Path:
 
 
 def test_transformers_alone_computes_the_logits_of_the_run(run: RunFolder, tmp_path: Path) -> None:
-    folder = export(run, tmp_path / "team")
-    for agent in ("agent_0", "agent_1"):
-        result = tmp_path / f"{agent}.pt"
-        arguments = [str(folder / "models" / agent), json.dumps(PROMPT_IDS), str(result)]
-        subprocess.run([sys.executable, "-I", "-c", LOGITS, *arguments], check=True, timeout=300)
-        trained = AutoModelForCausalLM.from_pretrained(run.models / agent)
-        with torch.no_grad():
-            expected = trained(torch.tensor([PROMPT_IDS])).logits
-        assert torch.equal(torch.load(result), expected)
+    folder, result, agents = export(run, tmp_path / "team"), tmp_path / "logits.pt", ("agent_0", "agent_1")
+    folders = [str(parent / agent) for agent in agents for parent in (run.models, folder / "models")]
+    command = [sys.executable, "-I", "-c", LOGITS, json.dumps(PROMPT_IDS), str(result), *folders]
+    subprocess.run(command, check=True, timeout=300)
+    first, exported_first, second, exported_second = torch.load(result)
+    assert torch.equal(first, exported_first)
+    assert torch.equal(second, exported_second)
+    with torch.no_grad():
+        here = AutoModelForCausalLM.from_pretrained(run.models / "agent_0")(torch.tensor([PROMPT_IDS])).logits
+    torch.testing.assert_close(here, exported_first, atol=1e-4, rtol=1e-4)
 
 
 def test_an_export_is_evaluated_like_its_run(run: RunFolder, tmp_path: Path) -> None:
@@ -99,7 +82,9 @@ def test_the_description_has_everything_that_a_player_needs(run: RunFolder, tmp_
     assert (team["turns"], team["external"], team["environment"]) == (2, "level_feedback", "code_generation")
     assert team["prompts"]["order"] == [[0, 1]]
     assert team["prompts"]["first_turn"][1].startswith("{prompt}\n\nWrite the function `{entry_point}`.")
-    assert not {"output", "wandb"} & (team["config"].keys() | yaml.safe_load((folder / "config.yaml").read_text()).keys())
+    assert not {"output", "wandb"} & (
+        team["config"].keys() | yaml.safe_load((folder / "config.yaml").read_text()).keys()
+    )
     generation = GenerationConfig.from_pretrained(folder / "models" / "agent_0")
     assert (generation.temperature, generation.top_k, generation.max_new_tokens) == (1.0, 0, 48)
     assert generation.eos_token_id == GenerationConfig.from_pretrained(run.models / "agent_0").eos_token_id
@@ -112,7 +97,7 @@ def test_passwords_in_addresses_are_left_out(tmp_path: Path) -> None:
 
 
 def test_the_card_has_valid_metadata(run: RunFolder, tmp_path: Path) -> None:
-    """Checks the metadata as huggingface_hub parses them; its own `validate` asks the hub."""
+    """Check the metadata as huggingface_hub parses them; its own `validate` asks the hub."""
     folder = export(run, tmp_path / "team", "--license", "mit", "--name", "my-team")
     card = ModelCard.load(folder / "README.md")
     assert (card.data.license, card.data.model_name) == ("mit", "my-team")
@@ -171,6 +156,7 @@ def test_adapters_are_exported_as_they_are_or_merged(tmp_path: Path) -> None:
     torch.testing.assert_close(logits[0], logits[1], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("token", [TOKEN, "wrong"])
 def test_an_export_is_pushed_to_a_hub(run: RunFolder, token: str, tmp_path: Path) -> None:
     with hub_stub() as (address, state):
@@ -186,7 +172,7 @@ def test_an_export_is_pushed_to_a_hub(run: RunFolder, token: str, tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"{address}/owner/team/commit/0"
     (created,) = state.created
-    assert (created["name"], created["organization"], created["private"]) == ("team", "owner", True)
+    assert (created["name"], created["organization"], created["visibility"]) == ("team", "owner", "private")
     folder = tmp_path / "team"
     local = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert state.files == local

@@ -18,7 +18,7 @@ from marl_ray.core.episode import Completion, Node
 from marl_ray.reports.chart_groups import LEVELS, REWARDS, chart_groups, confidence_intervals
 from marl_ray.reports.episode_view import select_episodes
 from marl_ray.reports.html_report import printable
-from marl_ray.reports.svg_charts import Series, layout_chart, round_ticks, thin
+from marl_ray.reports.svg_charts import Series, layout_chart, round_ticks, thin, tick_labels
 from marl_ray.telemetry.metrics import episode_record
 from tests.factories import Verdict, make_episode, make_node
 
@@ -175,6 +175,21 @@ def test_ticks_are_round_numbers() -> None:
     assert round_ticks(0.0, 4.0) == [0, 1, 2, 3, 4]
     assert round_ticks(-0.3, 0.31) == [-0.2, 0.0, 0.2]
     assert round_ticks(0.0, 23456.0) == [0, 10000, 20000]
+
+
+def test_tick_labels_are_distinct() -> None:
+    assert tick_labels([0.0, 0.5, 1.0]) == ["0", "0.5", "1"]
+    assert tick_labels([1.0, 1.00002, 1.00004]) == ["1.00000", "1.00002", "1.00004"]
+    assert tick_labels([0.99999, 1.0]) == ["0.99999", "1.00000"]
+
+
+def test_points_have_tooltips() -> None:
+    [shapes] = layout_chart("one", [Series("", 0, [(float(n), 2.0 * n) for n in range(7)])]).series
+    assert [text for _, _, text in shapes.hints] == [f"{n}: {2 * n}" for n in range(7)]
+    [long] = layout_chart("long", [Series("", 0, [(float(n), 1.0) for n in range(10_000)])]).series
+    assert (len(long.hints), long.hints[-1][2]) == (60, "9999: 1")
+    [marks] = layout_chart("m", [Series("", 0, [(1.0, 0.5), (2.0, 0.5)], True, [(0.4, 0.6)] * 2)]).series
+    assert marks.hints[0][2] == "1: 0.5 [0.4, 0.6]"
 
 
 def test_long_lines_are_thinned() -> None:

@@ -21,3 +21,13 @@ for (const box of document.querySelectorAll(".episodes")) {
   box.addEventListener("input", apply);
   apply();
 }
+// Opens the episode that the address names.
+const openTarget = () => {
+  const episode = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (episode !== null && episode.matches(".episode")) {
+    episode.open = true;
+    episode.scrollIntoView();
+  }
+};
+window.addEventListener("hashchange", openTarget);
+openTarget();

@@ -1,0 +1,339 @@
+"""Endpoints of the OpenAI-compatible API."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from marl_ray.core.concurrency import DeadlineExceeded, gather
+from marl_ray.core.errors import UserError
+from marl_ray.serving.request_formats import (
+    TEAM,
+    ApiError,
+    ChatRequest,
+    CompletionRequest,
+    SamplingRequest,
+    encode_event,
+    make_task,
+    parse_request,
+)
+from marl_ray.serving.team_player import Answer, OnEvent, TeamPlayer, Usage
+
+logger = logging.getLogger(__name__)
+Events = asyncio.Queue[dict[str, Any] | None]
+
+
+class ApiRoutes:
+    """The endpoints, for one team."""
+
+    def __init__(self, player: TeamPlayer, roles: list[str | None], answer_s: float) -> None:
+        self.player, self._answer_s, self._roles = player, answer_s, roles
+        self.created = int(time.time())
+        self.agents = {f"agent_{number}": number for number in range(player.config.num_agents)}
+
+    def routes(self) -> list[Route]:
+        """Return the routes of the API."""
+        return [
+            Route("/health", self.health),
+            Route("/v1/models", self.models),
+            Route("/v1/models/{name}", self.model),
+            Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            Route("/v1/completions", self.completions, methods=["POST"]),
+        ]
+
+    async def health(self, request: Request) -> Response:
+        """Return 200 as long as the server runs."""
+        return JSONResponse({"status": "ok"})
+
+    async def models(self, request: Request) -> Response:
+        """List the team and its agents."""
+        return JSONResponse({"object": "list", "data": [self._model(name) for name in (TEAM, *self.agents)]})
+
+    async def model(self, request: Request) -> Response:
+        """Describe one model."""
+        name = request.path_params["name"]
+        self._agent(name)
+        return JSONResponse(self._model(name))
+
+    async def chat(self, request: Request) -> Response:
+        """Answer /v1/chat/completions."""
+        asked = parse_request(ChatRequest, await request.body())
+        agent = self._agent(asked.model)
+        if agent is None:
+            prompt = _only_user_message(asked)
+            task = make_task(prompt, asked.marl_ray)
+            return await self._reply(request, asked, ChatFormat(asked.model), [self._ask_team(task, asked)])
+        messages = [{"role": "system" if m.role == "developer" else m.role, "content": m.text} for m in asked.messages]
+        choices = [self._ask_agent(agent, messages, asked, choice) for choice in range(asked.n or 1)]
+        return await self._reply(request, asked, ChatFormat(asked.model), choices)
+
+    async def completions(self, request: Request) -> Response:
+        """Answer /v1/completions."""
+        asked = parse_request(CompletionRequest, await request.body())
+        agent = self._agent(asked.model)
+        prompts = [asked.prompt] if isinstance(asked.prompt, str) else asked.prompt
+        if agent is None:
+            calls = [self._ask_team(make_task(prompt, asked.marl_ray), asked) for prompt in prompts]
+        else:
+            calls = [
+                self._ask_agent(agent, prompt, asked, choice) for prompt in prompts for choice in range(asked.n or 1)
+            ]
+        return await self._reply(request, asked, TextFormat(asked.model), calls)
+
+    def _agent(self, name: str) -> int | None:
+        """Return the number of an agent, None for the team. Raises ApiError (404) for another name."""
+        if name != TEAM and name not in self.agents:
+            known = ", ".join((TEAM, *self.agents))
+            raise ApiError(
+                404, f"the model {name[:100]!r} does not exist: there are {known}", "model_not_found", "model"
+            )
+        return self.agents.get(name)
+
+    def _model(self, name: str) -> dict[str, Any]:
+        role = self._roles[self.agents[name]] if name in self.agents else None
+        described = {"id": name, "object": "model", "created": self.created, "owned_by": "marl_ray"}
+        return described | ({"role": role} if role else {})
+
+    def _ask_team(self, task: Any, asked: SamplingRequest) -> Ask:
+        return lambda on_event: self.player.ask_team(task, asked, on_event)
+
+    def _ask_agent(self, agent: int, prompt: Any, asked: SamplingRequest, choice: int) -> Ask:
+        async def ask(on_event: OnEvent) -> Answer:
+            stop = StopTexts(asked.stops, lambda text: on_event({"event": "text", "text": text}))
+            asking = asyncio.ensure_future(self.player.ask_agent(agent, prompt, asked, choice, stop.add))
+            stop.on_end = asking.cancel
+            try:
+                answer = await asking
+            except asyncio.CancelledError:
+                if not stop.ended:
+                    raise
+                return Answer(stop.text, "stop", Usage())
+            finally:
+                asking.cancel()
+            stop.flush()
+            return replace(answer, text=stop.text)
+
+        return ask
+
+    async def _reply(self, request: Request, asked: SamplingRequest, form: ReplyFormat, calls: list[Ask]) -> Response:
+        if asked.stream:
+            if len(calls) > 1:
+                raise ApiError(400, "a streamed reply has one choice", "unsupported_parameter", "stream")
+            first: Events = asyncio.Queue()
+            play = asyncio.ensure_future(self._play(calls[0], first))
+            try:  # an error before the first part still has a status
+                event = await _first_of(first, play)
+            except BaseException:
+                play.cancel()
+                raise
+            stream = self._events(asked, form, play, first, event)
+            return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
+        answering = asyncio.ensure_future(gather(*(self._play(call, None) for call in calls)))
+        answers = await _until_disconnect(request, answering)
+        return JSONResponse(form.reply(answers, asked))
+
+    async def _play(self, call: Ask, events: Events | None) -> Answer:
+        """Return the answer within the time limit, and report its events. Raises ApiError."""
+        try:
+            async with asyncio.timeout(self._answer_s):
+                return await call((lambda event: None) if events is None else events.put_nowait)
+        except TimeoutError:
+            raise ApiError(504, f"no answer within {self._answer_s:g} s", "timeout") from None
+        except DeadlineExceeded as error:
+            raise ApiError(504, str(error), "timeout") from None
+        except UserError as error:
+            logger.warning("a request failed: %s", error)
+            raise ApiError(503, "the models are not available: try again", "unavailable") from None
+        finally:
+            if events is not None:
+                events.put_nowait(None)
+
+    async def _events(
+        self,
+        asked: SamplingRequest,
+        form: ReplyFormat,
+        play: asyncio.Future[Answer],
+        events: Events,
+        event: dict[str, Any] | None,
+    ) -> AsyncIterator[bytes]:
+        """Yield the server-sent events of a reply. The end of the connection stops the models."""
+        try:
+            yield encode_event(form.chunk({"role": "assistant", "content": ""}))
+            while event is not None:
+                if event["event"] == "text":
+                    yield encode_event(form.chunk({"content": event["text"]}))
+                elif asked.marl_ray.parts:
+                    yield encode_event(form.extension(event))
+                event = await events.get()
+            try:
+                answer = await play
+            except ApiError as error:
+                yield encode_event(error.body())
+                return
+            if answer.turns:
+                yield encode_event(form.chunk({"content": answer.text}))
+            yield encode_event(form.chunk({}, answer.finish_reason))
+            if asked.stream_options is not None and asked.stream_options.include_usage:
+                yield encode_event(form.usage(answer.usage))
+            yield encode_event("[DONE]")
+        finally:
+            play.cancel()
+            await asyncio.gather(play, return_exceptions=True)
+
+
+Ask = Callable[[OnEvent], Coroutine[Any, Any, Answer]]
+"""Answers a request and reports its events."""
+
+
+class StopTexts:
+    """The text of an answer up to the first stop text. Withholds the beginning of a possible stop text."""
+
+    def __init__(self, stops: list[str], on_text: Callable[[str], None]) -> None:
+        self.text, self.ended = "", False
+        self.on_end: Callable[[], Any] = lambda: None
+        self._stops, self._on_text, self._pending = stops, on_text, ""
+
+    def add(self, text: str) -> None:
+        """Take the next part of the text."""
+        if self.ended:
+            return
+        self._pending += text
+        places = [place for stop in self._stops if (place := self._pending.find(stop)) >= 0]
+        if places:
+            self._pending = self._pending[: min(places)]
+            self.ended = True
+            self.flush()
+            self.on_end()
+            return
+        kept = max((_overlap(self._pending, stop) for stop in self._stops), default=0)
+        self._emit(len(self._pending) - kept)
+
+    def flush(self) -> None:
+        """Pass on the withheld text."""
+        self._emit(len(self._pending))
+
+    def _emit(self, size: int) -> None:
+        shown, self._pending = self._pending[:size], self._pending[size:]
+        self.text += shown
+        if shown:
+            self._on_text(shown)
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Return the length of the longest end of `text` that begins `stop`."""
+    return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
+
+
+class ReplyFormat:
+    """The format of the replies of one endpoint."""
+
+    kind = chunk_kind = prefix = ""
+
+    def __init__(self, model: str) -> None:
+        created, name = int(time.time()), f"{self.prefix}-{secrets.token_hex(12)}"
+        self._common = {"id": name, "created": created, "model": model}
+
+    def reply(self, answers: list[Answer], asked: SamplingRequest) -> dict[str, Any]:
+        """Return a complete reply."""
+        usage = Usage(
+            sum(answer.usage.prompt_tokens for answer in answers),
+            sum(answer.usage.completion_tokens for answer in answers),
+        )
+        choices = [
+            {"index": i, **self.content(a.text), "logprobs": None, "finish_reason": a.finish_reason}
+            for i, a in enumerate(answers)
+        ]
+        body = self._common | {"object": self.kind, "choices": choices, "usage": usage.to_dict()}
+        if asked.marl_ray.parts:
+            body["marl_ray"] = {"turns": [turn for answer in answers for turn in answer.turns]}
+        return body
+
+    def chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+        """Return a part of a streamed reply."""
+        choice = {"index": 0, **self.delta(delta), "logprobs": None, "finish_reason": finish_reason}
+        return self._common | {"object": self.chunk_kind, "choices": [choice]}
+
+    def extension(self, event: dict[str, Any]) -> dict[str, Any]:
+        """Return an event of the team, which clients of the API ignore."""
+        return self._common | {"object": self.chunk_kind, "choices": [], "marl_ray": event}
+
+    def usage(self, usage: Usage) -> dict[str, Any]:
+        """Return the last part of a streamed reply."""
+        return self._common | {"object": self.chunk_kind, "choices": [], "usage": usage.to_dict()}
+
+    def content(self, text: str) -> dict[str, Any]:
+        """Return the content of a choice."""
+        raise NotImplementedError
+
+    def delta(self, delta: dict[str, Any]) -> dict[str, Any]:
+        """Return the content of a part."""
+        raise NotImplementedError
+
+
+class ChatFormat(ReplyFormat):
+    """Replies of /v1/chat/completions."""
+
+    kind, chunk_kind, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
+
+    def content(self, text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text}}
+
+    def delta(self, delta: dict[str, Any]) -> dict[str, Any]:
+        return {"delta": delta}
+
+
+class TextFormat(ReplyFormat):
+    """Replies of /v1/completions."""
+
+    kind, chunk_kind, prefix = "text_completion", "text_completion", "cmpl"
+
+    def content(self, text: str) -> dict[str, Any]:
+        return {"text": text}
+
+    def delta(self, delta: dict[str, Any]) -> dict[str, Any]:
+        return {"text": delta.get("content", "")}
+
+
+def _only_user_message(asked: ChatRequest) -> str:
+    """Return the text of the only user message: the team's prompts are built around one task. Raises ApiError."""
+    users = [message for message in asked.messages if message.role == "user"]
+    if len(users) != 1 or any(message.role == "assistant" for message in asked.messages):
+        raise ApiError(400, "the model team answers one user message, the task", "invalid_value", "messages")
+    return users[0].text
+
+
+async def _first_of(events: Events, play: asyncio.Future[Answer]) -> dict[str, Any] | None:
+    """Return the first event, or raise the error of an answer that failed before it."""
+    event = await events.get()
+    if event is None:
+        await play
+    return event
+
+
+async def _until_disconnect(request: Request, answering: asyncio.Future[list[Answer]]) -> list[Answer]:
+    """Return the answers. If the client closes the connection, stop the models."""
+
+    async def wait_for_end() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    gone = asyncio.ensure_future(wait_for_end())
+    either: set[asyncio.Future[Any]] = {answering, gone}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise ApiError(499, "the client closed the connection")
+        return answering.result()
+    finally:
+        for task in either:
+            task.cancel()
+        await asyncio.gather(*either, return_exceptions=True)

@@ -1,0 +1,130 @@
+"""Start of a server: its checks, actors and stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from marl_ray.actors.run_actors import EvaluationActors
+from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
+from marl_ray.actors.text_streams import TextStreams
+from marl_ray.cluster.ray_connection import connect, disconnect
+from marl_ray.config import Config
+from marl_ray.core.errors import UserError
+from marl_ray.core.files import expand_home
+from marl_ray.core.stop_signals import StopSignals
+from marl_ray.environments import ENVIRONMENTS
+from marl_ray.evaluation.model_sources import (
+    EvaluatedModel,
+    check_adapter,
+    evaluated_models,
+    find_model_sources,
+    merged_adapters,
+    policy_config,
+)
+from marl_ray.external.transition import Transition
+from marl_ray.models.names import check_model
+from marl_ray.serving.http_server import LOOPBACK, bind, make_app, serve_http
+from marl_ray.serving.request_guard import ServerLimits
+from marl_ray.serving.team_player import TeamPlayer
+
+logger = logging.getLogger(__name__)
+MIN_KEY_CHARS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ServeRequest:
+    """The arguments of `marl-ray serve`."""
+
+    model: str
+    host: str
+    port: int
+    key_file: Path | None
+    limits: ServerLimits
+
+
+def read_key(request: ServeRequest) -> str | None:
+    """Return the API key. The key comes from a file, because processes of the sandbox could read it in an environment
+    or on a command line. Raises UserError if another host than this machine is served without a key."""
+    if request.key_file is None:
+        if request.host not in LOOPBACK:
+            raise UserError(f"--host {request.host} is reachable from other machines: give --api-key-file FILE")
+        return None
+    path = expand_home(request.key_file)
+    try:
+        key, mode = path.read_text().strip(), path.stat().st_mode
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"the API key cannot be read from {path} ({type(error).__name__})") from None
+    if len(key) < MIN_KEY_CHARS or not key.isascii() or not key.isprintable() or " " in key:
+        raise UserError(f"{path} should have one key of at least {MIN_KEY_CHARS} ASCII characters without spaces")
+    if stat.S_ISREG(mode) and mode & (stat.S_IRGRP | stat.S_IROTH):
+        logger.warning(f"other users can read {path}: chmod 600 {path}")
+    return key
+
+
+def serve_team(config: Config, request: ServeRequest, on_ready: Callable[[str], None]) -> None:
+    """Serve a run, checkpoint or export until a signal. `on_ready` receives the address as soon as the server answers.
+
+    Raises UserError, and KeyboardInterrupt when it is stopped.
+    """
+    key = read_key(request)
+    (source,) = find_model_sources([request.model], config)
+    (model,) = evaluated_models([source], config, swap=False)
+    environment = ENVIRONMENTS.get(config.environment).from_config(model.config)
+    Transition(config.external, environment)
+    check_sandbox(config)
+    for name in source.adapters:
+        check_adapter(name)
+    for name in dict.fromkeys(source.adapters.get(agent.name, agent.name) for agent in model.config.agents):
+        check_model(name, config.model)
+    check_local_machine(config)
+    with bind(request.host, request.port) as listening, StopSignals() as signals:
+        try:
+            logger.info(connect(config.output.verbose))
+            with merged_adapters([model], source.adapters, config.model) as (merged,):
+                signals.run(lambda: _serve(merged, request, key, listening, on_ready))
+        finally:
+            disconnect()
+
+
+async def _serve(
+    model: EvaluatedModel,
+    request: ServeRequest,
+    key: str | None,
+    listening: socket.socket,
+    on_ready: Callable[[str], None],
+) -> None:
+    config = model.config
+    actors, streams = EvaluationActors(config), list[TextStreams]()
+    try:
+        await actors.start()
+        groups = await actors.start_generators([policy_config(model, agent) for agent in range(config.num_agents)])
+        by_group = {group: TextStreams(group, config.resources.deadlines.rollout_s) for group in groups}
+        streams = list(by_group.values())
+        environment = ENVIRONMENTS.get(config.environment).from_config(config)
+        player = TeamPlayer(config, environment, [by_group[group] for group in groups], actors.sandbox)
+        guard = make_app(player, _roles(config), request.limits, key, request.host)
+        port = listening.getsockname()[1]
+        host = f"[{request.host}]" if ":" in request.host else request.host
+        logger.info(f"process {os.getpid()}; Ctrl-C stops after the answers in progress")
+        await serve_http(guard, listening, request.limits, lambda: on_ready(f"http://{host}:{port}"))
+    finally:
+        for stream in streams:
+            await stream.close()
+        await actors.close()
+
+
+def _roles(config: Config) -> list[str | None]:
+    """Return each agent's role for an entry point called `main`; None if roles depend on further fields."""
+    from marl_ray.core.episode import Task
+
+    environment = ENVIRONMENTS.get(config.environment).from_config(config)
+    try:
+        return list(environment.roles(Task("task", "", {"entry_point": "main", "tests": ()})))
+    except Exception:  # environments may raise anything for a task without their fields
+        return [None] * config.num_agents

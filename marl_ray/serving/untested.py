@@ -1,0 +1,52 @@
+"""An environment for requests without tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from marl_ray.core.episode import Outcome, Task
+from marl_ray.environments.base import Environment
+
+
+@dataclass(frozen=True, slots=True)
+class NoProgram:
+    """An attempt that executes nothing."""
+
+    program: None = None
+
+
+class Untested(Environment[NoProgram]):
+    """Another environment's first turn, with its roles, prompts and order, without programs and rewards."""
+
+    def __init__(self, environment: Environment[Any]) -> None:
+        super().__init__(environment.num_agents)
+        self._environment = environment
+
+    def roles(self, task: Task) -> list[str]:
+        return self._environment.roles(task)
+
+    def first_prompts(self, task: Task) -> list[Any]:
+        return self._environment.first_prompts(task)
+
+    def order(self, task: Task) -> list[list[int]]:
+        return self._environment.order(task)
+
+    def prompt_after(self, task: Task, agent: int, prompt: Any, answers: Mapping[int, str]) -> Any:
+        return self._environment.prompt_after(task, agent, prompt, answers)
+
+    def attempt(self, task: Task, responses: Sequence[str], last: bool) -> NoProgram:
+        return NoProgram()
+
+    def outcome(self, attempt: NoProgram, report: Any) -> Outcome:
+        return Outcome(0.0)
+
+    def feedback(self, attempt: NoProgram, outcome: Outcome, mode: str, agent: int) -> list[str]:
+        return []
+
+    def previous_answers(self, attempt: NoProgram) -> list[str]:
+        return [""] * self.num_agents
+
+    def revisions(self, task: Task) -> list[str]:
+        return self._environment.revisions(task)
