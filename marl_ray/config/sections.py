@@ -61,6 +61,9 @@ class DatasetConfig(Section):
     """Split to train on, or a slice of a split such as `test[33:163]`."""
     eval_split: str | None = None
     """Split or slice to evaluate on. null: no evaluation."""
+    sampler: Literal["shuffle", "sequential"] | str = "shuffle"
+    """Order of the training tasks in each epoch. shuffle: a new random order per epoch; sequential: the order of the
+    dataset."""
     on_bad_row: Literal["skip", "error"] = "skip"
     """Treatment of a row that cannot be read and repaired, such as one without tests. skip: leave the row out with a
     warning, and fail if there are more than 5 % of the dataset's rows (before slicing); error: fail at the first.
@@ -110,10 +113,10 @@ class RolloutConfig(Section):
     max_extra_draws: NonNegativeInt | None = None
     """Maximum number of further tasks per step with dynamic_sampling. A step that reaches it learns from the tasks
     found so far. null: 3 times rollout_buffer_size."""
-    joint_mode: Literal["aligned", "cross"] = "aligned"
+    joint_mode: Literal["aligned", "cross"] | str = "aligned"
     """Pairing of completions into joint actions. aligned: joint action g is the g-th completion of every agent; cross:
     every combination of completions."""
-    handoff: Literal["random", "best", "all"] = "random"
+    handoff: Literal["random", "best", "all"] | str = "random"
     """Joint action that the next turn continues from. all: every joint action, so that an episode is a tree."""
     early_termination_threshold: float | None = None
     """End a training episode at a node whose mean reward exceeds this value. null: never. Evaluation runs all turns."""
