@@ -44,7 +44,9 @@ def _export(options: argparse.Namespace) -> None:
     configure_logging(options)
     if options.push:
         hub.check_repository(options.push)
-    request = ExportRequest(options.run, options.to, options.name, options.license, options.evaluation, options.merge)
+    request = ExportRequest(
+        options.run, options.to, options.name, options.license, options.evaluation, options.merge
+    )
     for line in export_run(request):
         print(line)
     if options.push:
