@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from marl_ray.config import sections
+from marl_ray.config import sections, tracker_sections
 from marl_ray.config.sections import GeneratorResources, LearnerResources
 from marl_ray.config.values import (
     AtLeastOne,
@@ -225,9 +225,9 @@ class Config(Section):
     code_completion: sections.CodeCompletionConfig = field(default_factory=sections.CodeCompletionConfig)
     judge: sections.JudgeConfig = field(default_factory=sections.JudgeConfig)
     resources: sections.ResourcesConfig = field(default_factory=sections.ResourcesConfig)
-    wandb: sections.WandbConfig = field(default_factory=sections.WandbConfig)
-    trackio: sections.TrackioConfig = field(default_factory=sections.TrackioConfig)
-    mlflow: sections.MlflowConfig = field(default_factory=sections.MlflowConfig)
+    wandb: tracker_sections.WandbConfig = field(default_factory=tracker_sections.WandbConfig)
+    trackio: tracker_sections.TrackioConfig = field(default_factory=tracker_sections.TrackioConfig)
+    mlflow: tracker_sections.MlflowConfig = field(default_factory=tracker_sections.MlflowConfig)
 
     @property
     def importance(self) -> Importance:
