@@ -15,6 +15,7 @@ from marl_ray.config import from_tree
 from marl_ray.config.validation import PLUGINS
 from marl_ray.core.errors import UserError
 from marl_ray.launch.run_checks import check
+from tests.end_to_end.helpers import rows, train
 
 PAGE = (Path(__file__).parents[1] / "docs" / "reference" / "plugins.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.M | re.S)
@@ -83,3 +84,19 @@ def test_a_missing_module_is_an_error_before_anything_starts(folder: Path) -> No
         }
         with pytest.raises(UserError, match=value):
             check(from_tree(tree, "magrpo"), dry=True)
+
+
+@pytest.mark.slow
+def test_a_run_trains_with_plugins_in_driver_and_learners(folder: Path) -> None:
+    tree = yaml.safe_load(CONFIG) | {"model": {"name": "bundled:toy-base", "max_length": 1024}}
+    small = {"num_turns": 1, "max_steps": 1, "num_generations": 4, "rollout_buffer_size": 2, "max_new_tokens": 64}
+    actor_critic = {"critic": "own:frozen_features", "loss": "own:Cispo", "optimizer": "own:sgd"}
+    for name, section in (("page", tree["magrpo"] | small), ("critic", actor_critic | small)):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(tree | {"magrpo": section}))
+        own = [f"output.base_dir={folder}", f"output.run_name={name}", "output.save_final_model=false"]
+        result = train("--config", f"{name}.yaml", "--override", *own, folder=folder, timeout=600)
+        assert result.returncode == 0, result.stderr
+        (row,) = rows(folder / name, "step")
+        assert row["agent_0/optimizer_steps"] == 1
+        assert (folder / name / "rewards.txt").read_text().startswith("step 1 ")
+        assert ("agent_0/critic_loss" in row) == (name == "critic")
