@@ -134,15 +134,5 @@ def _body(name: str, team: Mapping[str, Any], config: Config, measured: list[Mea
         lines += [f"![Reward over joint samples]({CURVE})", ""]
     config_lines = yaml.safe_dump(team["config"], sort_keys=False).splitlines()
     shown = config_lines[:MAX_CARD_CONFIG_LINES]
-    lines += [
-        "## Config",
-        "",
-        "<details><summary>config.yaml</summary>",
-        "",
-        "```yaml",
-        *shown,
-        "```",
-        "",
-        "</details>",
-    ]
+    lines += ["## Config", "", "<details><summary>config.yaml</summary>", "", "```yaml", *shown, "```", "", "</details>"]
     return "\n".join(lines) + "\n"

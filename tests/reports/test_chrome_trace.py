@@ -1,4 +1,4 @@
-"""The trace of simulated runs on a virtual clock: what it shows is true, with and without overlap."""
+"""Traces of simulated runs on a virtual clock, with and without overlap of rollouts and learning."""
 
 from __future__ import annotations
 
