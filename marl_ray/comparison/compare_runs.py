@@ -116,12 +116,7 @@ def _curves(groups: Mapping[str, Sequence[ComparedRun]]) -> tuple[str, dict[str,
 def _write_commands(folder: Path, runs: Sequence[ComparedRun], request: ComparisonRequest, evaluated: bool) -> None:
     """Write commands.sh. `evaluated`: the arguments of the command are runs, in the order of `runs`."""
     command, paths, folder_name = request.command, request.paths, request.folder
-    lines = [
-        "#!/bin/sh",
-        f"# {version_line()}",
-        "# Run in this folder. Training writes new run folders below runs/.",
-        "",
-    ]
+    lines = ["#!/bin/sh", f"# {version_line()}", "# Run in this folder. Training writes new run folders below runs/.", ""]
     for run in runs:
         if run.run is None:
             lines.append(f"# {run.label}: no run, nothing to train")

@@ -92,9 +92,7 @@ def make_methods(groups: Mapping[str, Sequence[ComparedRun]]) -> tuple[list[Meth
     tasks = list(runs[0].tasks)
     for run in runs:
         if set(run.tasks) != set(tasks):
-            raise UserError(
-                f"{run.label} was evaluated on other tasks than {runs[0].label}: evaluate both on one split"
-            )
+            raise UserError(f"{run.label} was evaluated on other tasks than {runs[0].label}: evaluate both on one split")
     names = (name for run in runs for numbers in run.tasks.values() for name in numbers)
     metrics = [name for name in dict.fromkeys(names) if COMPARED.fullmatch(name)]
     methods = []

@@ -25,9 +25,7 @@ def markdown_table(comparison: MethodComparison) -> str:
     """Return the table as Markdown. A star marks a difference whose interval excludes zero."""
     header, *rows = [" | ".join(row) for row in table_rows(comparison)]
     rule = "|".join(["---"] * len(table_rows(comparison)[0]))
-    return (
-        "\n".join(f"| {row} |" for row in [header]) + f"\n|{rule}|\n" + "\n".join(f"| {row} |" for row in rows) + "\n"
-    )
+    return "\n".join(f"| {row} |" for row in [header]) + f"\n|{rule}|\n" + "\n".join(f"| {row} |" for row in rows) + "\n"
 
 
 def latex_table(comparison: MethodComparison) -> str:

@@ -99,9 +99,7 @@ def test_the_description_has_everything_that_a_player_needs(run: RunFolder, tmp_
     assert (team["turns"], team["external"], team["environment"]) == (2, "level_feedback", "code_generation")
     assert team["prompts"]["order"] == [[0, 1]]
     assert team["prompts"]["first_turn"][1].startswith("{prompt}\n\nWrite the function `{entry_point}`.")
-    assert not {"output", "wandb"} & (
-        team["config"].keys() | yaml.safe_load((folder / "config.yaml").read_text()).keys()
-    )
+    assert not {"output", "wandb"} & (team["config"].keys() | yaml.safe_load((folder / "config.yaml").read_text()).keys())
     generation = GenerationConfig.from_pretrained(folder / "models" / "agent_0")
     assert (generation.temperature, generation.top_k, generation.max_new_tokens) == (1.0, 0, 48)
     assert generation.eos_token_id == GenerationConfig.from_pretrained(run.models / "agent_0").eos_token_id
