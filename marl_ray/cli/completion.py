@@ -133,15 +133,19 @@ def bash(found: Sequence[CommandSyntax], keys: Sequence[str]) -> str:
             '  case "${COMP_WORDS[1]}" in',
             *cases,
             "  esac",
-            '  [[ "$cur" == -* || -z "$files" ]] || COMPREPLY+=($(compgen -f -- "$cur"))',
+            '  [[ "$cur" == -* || -z "$files" ]] || _marl_ray_files "$cur"',
             '  COMPREPLY+=($(compgen -W "$words" -- "$cur"))',
+            "}",
+            "_marl_ray_files() {",
+            "  compopt -o filenames 2> /dev/null",
+            '  COMPREPLY+=($(compgen -f -- "$1"))',
             "}",
             "_marl_ray_settings() {",
             '  [[ "$1" == -* ]] && return 1',
             "  compopt -o nospace 2> /dev/null",
             f'  COMPREPLY=($(compgen -S = -W {shlex.quote(" ".join(keys))} -- "$1"))',
             "}",
-            "complete -o filenames -F _marl_ray marl-ray",
+            "complete -F _marl_ray marl-ray",
         ]
     )
 
@@ -150,7 +154,7 @@ def _bash_value(flag: Flag) -> str:
     if "--override" in flag.names:
         return '_marl_ray_settings "$cur" && return'
     if flag.files:
-        return '[[ "$cur" == -* ]] || { COMPREPLY=($(compgen -f -- "$cur")); return; }'
+        return '[[ "$cur" == -* ]] || { _marl_ray_files "$cur"; return; }'
     if flag.choices:
         choices = shlex.quote(" ".join(flag.choices))
         return f'[[ "$cur" == -* ]] || {{ COMPREPLY=($(compgen -W {choices} -- "$cur")); return; }}'
