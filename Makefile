@@ -3,6 +3,7 @@
 # make test         install, then run the tests of a change (at most 10 minutes)
 # make test-all     install, then run all tests
 # make docs         build the documentation site into build/docs; fails on a broken link
+# make wheel        build a wheel into build/wheel
 # make setup        install only (into .venv; does nothing when it is up to date)
 # make check        linter, formatter, type check, import layers
 # make lock         write constraints/ again, after a change of setup.py
@@ -10,7 +11,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart demo test test-all docs setup check style types imports lock
+.PHONY: quickstart demo test test-all docs wheel setup check style types imports lock
 
 quickstart: setup
 	$(BIN)/python -m marl_ray.train_magrpo --config configs/quickstart.yaml
@@ -28,6 +29,9 @@ test-all: setup
 
 docs: setup
 	$(BIN)/mkdocs build --strict --quiet
+
+wheel:
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
 
 # Independent of each other: .ci/run gives them two jobs.
 check: style types imports

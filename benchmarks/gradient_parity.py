@@ -37,7 +37,7 @@ from marl_ray.learning.arguments import local_learner_arguments
 from marl_ray.learning.gradient_accumulator import GradientAccumulator
 from marl_ray.learning.learner import Learner
 from marl_ray.learning.micro_batches import trainable_rows
-from marl_ray.rollout.turn import JOINT_MODES
+from marl_ray.rollout import JOINT_MODES
 
 HERE = Path(__file__).resolve().parent
 DIGITS = 1e-5
@@ -108,7 +108,7 @@ def random_tree(case: Case, rng: random.Random, turn: int = 0) -> Node:
 
     groups = [[answer() for _ in range(case.group)] for _ in range(case.agents)]
     actions = []
-    for indices in JOINT_MODES[case.joint_mode]([case.group] * case.agents):
+    for indices in JOINT_MODES.get(case.joint_mode)([case.group] * case.agents):
         reward = rng.choice((0.0, 0.4, 1.0, 2.1, 4.0)) + rng.random()
         actions.append(JointAction(indices, Outcome(reward), reward, (reward,) * case.agents))
     node = Node(turn, [""] * case.agents, [ids(20) for _ in range(case.agents)], groups, actions)

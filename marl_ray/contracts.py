@@ -1,7 +1,7 @@
-"""Conformance checks for plug-ins: environments, dataset types, external modes and estimators.
+"""Conformance checks for plug-ins of every kind (docs/reference/plugins.md).
 
 Each check raises AssertionError with one line that describes the violation. The checks need no test framework, no model
-and no cluster; docs/how-to/extend.md shows examples.
+and no cluster; docs/how-to/extend.md shows examples. `check_critic` loads a bundled model of 3 MB.
 """
 
 from __future__ import annotations
@@ -14,9 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
+from marl_ray.credit.requirements import Requirements
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, collect_programs, group_reports
 from marl_ray.environments.plugin_checks import check_order
+from marl_ray.training_contracts import (
+    check_critic,
+    check_handoff,
+    check_joint_mode,
+    check_loss,
+    check_optimizer,
+    check_sampler,
+    check_sink,
+    require,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +35,20 @@ if TYPE_CHECKING:
     from marl_ray.data.convert import DatasetType
     from marl_ray.data.loading import DataRow
     from marl_ray.external.modes import Mode
+
+__all__ = [
+    "check_critic",
+    "check_dataset",
+    "check_environment",
+    "check_estimator",
+    "check_handoff",
+    "check_joint_mode",
+    "check_loss",
+    "check_mode",
+    "check_optimizer",
+    "check_sampler",
+    "check_sink",
+]
 
 Execute = Callable[[list[Any]], list[Any]]
 """A function from programs to their reports, such as `Sandbox.run_batch`."""
@@ -42,7 +67,7 @@ def check_environment(
 
     `execute` is required if attempts have programs.
     """
-    _require(len(tasks) > 0 and len(responses) > 0, "pass at least one task and one joint action")
+    require(len(tasks) > 0 and len(responses) > 0, "pass at least one task and one joint action")
     joint = [*responses, *([text] * environment.num_agents for text in UNUSUAL_RESPONSES)]
     names: set[tuple[str, ...]] = set()
     for task in tasks:
@@ -54,34 +79,34 @@ def check_environment(
             _check_outcome(outcome, environment.num_agents)
             again = environment.outcome(attempt, report)
             problem = "outcome is not a function of attempt and report: two calls returned different outcomes"
-            _require(_content(outcome) == _content(again), problem)
+            require(_content(outcome) == _content(again), problem)
             _check_prompt_parts(environment, task, attempt, outcome)
             probe_metrics = _check_probes(environment, attempt, report, execute)
             if not outcome.failure:
                 names.add((*outcome.levels, *outcome.metrics, *outcome.counts, *probe_metrics))
-    _require(len(names) <= 1, f"levels, metrics and counts must have the same names for every joint action: {names}")
+    require(len(names) <= 1, f"levels, metrics and counts must have the same names for every joint action: {names}")
 
 
 def check_dataset(dataset: DatasetType, rows: Sequence[DataRow]) -> None:
     """Check a dataset type on every row, and on rows without values."""
-    _require(isinstance(dataset.environment, str), "environment must be a registered name or module:Attr")
+    require(isinstance(dataset.environment, str), "environment must be a registered name or module:Attr")
     ENVIRONMENTS.check(dataset.environment)
     tasks = [dataset.task(row, number) for number, row in enumerate(rows)]
     for number, (row, task) in enumerate(zip(rows, tasks, strict=True)):
-        _require(isinstance(task, Task), f"row {number}: task must return a Task, not {task!r}")
+        require(isinstance(task, Task), f"row {number}: task must return a Task, not {task!r}")
         for name in ("id", "prompt"):
             text = getattr(task, name)
             is_valid = isinstance(text, str) and text.strip() != ""
-            _require(is_valid, f"row {number}: the task's {name} must be a non-empty string")
-        _require(isinstance(task.fields, Mapping), f"row {number}: fields must be a mapping")
+            require(is_valid, f"row {number}: the task's {name} must be a non-empty string")
+        require(isinstance(task.fields, Mapping), f"row {number}: fields must be a mapping")
         for name, value in task.fields.items():
-            _require(isinstance(name, str), f"row {number}: the names of fields must be strings, not {name!r}")
+            require(isinstance(name, str), f"row {number}: the names of fields must be strings, not {name!r}")
             try:
                 hash(value)
             except TypeError:
                 raise AssertionError(f"row {number}: field {name} must be hashable, for example a tuple") from None
-        _require(task == dataset.task(row, number), f"row {number}: task returned two different tasks for the same row")
-    _require(len({task.id for task in tasks}) == len(tasks), "two tasks have the same id")
+        require(task == dataset.task(row, number), f"row {number}: task returned two different tasks for the same row")
+    require(len({task.id for task in tasks}) == len(tasks), "two tasks have the same id")
     for empty in ({}, dict.fromkeys(rows[0])):
         try:
             dataset.task(empty, 0)
@@ -100,61 +125,72 @@ def check_mode(
     execute: Execute | None = None,
 ) -> None:
     """Check an external mode on the joint actions of `check_environment`."""
-    _require(isinstance(mode.note, str), "note must be a string")
+    require(isinstance(mode.note, str), "note must be a string")
     joint = [*responses, *([text] * environment.num_agents for text in UNUSUAL_RESPONSES)]
     names: set[tuple[str, ...]] = set()
     for task in tasks:
         for attempt, report in _attempts(environment, task, joint, execute):
             messages, metrics = asyncio.run(mode.messages(task, attempt, environment.outcome(attempt, report)))
             expected = f"one entry for each of {environment.num_agents} agents"
-            _require(len(messages) == environment.num_agents, f"messages must have {expected}, not {len(messages)}")
+            require(len(messages) == environment.num_agents, f"messages must have {expected}, not {len(messages)}")
             for message in messages:
                 _check_lines("messages", message.lines)
                 _check_text("an edit", message.edit)
             _check_numbers("metrics", metrics)
             names.add(tuple(metrics))
-    _require(len(names) <= 1, f"metrics must have the same names for every joint action: {names}")
+    require(len(names) <= 1, f"metrics must have the same names for every joint action: {names}")
 
 
-def check_estimator(estimator: Callable[[Tensor], Tensor]) -> None:
-    """Check an estimator, a function from returns [..., G] to advantages, where the last dimension holds siblings."""
+def check_estimator(estimator: Callable[..., Tensor]) -> None:
+    """Check an estimator, a function from returns [..., G] to advantages, where the last dimension holds siblings.
+
+    An estimator that `requires` a greedy or counterfactual sample also receives baselines [..., G]; the last dimension
+    of one that requires the whole batch holds all completions of a turn.
+    """
     import torch
+
+    needs = getattr(estimator, "requirements", Requirements())
+    takes_baselines = needs.greedy_sample or needs.counterfactual_sample
+
+    def apply(returns: Tensor) -> Tensor:
+        arguments = [returns, torch.full_like(returns, 0.75)] if takes_baselines else [returns]
+        return estimator(*arguments)
 
     rows = torch.tensor(
         [[0.0, 1.0, 2.5, 2.5], [4.0, -1.0, 0.5, 4.0], [2.0, 2.0, 2.0, 2.0], [0.1, 0.2, 0.3, 1e4]], dtype=torch.float64
     )
     returns = rows.clone()
-    advantages = estimator(returns)
-    _require(torch.equal(returns, rows), "the estimator modifies its input")
-    _require(
+    advantages = apply(returns)
+    require(torch.equal(returns, rows), "the estimator modifies its input")
+    require(
         isinstance(advantages, torch.Tensor) and (advantages.shape, advantages.dtype) == (rows.shape, rows.dtype),
         f"advantages must be a {rows.dtype} tensor of the returns' shape {tuple(rows.shape)}",
     )
-    _require(bool(torch.isfinite(advantages).all()), "advantages must be finite")
-    again = estimator(rows)
-    _require(torch.equal(advantages, again), "the estimator returns different advantages for the same returns")
-    alone = torch.stack([estimator(row) for row in rows])
-    _require(torch.allclose(advantages, alone), "a group's advantages must not depend on other groups")
+    require(bool(torch.isfinite(advantages).all()), "advantages must be finite")
+    again = apply(rows)
+    require(torch.equal(advantages, again), "the estimator returns different advantages for the same returns")
+    alone = torch.stack([apply(row) for row in rows])
+    require(torch.allclose(advantages, alone), "a group's advantages must not depend on other groups")
     order = torch.tensor([2, 0, 3, 1])
-    in_order = torch.allclose(estimator(rows[:, order]), advantages[:, order])
-    _require(in_order, "advantages must not depend on the siblings' order")
+    in_order = torch.allclose(apply(rows[:, order]), advantages[:, order])
+    require(in_order, "advantages must not depend on the siblings' order")
     higher = rows[:, :, None] > rows[:, None, :]
     is_monotonic = bool((advantages[:, :, None] >= advantages[:, None, :])[higher].all())
-    _require(is_monotonic, "a sibling with a higher return must not have a lower advantage")
+    require(is_monotonic, "a sibling with a higher return must not have a lower advantage")
 
 
 def _check_texts(environment: Environment[Any], task: Task) -> None:
     """Check the texts that do not depend on responses."""
     lists = {name: getattr(environment, name)(task) for name in ("roles", "first_prompts", "revisions")}
     for name, texts in lists.items():
-        _require(
+        require(
             isinstance(texts, list) and len(texts) == environment.num_agents,
             f"{name} must be a list with one string for each of {environment.num_agents} agents, not {texts!r}",
         )
         for text in texts:
             _check_text(name, text)
-            _require(text.strip() != "", f"{name} must not contain an empty string")
-    _require(len(set(lists["roles"])) == len(lists["roles"]), f"two roles have the same name: {lists['roles']}")
+            require(text.strip() != "", f"{name} must not contain an empty string")
+    require(len(set(lists["roles"])) == len(lists["roles"]), f"two roles have the same name: {lists['roles']}")
 
 
 def _check_order(environment: Environment[Any], task: Task, joint: Sequence[Sequence[str]]) -> None:
@@ -181,7 +217,7 @@ def _attempts(
         for last in (True, False):
             attempt = environment.attempt(task, texts, last)
             again = environment.attempt(task, texts, last)
-            _require(attempt.program == again.program, "attempt returned two different programs for the same responses")
+            require(attempt.program == again.program, "attempt returned two different programs for the same responses")
         attempts.append(attempt)
     programs = collect_programs(attempts)
     if programs and execute is None:
@@ -190,19 +226,19 @@ def _attempts(
 
 
 def _check_outcome(outcome: Outcome, num_agents: int) -> None:
-    _require(isinstance(outcome, Outcome), f"outcome must return an Outcome, not {outcome!r}")
+    require(isinstance(outcome, Outcome), f"outcome must return an Outcome, not {outcome!r}")
     _check_numbers("levels", outcome.levels)
     _check_numbers("metrics", outcome.metrics)
     _check_numbers("rewards", {"reward": outcome.reward} | {str(i): r for i, r in enumerate(outcome.rewards)})
-    _require(
+    require(
         not outcome.levels or math.isclose(sum(outcome.levels.values()), outcome.reward, abs_tol=1e-9),
         f"levels must add up to the reward: {dict(outcome.levels)} is not {outcome.reward}",
     )
-    _require(
+    require(
         all(isinstance(name, str) and type(count) is int and count >= 0 for name, count in outcome.counts.items()),
         f"counts must be non-negative integers by name: {outcome.counts}",
     )
-    _require(
+    require(
         len(outcome.rewards) in (0, num_agents),
         f"rewards must be empty or have one entry for each of {num_agents} agents: {outcome.rewards}",
     )
@@ -213,19 +249,19 @@ def _check_outcome(outcome: Outcome, num_agents: int) -> None:
         except (TypeError, ValueError) as error:
             raise AssertionError(f"evidence.data() must be plain data for JSON: {error}") from None
         for line in outcome.evidence.lines():
-            _require(isinstance(line, str), f"evidence.lines() must be strings, not {line!r}")
+            require(isinstance(line, str), f"evidence.lines() must be strings, not {line!r}")
 
 
 def _check_prompt_parts(environment: Environment[Any], task: Task, attempt: Any, outcome: Outcome) -> None:
     """Check the parts of the next turn's prompts."""
     answers = environment.previous_answers(attempt)
-    _require(len(answers) == environment.num_agents, "previous_answers must have one string per agent")
+    require(len(answers) == environment.num_agents, "previous_answers must have one string per agent")
     for answer in answers:
         _check_text("previous_answers", answer)
     question = environment.question(task, attempt)
     _check_text("question", question)
     for role in environment.roles(task):
-        _require(role in question, f"question must name {role} and ask for its edit")
+        require(role in question, f"question must name {role} and ask for its edit")
     if not outcome.failure:
         for mode in environment.modes:
             for agent in range(environment.num_agents):
@@ -250,27 +286,22 @@ def _content(outcome: Outcome) -> tuple[Any, ...]:
 
 def _check_numbers(what: str, numbers: Mapping[str, float]) -> None:
     for name, number in numbers.items():
-        _require(
+        require(
             isinstance(name, str) and type(number) in (int, float) and math.isfinite(number),
             f"{what} must be finite numbers by name: {name!r} is {number!r}",
         )
 
 
 def _check_lines(what: str, lines: Sequence[str]) -> None:
-    _require(isinstance(lines, list | tuple), f"{what} must be a list of lines, not {lines!r}")
+    require(isinstance(lines, list | tuple), f"{what} must be a list of lines, not {lines!r}")
     for line in lines:
         _check_text(what, line)
-        _require("\n" not in line, f"{what} must have one fact per line, without a newline as in {line!r}")
+        require("\n" not in line, f"{what} must have one fact per line, without a newline as in {line!r}")
 
 
 def _check_text(what: str, text: str) -> None:
-    _require(isinstance(text, str), f"{what} must be a string, not {text!r}")
+    require(isinstance(text, str), f"{what} must be a string, not {text!r}")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
         raise AssertionError(f"{what} must be encodable as UTF-8, not {text!r:.80}") from None
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise AssertionError(message)

@@ -23,6 +23,7 @@ COMMANDS = {
     "replay": "repeat the updates of a run from its batch log and compare the metrics",
     "explain": "show the type, default and description of settings, or the JSON Schema",
     "doctor": "describe this machine, and check the code paths that need a GPU",
+    "completion": "print a completion script for bash, zsh or fish",
     "sandbox": "run programs in the sandbox, or check its isolation on this machine",
 }
 """Summary by command. The module of a command has `main(arguments) -> exit code`."""
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         usage="marl-ray COMMAND ...",
         description="Train cooperating language models on code tasks.",
         epilog="commands:\n"
-        + "\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items())
+        + "\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())
         + "\n\nmarl-ray COMMAND --help shows the flags of a command.",
     )
     if "--version" in arguments[:1]:
@@ -51,5 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     command, *rest = arguments
     if command not in COMMANDS:
         parser.error(f"unknown command {command}{did_you_mean(command, COMMANDS)}")
-    module = "marl_ray.sandbox.__main__" if command == "sandbox" else f"marl_ray.cli.{command}"
-    return importlib.import_module(module).main(rest)
+    return importlib.import_module(module_of(command)).main(rest)
+
+
+def module_of(command: str) -> str:
+    """Return the module of a command."""
+    return "marl_ray.sandbox.__main__" if command == "sandbox" else f"marl_ray.cli.{command}"

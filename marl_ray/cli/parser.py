@@ -22,6 +22,18 @@ REQUIRED_MODULES = (
 """Modules of the requirements in setup.py."""
 
 
+DESCRIBE = "".join(["describe", " parser"])
+"""Argument with which a command raises ParserDescription: this object itself, and no text of a command line."""
+
+
+class ParserDescription(Exception):
+    """The parser of a command, in answer to `DESCRIBE`."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        super().__init__(parser.prog)
+        self.parser = parser
+
+
 class Parser(argparse.ArgumentParser):
     """Argument parser that reports a mistake in one line and suggests the nearest flag."""
 
@@ -34,6 +46,8 @@ class Parser(argparse.ArgumentParser):
         return super().add_argument(*names, **settings)
 
     def parse_args(self, args: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]
+        if args and args[0] is DESCRIBE:
+            raise ParserDescription(self)
         options, unknown = self.parse_known_args(args)
         if unknown:
             flag = unknown[0].partition("=")[0]

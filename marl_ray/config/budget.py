@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import operator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from marl_ray.config.schema import Config
+from marl_ray.core.errors import UserError
 from marl_ray.core.text import pluralize
 from marl_ray.credit.requirements import estimator_requirements
+from marl_ray.rollout import JOINT_MODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +32,15 @@ class TrainingBudget:
 def joint_actions_by_turn(config: Config) -> list[int]:
     """Return the number of joint actions of a node in each turn: every combination of completions with joint_mode
     cross."""
-    exponent = config.num_agents if config.rollout.joint_mode == "cross" else 1
-    return [size**exponent for size in config.rollout.group_sizes]
+    return [_joint_actions(config.rollout.joint_mode, size, config.num_agents) for size in config.rollout.group_sizes]
+
+
+def _joint_actions(mode: str, size: int, agents: int) -> int:
+    """Return the number of joint actions from one group of `size` completions per agent."""
+    if mode not in JOINT_MODES.entries:
+        with suppress(UserError):  # a config can be read without its plug-ins; they are checked when a run starts
+            return len(JOINT_MODES.get(mode)([size] * agents))
+    return int(size ** (agents if mode == "cross" else 1))
 
 
 def max_prompts_per_step(config: Config, tasks: int) -> int:

@@ -14,7 +14,7 @@ from marl_ray.config.keys import AGENT_KEYS, key_of
 from marl_ray.config.schema import Config, LoraConfig
 from marl_ray.core.text import pluralize
 from marl_ray.credit import requirements
-from marl_ray.credit.requirements import Requirements, estimator_requirements
+from marl_ray.credit.requirements import Requirements, critic_requirements, estimator_requirements, loss_requirements
 
 MAX_COALITION_AGENTS = 6
 """Maximum number of agents of whose completions every subset is executed."""
@@ -41,11 +41,11 @@ def learning_problems(config: Config) -> Iterator[str]:
 def _subjects(config: Config, number: int) -> Iterator[tuple[str, Requirements]]:
     """Yield the choices that an agent learns with, as a key and its value, and their requirements."""
     section, critic, agent = config.algorithm, config.credit.critic, config.agents[number]
-    yield f"{section}.loss {config.optimizer.loss}", requirements.LOSS_REQUIREMENTS[config.optimizer.loss]
+    yield f"{section}.loss {config.optimizer.loss}", loss_requirements(config.optimizer.loss)
     if critic == "none":
         yield f"{key_of(config, number, 'estimator')} {agent.estimator}", estimator_requirements(agent.estimator)
     else:  # replaces the estimator
-        yield f"{section}.critic {critic}", requirements.CRITIC_REQUIREMENTS[critic]
+        yield f"{section}.critic {critic}", critic_requirements(critic)
     if config.credit.normalize_advantages:
         whitening = requirements.GROUP_WHITENING if critic == "none" else requirements.BATCH_WHITENING
         yield f"{section}.normalize_advantages", whitening
@@ -237,7 +237,7 @@ def _unused_settings(config: Config) -> Iterator[str]:
         yield f"{section}.clip_separately clips to {section}.max_grad_norm, which is null: set it, or leave it out"
     clipped = [loss for loss, needs in requirements.LOSS_REQUIREMENTS.items() if needs.clip_range is not None]
     for key in ("clip_low", "clip_high"):
-        if getattr(optimizer, key) is not None and optimizer.loss not in clipped:
+        if getattr(optimizer, key) is not None and loss_requirements(optimizer.loss).clip_range is None:
             yield f"{section}.{key} is for loss {' and '.join(clipped)}, not {optimizer.loss}: leave it out"
     if optimizer.reference_kl != "k1_in_reward" and not any(agent.reference_kl_coef for agent in config.agents):
         yield f"""{section}.reference_kl is {optimizer.reference_kl}, but there is no reference policy: set

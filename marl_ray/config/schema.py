@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from marl_ray.config import sections
+from marl_ray.config import sections, tracker_sections
 from marl_ray.config.sections import GeneratorResources, LearnerResources
 from marl_ray.config.values import (
     AtLeastOne,
@@ -24,7 +24,7 @@ from marl_ray.config.values import (
     Temperature,
 )
 from marl_ray.core.ids import PolicyId
-from marl_ray.credit.requirements import LOSS_REQUIREMENTS
+from marl_ray.credit.requirements import loss_requirements
 
 ALGORITHMS = ("magrpo", "grpo")
 Importance = Literal["auto", "none", "truncate", "mask"]
@@ -34,7 +34,7 @@ Importance = Literal["auto", "none", "truncate", "mask"]
 class CreditConfig(Section):
     """Credit assignment and the weight of a completion in the loss. The estimator is a setting of the agent."""
 
-    critic: Literal["none", "iac", "maac"] = "none"
+    critic: Literal["none", "iac", "maac"] | str = "none"
     """Value function that replaces the group baseline. iac: a value head on the policy, which sees the agent's own
     prompt; maac: a separate model that sees the prompts of all agents and is used only in training; none: estimators
     compare siblings."""
@@ -90,7 +90,7 @@ class LoraConfig(Section):
 class OptimizerConfig(Section):
     """Optimizer, loss and batches. The learning rate is a setting of the agent."""
 
-    optimizer: Literal["adamw", "adamw_8bit", "adafactor"] = "adamw"
+    optimizer: Literal["adamw", "adamw_8bit", "adafactor"] | str = "adamw"
     """Optimizer. adamw_8bit stores AdamW's two moments in one byte each, 10 bytes per weight instead of 16, and
     requires the extra `adamw-8bit`. adafactor stores row and column means of squared gradients instead, 8 bytes per
     weight; its learning_rate is relative to the size of a weight matrix, for example 1e-3."""
@@ -115,7 +115,7 @@ class OptimizerConfig(Section):
     added, so that a large value error does not scale the policy's gradient down. false: clip their sum."""
     train_batch_size: PositiveInt | None = None
     """Groups per optimizer step (verl: ppo_mini_batch_size). null: all groups of the step."""
-    loss: Literal["policy_gradient", "clip", "gspo", "m2po"] = "policy_gradient"
+    loss: Literal["policy_gradient", "clip", "gspo", "m2po"] | str = "policy_gradient"
     """Policy loss. policy_gradient: advantage times log-probability; clip: PPO's clipped ratio per token, relative to
     the policy before the batch's first optimizer step, clipped at 1 - clip_low and 1 + clip_high (DAPO); gspo: the same
     with one ratio per completion (both need several optimizer steps per batch); m2po: ratio of learner to sampler per
@@ -156,7 +156,7 @@ class OptimizerConfig(Section):
     @property
     def clip_range(self) -> tuple[float, float]:
         """Smallest and largest ratio of a clipped loss."""
-        low, high = LOSS_REQUIREMENTS[self.loss].clip_range or (0.0, 0.0)
+        low, high = loss_requirements(self.loss).clip_range or (0.0, 0.0)
         low = low if self.clip_low is None else self.clip_low
         return 1 - low, 1 + (high if self.clip_high is None else self.clip_high)
 
@@ -235,16 +235,16 @@ class Config(Section):
     code_completion: sections.CodeCompletionConfig = field(default_factory=sections.CodeCompletionConfig)
     judge: sections.JudgeConfig = field(default_factory=sections.JudgeConfig)
     resources: sections.ResourcesConfig = field(default_factory=sections.ResourcesConfig)
-    wandb: sections.WandbConfig = field(default_factory=sections.WandbConfig)
-    trackio: sections.TrackioConfig = field(default_factory=sections.TrackioConfig)
-    mlflow: sections.MlflowConfig = field(default_factory=sections.MlflowConfig)
+    wandb: tracker_sections.WandbConfig = field(default_factory=tracker_sections.WandbConfig)
+    trackio: tracker_sections.TrackioConfig = field(default_factory=tracker_sections.TrackioConfig)
+    mlflow: tracker_sections.MlflowConfig = field(default_factory=tracker_sections.MlflowConfig)
 
     @property
     def importance(self) -> Importance:
         """Resolved value of `optimizer.importance`."""
         if self.optimizer.importance != "auto":
             return self.optimizer.importance
-        if LOSS_REQUIREMENTS[self.optimizer.loss].own_importance_ratio:
+        if loss_requirements(self.optimizer.loss).own_importance_ratio:
             return "none"
         truncated = self.model.top_k is not None or any(agent.top_p < 1 for agent in self.agents)
         return "truncate" if truncated or self.rollout.max_staleness else "none"

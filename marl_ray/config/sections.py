@@ -61,6 +61,9 @@ class DatasetConfig(Section):
     """Split to train on, or a slice of a split such as `test[33:163]`."""
     eval_split: str | None = None
     """Split or slice to evaluate on. null: no evaluation."""
+    sampler: Literal["shuffle", "sequential"] | str = "shuffle"
+    """Order of the training tasks in each epoch. shuffle: a new random order per epoch; sequential: the order of the
+    dataset."""
     on_bad_row: Literal["skip", "error"] = "skip"
     """Treatment of a row that cannot be read and repaired, such as one without tests. skip: leave the row out with a
     warning, and fail if there are more than 5 % of the dataset's rows (before slicing); error: fail at the first.
@@ -110,10 +113,10 @@ class RolloutConfig(Section):
     max_extra_draws: NonNegativeInt | None = None
     """Maximum number of further tasks per step with dynamic_sampling. A step that reaches it learns from the tasks
     found so far. null: 3 times rollout_buffer_size."""
-    joint_mode: Literal["aligned", "cross"] = "aligned"
+    joint_mode: Literal["aligned", "cross"] | str = "aligned"
     """Pairing of completions into joint actions. aligned: joint action g is the g-th completion of every agent; cross:
     every combination of completions."""
-    handoff: Literal["random", "best", "all"] = "random"
+    handoff: Literal["random", "best", "all"] | str = "random"
     """Joint action that the next turn continues from. all: every joint action, so that an episode is a tree."""
     early_termination_threshold: float | None = None
     """End a training episode at a node whose mean reward exceeds this value. null: never. Evaluation runs all turns."""
@@ -276,42 +279,6 @@ class OutputConfig(Section):
     """Address on which that port is open. The default is reachable from this machine only; 0.0.0.0 is from all."""
     verbose: bool = False
     """Show the logs of Ray and vLLM."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WandbConfig(Section):
-    """Weights & Biases, enabled by `project`. Requires the package wandb."""
-
-    project: str | None = None
-    """Project to log to. null: disabled."""
-    entity: str | None = None
-    """User or team. null: the default of the account."""
-    name: str | None = None
-    """Name of the run. null: the name of the run folder."""
-    dir: str | None = None
-    """Folder for local files. null: the run folder."""
-    tags: tuple[str, ...] = ()
-    """Tags of the run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackioConfig(Section):
-    """trackio, enabled by `project`. Requires the package trackio."""
-
-    project: str | None = None
-    """Project to log to. null: disabled."""
-    space_id: str | None = None
-    """Space that shows the run, such as `user/name`. null: files of this machine, which `trackio show` reads."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MlflowConfig(Section):
-    """MLflow, enabled by `experiment`. Requires the package mlflow."""
-
-    experiment: str | None = None
-    """Experiment to log to. null: disabled."""
-    tracking_uri: str | None = None
-    """Server or database. null: MLFLOW_TRACKING_URI, or else the file mlflow.db in output.base_dir."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

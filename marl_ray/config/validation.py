@@ -16,10 +16,12 @@ from marl_ray.config.learning_rules import learning_problems
 from marl_ray.config.schema import Config
 from marl_ray.config.sections import ModelConfig, OutputConfig
 from marl_ray.core.errors import UserError
-from marl_ray.credit import ESTIMATORS
-from marl_ray.data import DATASETS, infer_type
+from marl_ray.credit import CRITICS, ESTIMATORS, LOSSES
+from marl_ray.data import DATASETS, SAMPLERS, infer_type
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external import MODES
+from marl_ray.learning import OPTIMIZERS
+from marl_ray.rollout import HANDOFFS, JOINT_MODES
 from marl_ray.telemetry import SINKS
 
 PLUGINS = {
@@ -27,6 +29,12 @@ PLUGINS = {
     "dataset.type": DATASETS,
     "external.mode": MODES,
     "{algorithm}.estimator": ESTIMATORS,
+    "{algorithm}.loss": LOSSES,
+    "{algorithm}.critic": CRITICS,
+    "{algorithm}.optimizer": OPTIMIZERS,
+    "{algorithm}.joint_mode": JOINT_MODES,
+    "{algorithm}.handoff": HANDOFFS,
+    "dataset.sampler": SAMPLERS,
 }
 """Registry by setting, for settings whose values are names of plug-ins."""
 MAX_AGENTS = 100
@@ -107,11 +115,19 @@ def _basic_problems(config: Config) -> Iterator[str]:
         yield "no model: set model.name, or agents with one name per agent, or --model_name"
     if not config.dataset.name:
         yield "no dataset: set dataset.name"
-    ENVIRONMENTS.check(config.environment)  # these raise UserError themselves, and import no plug-in
-    MODES.check(config.external.mode)
-    DATASETS.check(config.dataset.type)
-    for name in config.output.sinks:
-        SINKS.check(name)
+    for registry, chosen in (  # these raise UserError themselves, and import no plug-in
+        (ENVIRONMENTS, config.environment),
+        (MODES, config.external.mode),
+        (DATASETS, config.dataset.type),
+        (SAMPLERS, config.dataset.sampler),
+        (LOSSES, config.optimizer.loss),
+        (CRITICS, config.credit.critic),
+        (OPTIMIZERS, config.optimizer.optimizer),
+        (JOINT_MODES, config.rollout.joint_mode),
+        (HANDOFFS, config.rollout.handoff),
+        *((SINKS, name) for name in config.output.sinks),
+    ):
+        registry.check(chosen)
     for number, agent in enumerate(config.agents):
         try:
             ESTIMATORS.check(agent.estimator)

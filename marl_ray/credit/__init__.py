@@ -25,4 +25,26 @@ ESTIMATORS = Registry(
 """Functions from returns [..., G], a float64 tensor whose last dimension holds siblings, to advantages of that shape.
 Further inputs are declared in `marl_ray.credit.requirements`."""
 
-__all__ = ["ESTIMATORS"]
+LOSSES = Registry(
+    "loss",
+    {
+        "policy_gradient": "marl_ray.learning.policy_losses:PolicyGradient",
+        "clip": "marl_ray.learning.policy_losses:TokenClip",
+        "gspo": "marl_ray.learning.policy_losses:SequenceClip",
+        "m2po": "marl_ray.learning.policy_losses:SecondMoment",
+    },
+    needs="token_loss",
+)
+"""Subclasses of `marl_ray.learning.policy_losses.PolicyLoss`, which learners import."""
+CRITICS = Registry(
+    "critic",
+    {
+        "none": "marl_ray.learning.critic:no_critic",
+        "iac": "marl_ray.learning.critic:independent_critic",
+        "maac": "marl_ray.learning.critic:central_critic",
+    },
+)
+"""Functions with the arguments of `marl_ray.learning.critic.make_critic` that return a `Critic`, which learners import.
+"""
+
+__all__ = ["CRITICS", "ESTIMATORS", "LOSSES"]

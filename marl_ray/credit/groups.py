@@ -17,7 +17,7 @@ from marl_ray.core.batch import Batch, CriticSample, Group, MiniBatch
 from marl_ray.core.episode import Completion, Episode, Node
 from marl_ray.credit import ESTIMATORS
 from marl_ray.credit.estimators import Estimator, whitened
-from marl_ray.credit.requirements import estimator_requirements
+from marl_ray.credit.requirements import critic_requirements, estimator_requirements
 from marl_ray.credit.returns import (
     action_returns,
     baselines,
@@ -191,7 +191,7 @@ def build_critic_sample(node: Node, agent: int, config: Config) -> CriticSample:
 
 def state_of(node: Node, agent: int, config: Config) -> tuple[int, ...]:
     """Return the token ids that the critic reads: the agent's prompt (iac) or all prompts (maac), as in CoMLRL 1.4."""
-    joint = config.credit.critic == "maac"
+    joint = critic_requirements(config.credit.critic).joint_prompts
     return joint_state(node.prompt_ids, config.model.max_length) if joint else node.prompt_ids[agent]
 
 

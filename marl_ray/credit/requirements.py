@@ -1,12 +1,21 @@
-"""Requirements of each estimator, loss and critic on the rest of a configuration, as data. Imports nothing.
+"""Requirements of each estimator, loss and critic on the rest of a configuration, as data.
 
 `marl_ray.config` checks a run's settings against these records, and the rollout reads from them which extra joint
-actions to sample. A new estimator, loss or critic is described here beside its registry entry; no check changes.
+actions to sample. A bundled estimator, loss or critic is described here beside its registry entry, so that no check
+imports it; a plug-in declares its requirements with `requires`. No check changes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from marl_ray.core.errors import UserError
+from marl_ray.credit import CRITICS, ESTIMATORS, LOSSES
+from marl_ray.plugins import Registry
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +64,8 @@ class Requirements:
     """Advantages from a critic, so that an agent names no estimator of its own."""
     single_rank: bool = False
     """A learner of one rank."""
+    joint_prompts: bool = False
+    """The prompts of all agents as a critic's state, and hence one tokenizer."""
 
 
 ESTIMATOR_REQUIREMENTS = {
@@ -94,12 +105,59 @@ _CRITIC = Requirements(
     no_estimator=True,
     single_rank=True,
 )
-CRITIC_REQUIREMENTS = {"none": Requirements(), "iac": _CRITIC, "maac": replace(_CRITIC, parallel_agents=True)}
+CRITIC_REQUIREMENTS = {
+    "none": Requirements(),
+    "iac": _CRITIC,
+    "maac": replace(_CRITIC, parallel_agents=True, joint_prompts=True),
+}
 GROUP_WHITENING, BATCH_WHITENING = Requirements(siblings=True), Requirements(whole_batch=True)
 """Requirements of normalize_advantages without and with a critic."""
 LORA = Requirements(trains_from_zero=True)
 
 
+def requires(**needs: Any) -> Callable[[T], T]:
+    """Return a decorator that declares the requirements of a plug-in: fields of `Requirements`.
+
+    Example:
+        >>> @requires(greedy_sample=True, parallel_agents=True)
+        ... def margin(returns, greedy): ...
+        >>> margin.requirements.greedy_sample
+        True
+    """
+
+    def declare(plugin: T) -> T:
+        plugin.requirements = Requirements(**needs)  # type: ignore[attr-defined]
+        return plugin
+
+    return declare
+
+
 def estimator_requirements(name: str) -> Requirements:
-    """Return the requirements of estimator `name`; a plug-in (`module:Attr`) has none."""
-    return ESTIMATOR_REQUIREMENTS.get(name, Requirements())
+    """Return the requirements of estimator `name`; a plug-in without `requires` has none."""
+    return _requirements(name, ESTIMATORS, ESTIMATOR_REQUIREMENTS, Requirements())
+
+
+def loss_requirements(name: str) -> Requirements:
+    """Return the requirements of loss `name`; a plug-in without `requires` has none."""
+    return _requirements(name, LOSSES, LOSS_REQUIREMENTS, Requirements())
+
+
+def critic_requirements(name: str) -> Requirements:
+    """Return the requirements of critic `name`; a plug-in without `requires` has the ones of `iac`."""
+    return _requirements(name, CRITICS, CRITIC_REQUIREMENTS, _CRITIC)
+
+
+def _requirements(
+    name: str, registry: Registry, known: Mapping[str, Requirements], default: Requirements
+) -> Requirements:
+    """Return the requirements of a bundled choice, or import a plug-in and read them.
+
+    A config can be read without its plug-ins, for example for a report: a failed import gives the default here, and is
+    an error when a run starts.
+    """
+    if name in known:
+        return known[name]
+    try:
+        return getattr(registry.get(name), "requirements", default)
+    except UserError:
+        return default

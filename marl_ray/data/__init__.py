@@ -26,6 +26,13 @@ DATASETS = Registry(
     needs="task",
 )
 
+SAMPLERS = Registry(
+    "dataset.sampler",
+    {"shuffle": "marl_ray.data.sampling:shuffled", "sequential": "marl_ray.data.sampling:sequential"},
+)
+"""Functions from the training tasks, the epoch (from 0) and its random stream to the order of the tasks in the epoch.
+"""
+
 _TYPE_BY_NAME = {
     "coophumaneval": "coophumaneval",  # before "humaneval", which its name contains
     "humanevalpack": "bug_fix",

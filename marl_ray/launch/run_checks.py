@@ -19,16 +19,19 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.core.text import pluralize
-from marl_ray.credit import ESTIMATORS
-from marl_ray.credit.requirements import CRITIC_REQUIREMENTS, estimator_requirements
+from marl_ray.credit import CRITICS, ESTIMATORS, LOSSES
+from marl_ray.credit.requirements import critic_requirements, estimator_requirements
+from marl_ray.data import SAMPLERS
 from marl_ray.data.loading import check_dataset_name, load_tasks, needs_download
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment
 from marl_ray.external.transition import Transition
+from marl_ray.learning import OPTIMIZERS
 from marl_ray.learning.arguments import require_optimizer
 from marl_ray.models.lora import require_peft
 from marl_ray.models.names import check_model, describe_prompts, resolve_model
 from marl_ray.models.tokenization import load_tokenizer
+from marl_ray.rollout import HANDOFFS, JOINT_MODES
 from marl_ray.storage.resume import SavedRun, check_resume
 from marl_ray.storage.run_folder import RunFolder, new_folder
 from marl_ray.telemetry.trackers import require_trackers
@@ -51,9 +54,17 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
     """
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     transition = Transition(config.external, environment)
-    for agent in config.agents:
-        if agent.estimator not in ESTIMATORS.entries:  # bundled estimators exist, and importing them imports torch
-            ESTIMATORS.get(agent.estimator)
+    for registry, name in (
+        *((ESTIMATORS, agent.estimator) for agent in config.agents),
+        (LOSSES, config.optimizer.loss),
+        (CRITICS, config.credit.critic),
+        (OPTIMIZERS, config.optimizer.optimizer),
+        (JOINT_MODES, config.rollout.joint_mode),
+        (HANDOFFS, config.rollout.handoff),
+        (SAMPLERS, config.dataset.sampler),
+    ):
+        if name not in registry.entries:  # bundled ones exist, and importing some of them imports torch
+            registry.get(name)
     require_trackers(config)
     require_peft(config.lora)
     require_optimizer(config.optimizer)
@@ -64,7 +75,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
     for task in (*train_tasks, *eval_tasks):
         environment.check_task(task)
     _check_order(config, environment, (*train_tasks, *eval_tasks))
-    if config.credit.critic == "maac" and not dry:
+    if critic_requirements(config.credit.critic).joint_prompts and not dry:
         _check_central_critic(config, [text for task in train_tasks[:1] for text in environment.first_prompts(task)])
     if transition.note:
         logger.info(transition.note)
@@ -102,7 +113,7 @@ def _check_order(config: Config, environment: Environment[Any], tasks: Sequence[
             f"{config.algorithm}.handoff all needs agents that answer at the same time, but in environment "
             f"{config.environment} agents answer one after another: set it to random or best"
         )
-    if CRITIC_REQUIREMENTS[config.credit.critic].parallel_agents:
+    if critic_requirements(config.credit.critic).parallel_agents:
         raise UserError(
             f"{config.algorithm}.critic {config.credit.critic} reads all agents' prompts before any agent answers, but "
             f"in environment {config.environment} agents answer one after another: set it to iac"

@@ -16,6 +16,7 @@ import torch
 
 from marl_ray.config import AgentConfig, CreditConfig, OptimizerConfig
 from marl_ray.core.batch import CriticSample, CriticStats, Group
+from marl_ray.credit import CRITICS
 from marl_ray.credit.groups import advantages_by_turn, critic_needs_whole_batch
 from marl_ray.learning.attention import PackedGroup, PackedGroups
 from marl_ray.learning.micro_batches import PADDING, split_if_full
@@ -120,7 +121,7 @@ class Critic:
                 parameter.copy_(state["body"][name])
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
-        apply_settings(self.optimizer, self.schedule, self._peaks, self._settings)
+        apply_settings(self.optimizer, self.schedule, self._peaks)
 
     def _estimate(self, group: Group) -> ValueEstimate:
         if group.critic_sample is None:
@@ -172,17 +173,46 @@ def make_critic(
     total_steps: int,
     load_body: Callable[[], Any],
 ) -> Critic | None:
-    """Return the configured critic, or None.
+    """Return the configured critic, or None. `load_body` returns a new copy of the initial model.
 
-    - iac (independent actor-critic): a value head on the policy's own layers, which are trained on the sum of both
-      losses; only the head has an optimizer of its own. With `critic_body` own the layers are a copy, as for maac.
-    - maac (multi-agent actor-critic): a value head on a copy of the initial model, which reads the prompts of all
-      agents. Each learner has its own critic, so that it remains a function of its own batches.
+    Each learner has its own critic, so that it remains a function of its own batches.
     """
-    if credit.critic == "none":
-        return None
-    if credit.critic == "iac" and credit.critic_body == "shared":
-        return Critic(policy, False, agent, credit, settings, total_steps)
+    critic: Critic | None = CRITICS.get(credit.critic)(policy, agent, credit, settings, total_steps, load_body)
+    return critic
+
+
+def no_critic(*arguments: Any) -> None:
+    """Return None: estimators compare siblings."""
+
+
+def independent_critic(
+    policy: LogprobModel,
+    agent: AgentConfig,
+    credit: CreditConfig,
+    settings: OptimizerConfig,
+    total_steps: int,
+    load_body: Callable[[], Any],
+) -> Critic:
+    """Return the critic iac (independent actor-critic): a value head on the policy's own layers.
+
+    The layers are trained on the sum of both losses; only the head has an optimizer of its own. With `critic_body` own
+    the layers are a copy, as for maac.
+    """
+    if credit.critic_body == "own":
+        return central_critic(policy, agent, credit, settings, total_steps, load_body)
+    return Critic(policy, False, agent, credit, settings, total_steps)
+
+
+def central_critic(
+    policy: LogprobModel,
+    agent: AgentConfig,
+    credit: CreditConfig,
+    settings: OptimizerConfig,
+    total_steps: int,
+    load_body: Callable[[], Any],
+) -> Critic:
+    """Return the critic maac (multi-agent actor-critic): a value head on a copy of the initial model, which reads the
+    prompts of all agents."""
     body = load_body()
     body.set_attn_implementation(policy.model.config._attn_implementation)
     if settings.gradient_checkpointing:

@@ -11,10 +11,12 @@ import torch
 
 from marl_ray.config import OptimizerConfig
 from marl_ray.core.batch import ClippingStats, ImportanceRatioStats, UpdateStats
+from marl_ray.credit import LOSSES
 from marl_ray.learning import losses
 from marl_ray.learning.critic import ValueEstimate, critic_stats
 from marl_ray.learning.logprobs import token_logprobs_and_entropies
 from marl_ray.learning.micro_batches import NO_TOKEN, MicroBatch, MicroBatcher, PromptRow
+from marl_ray.learning.policy_losses import LossTokens, PolicyLoss
 from marl_ray.learning.policy_model import LogprobModel, compute_in, token_logits
 from marl_ray.learning.sharding import discard_unreduced_gradients, reduces_once
 from marl_ray.models.lora import trainable
@@ -96,8 +98,8 @@ class GradientAccumulator:
 
     The loss is a sum over tokens and linear in the groups, so gradients are accumulated as groups arrive, and divided
     by the mini-batch's normalizer once, in `close`. The assignment of groups to micro-batches depends on their order
-    only, so the result is bit-identical however groups are split into calls. The token filter of m2po depends on all
-    groups: they wait for `close`, which runs one more forward pass. With several ranks, each rank receives all groups
+    only, so the result is bit-identical however groups are split into calls. If the loss needs the whole mini-batch
+    (m2po), groups wait for `close`, which runs one more forward pass. With several ranks, each rank receives all groups
     and computes its share of the tokens; `close` sums over ranks.
 
     `groups` is the number of added groups, and `value_estimates` the critic's estimates for them.
@@ -117,10 +119,9 @@ class GradientAccumulator:
         self._reference_kl: float | None = None
         self._policy, self._settings = policy, settings
         self._micro_batcher = MicroBatcher(settings.tokens_per_microbatch, policy.layout, policy.ranks)
+        self._loss_function: PolicyLoss = LOSSES.get(settings.loss)(settings)
         self._waiting: list[PromptRow] = []
-        """Rows that wait for `close` (m2po)."""
-        self._max_log_ratio = 0.0
-        """Largest absolute log-ratio of a token with a gradient (m2po)."""
+        """Rows that wait for `close`, if the loss needs the whole mini-batch."""
 
     @property
     def entropy(self) -> float:
@@ -135,7 +136,7 @@ class GradientAccumulator:
     def add(self, rows: Sequence[PromptRow], groups: int) -> None:
         """Accumulate the gradient of the next `groups` groups, whose trained completions are `rows`."""
         self.groups += groups
-        if self._settings.loss == "m2po":
+        if self._loss_function.needs_whole_mini_batch:
             self._waiting += rows
             return
         for micro_batch in self._micro_batcher.add(rows):
@@ -144,7 +145,7 @@ class GradientAccumulator:
     def close(self, normalizer: int) -> None:
         """Accumulate the remaining rows and divide loss and gradient by `normalizer`."""
         if self._waiting:
-            self._max_log_ratio = self._second_moment_threshold()
+            self._loss_function.start(self._log_ratios())
             for micro_batch in self._micro_batcher.add(self._waiting):
                 self._backward(micro_batch)
         remaining = self._micro_batcher.flush()  # at least one micro-batch, if any rows were added
@@ -174,13 +175,14 @@ class GradientAccumulator:
             ratios = (old - batch.behaviour_logprobs).exp()
             factors = losses.importance_factors(ratios, settings.importance, settings.importance_bound)
             weights = batch.weights * factors
-            if settings.loss == "gspo":  # the KL term below stays a sum over tokens
-                weights = weights / losses.lengths_of(batch.owners)[batch.owners]
-            loss = self._policy_loss(logprobs, old, weights, batch, real)
+            tokens = LossTokens(logprobs, old, batch.behaviour_logprobs, weights, batch.owners)
+            loss, statistics = self._loss_function.token_loss(tokens)
             if batch.reference_logprobs is not None and settings.reference_kl == "k3_in_loss":
                 loss = loss + (batch.kl_weights * factors * losses.k3(logprobs, batch.reference_logprobs)).sum()
             if settings.entropy_coef:
                 loss = loss - (batch.entropy_weights * entropies).where(real, 0.0).sum()
+        if statistics is not None:
+            self.clipping.add(*(values[real] for values in statistics))
         loss.backward()
         entropies = entropies.detach()
         self.loss += loss.item()
@@ -190,32 +192,11 @@ class GradientAccumulator:
             divergences = losses.k3(logprobs.detach(), batch.reference_logprobs)[real]
             self._reference_kl = (self._reference_kl or 0.0) + float(divergences.double().sum())
 
-    def _policy_loss(
-        self, logprobs: torch.Tensor, old: torch.Tensor, weights: torch.Tensor, batch: MicroBatch, real: torch.Tensor
-    ) -> torch.Tensor:
-        """Return the loss; `weights` include importance factors, and `real` is False at padding."""
-        settings = self._settings
-        if settings.loss == "policy_gradient":
-            return losses.policy_gradient(logprobs, weights)
-        if settings.loss == "m2po":
-            log_ratios = logprobs - batch.behaviour_logprobs
-            clipped = log_ratios.detach().abs() > self._max_log_ratio
-            self.clipping.add(log_ratios.detach()[real], log_ratios.detach().exp()[real], clipped[real])
-            return losses.second_moment(log_ratios, weights, self._max_log_ratio)
-        if settings.loss == "clip":
-            ratios = losses.token_ratios(logprobs, old)
-        else:
-            ratios = losses.sequence_ratios(logprobs, old, batch.owners)
-        low, high = settings.clip_range
-        clipped = losses.is_clipped(ratios.detach(), weights, low, high)
-        self.clipping.add((logprobs.detach() - old)[real], ratios.detach()[real], clipped[real])
-        return losses.clipped(ratios, weights, low, high)
-
-    def _second_moment_threshold(self) -> float:
+    def _log_ratios(self) -> torch.Tensor:
+        """Return log pi - log behaviour of all waiting tokens."""
         sampled = [completion.behaviour_logprobs for row in self._waiting for completion in row.completions]
         current = self._policy.logprobs(self._waiting, self._settings.tokens_per_microbatch)
-        log_ratios = [own - torch.tensor(logprobs) for own, logprobs in zip(current, sampled, strict=True)]
-        return losses.second_moment_threshold(torch.cat(log_ratios), self._settings.m2_bound)
+        return torch.cat([own - torch.tensor(logprobs) for own, logprobs in zip(current, sampled, strict=True)])
 
     def _sum_over_ranks(self) -> None:
         """Sum loss and statistics in rank order, so that all ranks get the same bits. Gradients are already summed."""

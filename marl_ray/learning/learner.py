@@ -25,7 +25,7 @@ import torch
 from marl_ray.config import AgentConfig, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.files import fsync_tree
-from marl_ray.credit.requirements import LOSS_REQUIREMENTS
+from marl_ray.credit.requirements import loss_requirements
 from marl_ray.learning.arguments import narrows_frozen_matrices
 from marl_ray.learning.critic import Critic, ValueEstimate, make_critic
 from marl_ray.learning.device import choose_device
@@ -198,7 +198,7 @@ class Learner:
         gradient = self._continue_mini_batch(batch.step, accumulated)
         self._accumulated = None
         prepared = self._prepare([mini_batch.groups for mini_batch in batch.mini_batches])
-        if LOSS_REQUIREMENTS[self.settings.loss].clip_range is not None:
+        if loss_requirements(self.settings.loss).several_optimizer_steps:
             prepared[1:] = [(self._add_old_logprobs(rows), estimates) for rows, estimates in prepared[1:]]
         results: list[MiniBatchResult] = []
         for mini_batch, (rows, estimates) in zip(batch.mini_batches, prepared, strict=True):
@@ -334,7 +334,7 @@ class Learner:
         if self.critic is not None:
             with checkpoint_errors(path / CRITIC_FILE, checkpoint):
                 self.critic.load(torch.load(path / CRITIC_FILE, map_location="cpu", weights_only=True))
-        apply_settings(self.optimizer, self.schedule, [self.agent.learning_rate], self.settings)
+        apply_settings(self.optimizer, self.schedule, [self.agent.learning_rate])
         self.step, self._accumulated = step, None
 
     def export(self, folder: str, texts: list[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from marl_ray.config import OptimizerConfig
+from marl_ray.learning import OPTIMIZERS
 from marl_ray.learning.arguments import require_optimizer
 from marl_ray.learning.sharding import full_tensor
 
@@ -17,6 +18,8 @@ from marl_ray.learning.sharding import full_tensor
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 Schedule = torch.optim.lr_scheduler.LambdaLR
+ParameterGroups = list[dict[str, Any]]
+"""Parameters `params` and peak learning rate `lr` of each group."""
 
 
 def make_optimizer(
@@ -24,36 +27,44 @@ def make_optimizer(
 ) -> tuple[torch.optim.Optimizer, Schedule]:
     """Return the optimizer over groups of parameters, each with its peak learning rate, and its schedule.
 
-    `total_steps` is the number of optimizer steps that the schedule spans. Raises UserError if bitsandbytes is missing.
+    `total_steps` is the number of optimizer steps that the schedule spans. Raises UserError if a library is missing.
     """
-    require_optimizer(settings)
-    make: Any = torch.optim.Adafactor if settings.optimizer == "adafactor" else torch.optim.AdamW
-    if settings.optimizer == "adamw_8bit":
-        from bitsandbytes.optim import AdamW8bit as make
     parameter_groups = [{"params": parameters, "lr": peak} for parameters, peak in groups]
-    optimizer: torch.optim.Optimizer = make(parameter_groups, **_own_settings(settings))
+    optimizer: torch.optim.Optimizer = OPTIMIZERS.get(settings.optimizer)(parameter_groups, settings)
     return optimizer, Schedule(optimizer, schedule_factor(settings.lr_scheduler, settings.warmup_steps, total_steps))
 
 
-def apply_settings(
-    optimizer: torch.optim.Optimizer, schedule: Schedule, peaks: Sequence[float], settings: OptimizerConfig
-) -> None:
-    """Apply the config's settings to a loaded state; `peaks` are the groups' learning rates."""
+def adamw(groups: ParameterGroups, settings: OptimizerConfig) -> torch.optim.Optimizer:
+    """Return torch's fused AdamW, which takes one pass over memory instead of ten."""
+    return torch.optim.AdamW(groups, betas=_betas(settings), weight_decay=settings.weight_decay, fused=True)
+
+
+def adamw_8bit(groups: ParameterGroups, settings: OptimizerConfig) -> torch.optim.Optimizer:
+    """Return bitsandbytes' AdamW with moments of one byte. Raises UserError if bitsandbytes is missing."""
+    require_optimizer(settings)
+    from bitsandbytes.optim import AdamW8bit
+
+    return AdamW8bit(groups, betas=_betas(settings), weight_decay=settings.weight_decay)
+
+
+def adafactor(groups: ParameterGroups, settings: OptimizerConfig) -> torch.optim.Optimizer:
+    """Return torch's Adafactor."""
+    return torch.optim.Adafactor(groups, weight_decay=settings.weight_decay)
+
+
+def _betas(settings: OptimizerConfig) -> tuple[float, float]:
+    return settings.adam_beta1, settings.adam_beta2
+
+
+def apply_settings(optimizer: torch.optim.Optimizer, schedule: Schedule, peaks: Sequence[float]) -> None:
+    """Apply the settings with which the optimizer was created to a loaded state; `peaks` are the groups' learning
+    rates."""
     schedule.base_lrs = list(peaks)
     for group, peak in zip(optimizer.param_groups, peaks, strict=True):
         group["initial_lr"] = peak
         group["lr"] = peak * schedule.lr_lambdas[0](schedule.last_epoch)
-        group |= _own_settings(settings)
+        group |= {name: value for name, value in optimizer.defaults.items() if name != "lr"}
     schedule._last_lr = [group["lr"] for group in optimizer.param_groups]
-
-
-def _own_settings(settings: OptimizerConfig) -> dict[str, Any]:
-    """Return the arguments of this type of optimizer."""
-    if settings.optimizer == "adafactor":
-        return {"weight_decay": settings.weight_decay}
-    own = {"betas": (settings.adam_beta1, settings.adam_beta2), "weight_decay": settings.weight_decay}
-    # The fused AdamW of torch takes one pass over memory instead of ten; bitsandbytes always does.
-    return own | {"fused": True} if settings.optimizer == "adamw" else own
 
 
 def clip_gradients(parameters: Iterable[torch.nn.Parameter], settings: OptimizerConfig) -> float:

@@ -41,7 +41,8 @@ def trace_of(folder: RunFolder) -> str:
 
 def read_spans(path: Path) -> list[Span]:
     """Return the spans in timeline.jsonl."""
-    return [tuple(span) for row in read_rows(path) for span in row["spans"]]
+    rows = read_rows(path)
+    return [(track, name, step, begin, end) for row in rows for track, name, step, begin, end in row["spans"]]
 
 
 def _lanes(spans: Iterable[Span]) -> list[list[Span]]:

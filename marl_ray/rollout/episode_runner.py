@@ -41,8 +41,9 @@ from marl_ray.environments.plugin_checks import (
     qualified_method_name,
 )
 from marl_ray.external.transition import Transition
+from marl_ray.rollout import HANDOFFS, JOINT_MODES
 from marl_ray.rollout.coalitions import coalition_texts, shapley_value
-from marl_ray.rollout.turn import HANDOFFS, JOINT_MODES, TurnResult, sample_turn
+from marl_ray.rollout.turn import TurnResult, check_handoff, sample_turn
 
 
 class CompletionGenerator(Protocol):
@@ -88,8 +89,8 @@ class EpisodeRunner:
     ) -> None:
         self.config, self.environment, self.transition = config, environment, transition
         self.generators, self.executor = generators, executor
-        self.joint_actions = JOINT_MODES[config.rollout.joint_mode]
-        self.handoff = HANDOFFS[config.rollout.handoff]
+        self.joint_actions = JOINT_MODES.get(config.rollout.joint_mode)
+        self.handoff = HANDOFFS.get(config.rollout.handoff)
         needs = [estimator_requirements(agent.estimator) for agent in config.agents]
         self.greedy = any(need.greedy_sample for need in needs)
         """Whether nodes have a greedy joint sample."""
@@ -172,6 +173,7 @@ class EpisodeRunner:
             run.stops.append(Stop(path, "early_termination"))
             return node
         chosen = self.handoff(rewards, random_stream(self.config.seed, *key))
+        check_handoff(self.config.rollout.handoff, chosen, len(rewards))
         if self.config.external.stop != "never":
             chosen = self._end_solved(run, node, attempts, chosen, path)
         await gather(*(self._expand(run, node, g, attempts[g], path) for g in chosen))

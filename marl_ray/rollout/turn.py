@@ -93,9 +93,6 @@ def cross(sizes: Sequence[int]) -> list[tuple[int, ...]]:
     return list(itertools.product(*map(range, sizes)))
 
 
-JOINT_MODES: dict[str, JointMode] = {"aligned": aligned, "cross": cross}
-
-
 def one_at_random(rewards: Sequence[float], rng: random.Random) -> list[int]:
     """Return the index of one joint action, drawn uniformly."""
     return [rng.randrange(len(rewards))]
@@ -111,4 +108,7 @@ def every_one(rewards: Sequence[float], rng: random.Random) -> list[int]:
     return list(range(len(rewards)))
 
 
-HANDOFFS: dict[str, Handoff] = {"random": one_at_random, "best": best, "all": every_one}
+def check_handoff(name: str, chosen: Sequence[int], actions: int) -> None:
+    """Raise ValueError unless a handoff other than `all` has chosen one of `actions` joint actions."""
+    if name != "all" and not (len(chosen) == 1 and chosen[0] in range(actions)):
+        raise ValueError(f"handoff {name} must return a list of one index below {actions}, not {chosen!r}")

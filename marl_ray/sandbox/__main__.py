@@ -15,7 +15,7 @@ from marl_ray.sandbox.host.program import Program
 from marl_ray.sandbox.host.sandbox import Sandbox
 
 
-def _parser() -> argparse.ArgumentParser:
+def sandbox_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="marl-ray sandbox", description="Run untrusted Python programs.")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser(
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: success, also if the reader of standard output goes away (`| head`). 2: unusable input, or no acceptable
     isolation.
     """
-    arguments = _parser().parse_args(argv)
+    arguments = sandbox_parser().parse_args(argv)
     commands = {"run": _run, "bench": _bench, "doctor": lambda _: _print(doctor.report())}
     try:
         status = commands[arguments.command](arguments)

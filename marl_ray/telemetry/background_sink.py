@@ -26,7 +26,7 @@ PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 """Pauses before the first and further retries; the last one repeats."""
 REOPEN_AFTER = 3
 """Number of failures in a row after which a tracker is created again."""
-FLUSH_S = 10.0
+FLUSH_S = 30.0
 """Maximum time that all trackers together have at the end of a run."""
 
 

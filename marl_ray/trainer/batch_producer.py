@@ -17,8 +17,8 @@ from marl_ray.core.batch import GroupQueue
 from marl_ray.core.concurrency import task_group
 from marl_ray.core.episode import Episode, Task
 from marl_ray.core.ids import PolicyId
-from marl_ray.core.random_streams import task_for_sample, tasks_for_step
 from marl_ray.credit.groups import has_learning_signal
+from marl_ray.data.sampling import TaskOrder
 from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.storage.batch_log import LoggedStep
 from marl_ray.telemetry.metrics import episode_record, joint_samples, rollout_row
@@ -31,7 +31,8 @@ class BatchProducer:
     """Puts every batch of a run on the queues of the policies, from the resume state to the last step."""
 
     def __init__(self, context: LoopContext, tasks: list[Task], runner: EpisodeRunner, sandbox: SandboxPool) -> None:
-        self.context, self.tasks, self.runner, self.sandbox = context, tasks, runner, sandbox
+        self.context, self.runner, self.sandbox = context, runner, sandbox
+        self.tasks = TaskOrder(tasks, context.config.dataset.sampler, context.config.seed)
         self.resume_state, self.log = context.resume_state, context.folder.log
         self.total = context.gate.total
         self.size = min(context.config.rollout.rollout_buffer_size, len(tasks))
@@ -92,9 +93,9 @@ class BatchProducer:
     async def roll_out(self, step: int) -> None:
         """Roll out one batch and write it to the log."""
         config = self.context.config
-        indices = tasks_for_step(len(self.tasks), config.rollout.rollout_buffer_size, step, config.seed)
-        builder = self._start_batch(len(indices))
-        episodes = await self.runner.run_batch([self.tasks[i] for i in indices], step, builder)
+        tasks = self.tasks.for_step(step, config.rollout.rollout_buffer_size)
+        builder = self._start_batch(len(tasks))
+        episodes = await self.runner.run_batch(tasks, step, builder)
         await self._complete(step, episodes)
 
     def _start_batch(self, episodes: int | None) -> BatchBuilder:
@@ -151,7 +152,7 @@ class BatchProducer:
         """Roll out one episode, which belongs to `batch` or an earlier batch, and add all episodes whose batch is known
         as a result."""
         config = self.context.config
-        task, size = self.tasks[task_for_sample(len(self.tasks), sample, config.seed)], config.rollout.group_sizes
+        task, size = self.tasks.for_sample(sample), config.rollout.group_sizes
         episode = await self.runner.run_episode(task, size, "train", sample, priority=batch)
         self._unassigned[sample] = episode
         for assignment in sampler.finished(sample, has_learning_signal(episode, config)):

@@ -104,7 +104,10 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
             "there is no reference policy: set magrpo.reference_kl_coef above",
         ),
         ({"magrpo": {"reference_kl_enabled": 1}}, "magrpo.reference_kl_enabled should be true or false, got 1"),
-        ({"magrpo": {"loss": "ppo"}}, "magrpo.loss should be one of policy_gradient, clip, gspo, m2po"),
+        (
+            {"magrpo": {"loss": "ppo"}},
+            "unknown loss 'ppo': known: policy_gradient, clip, gspo, m2po (or module:Attr of your own)",
+        ),
         (
             {"magrpo": {"num_turns": "two"}},
             "magrpo.num_turns should be a whole number of at least 1 and at most 100, got 'two'",
@@ -132,7 +135,7 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
         ({"magrpo": {"eval_temperature": -1}}, "magrpo.eval_temperature should be at least 0"),
         ({"model": {"temperature": 2.5}}, "model.temperature should be at most 2, got 2.5"),
         ({"dataset": {"name": ""}}, "set dataset.name"),
-        ({"magrpo": {"critic": "q"}}, "magrpo.critic should be one of none, iac, maac, got 'q'"),
+        ({"magrpo": {"critic": "q"}}, "unknown critic 'q': known: none, iac, maac (or module:Attr of your own)"),
         ({"magrpo": {"critic_target": "mc"}}, "magrpo.critic_target is for a critic, and there is none"),
         ({"magrpo": {"critic_learning_rate": 1e-3}}, "magrpo.critic_learning_rate is for a critic, and there is none"),
         (

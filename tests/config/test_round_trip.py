@@ -25,6 +25,10 @@ NAMES = {
     "environment": ["code_generation", "my.package:Maze"],
     "dataset.type": ["toy", "MBPP", "marl_ray.data.convert:MBPP"],
     "external.mode": ["plain", "expert_edits", "mine:Mode"],
+    "sampler": ["shuffle", "sequential", "my.own:sampler"],
+    "joint_mode": ["aligned", "Cross", "my.own:mode"],
+    "handoff": ["random", "best", "all", "my.own:handoff"],
+    "sinks": [["mlflow"], ["wandb", "my.own:Sink"]],
     "estimator": ["magrpo", "mareinforce", "my.own:Estimator"],
 }
 FIXED = ("dataset.name", "output.run_name", "num_agents", "turn_gradient_weights", "tensor_parallel", "gpus")
@@ -149,7 +153,7 @@ def trees(draw: st.DrawFn, algorithm: str) -> dict[str, Any]:
     known = known_settings(algorithm)
     flat = draw_some(draw, {key: key for key in known if key != "agents"}, algorithm)
     turns = flat.get(f"{algorithm}.num_turns", 1)
-    if turns > 4 or flat.get(f"{algorithm}.joint_mode") == "cross":
+    if turns > 4 or flat.get(f"{algorithm}.joint_mode") == "Cross":
         flat.pop(f"{algorithm}.handoff", None)  # a step of all branches would be too large
     if flat.get(f"{algorithm}.handoff") == "all" and turns > 1:
         flat.pop(f"{algorithm}.early_termination_threshold", None)

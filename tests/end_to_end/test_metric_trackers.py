@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import socket
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from marl_ray.cli.report import main as report
 from tests.end_to_end.helpers import QUICK, rows, train, without_times
+from tests.reports.traces import check_trace
 
 SMALL = [
     *QUICK,
@@ -113,32 +111,4 @@ def test_weights_are_equal_with_all_trackers_none_and_failing_ones(
     scraped = (tmp_path / "all" / "scraped.txt").read_text()
     assert 'marl_ray_sequences_in_flight{policy="agent_0"}' in scraped
     assert 'marl_ray_lost_actors{kind="generator"} 0.0' in scraped
-    trace_is_true(runs["none"])
-
-
-def trace_is_true(run_dir: Path) -> None:
-    """Check that a learner's parts add up to each of its steps and to each step of the run."""
-    assert report([str(run_dir), "--trace", str(run_dir / "trace.json")]) == 0
-    events = json.loads((run_dir / "trace.json").read_text())["traceEvents"]
-    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    tracks = {name: [e for e in events if e["ph"] == "X" and e["tid"] == thread] for thread, name in names.items()}
-    assert {"steps", "rollouts", "learner agent_0", "learner agent_1"} <= set(tracks)
-    of_run = sorted(tracks["steps"], key=lambda event: event["ts"])
-    evaluations = [event for event in tracks["rollouts"] if event["name"] == "evaluation"]
-    for event, row in zip(of_run, rows(run_dir, "step"), strict=True):
-        evaluated = sum(shared(event, other) for other in evaluations)
-        assert (event["dur"] - evaluated) / 1e6 == pytest.approx(row["time/step"], rel=0.01)
-    for agent in (0, 1):
-        whole = [e for e in tracks[f"learner agent_{agent}"] if e["name"].startswith("step ")]
-        parts = [e for e in tracks[f"learner agent_{agent}"] if e not in whole]
-        assert {"wait", "learn", "sync", "save"} == {event["name"] for event in parts}
-        for event in (*whole, *of_run):
-            assert sum(shared(event, part) for part in parts) == pytest.approx(event["dur"], rel=0.01)
-        in_order = sorted(parts, key=lambda event: event["ts"])
-        assert all(first["ts"] + first["dur"] <= second["ts"] + 2 for first, second in pairwise(in_order))
-
-
-def shared(first: dict, second: dict) -> float:
-    """Return the duration of the time that two events share."""
-    end = min(first["ts"] + first["dur"], second["ts"] + second["dur"])
-    return max(0.0, end - max(first["ts"], second["ts"]))
+    check_trace(runs["none"])

@@ -20,8 +20,9 @@ from marl_ray.credit.groups import build_agent_batch
 from marl_ray.credit.returns import action_returns, completion_returns
 from marl_ray.external.transition import Transition
 from marl_ray.reports.run_summary import episode_text
+from marl_ray.rollout import JOINT_MODES
 from marl_ray.rollout.episode_runner import EpisodeRunner
-from marl_ray.rollout.turn import JOINT_MODES, sample_turn
+from marl_ray.rollout.turn import sample_turn
 from marl_ray.telemetry.metrics import episode_record
 from tests.environments.talk import Said, Talk
 from tests.factories import make_completion, make_config
@@ -169,7 +170,7 @@ def test_advantages_follow_the_gradient_of_the_ordered_game() -> None:
         found = []
         for _ in range(3000):
             said = await sample_turn(
-                [[0], [1]], ["", ""], generate, lambda a, p, earlier: earlier[0], JOINT_MODES["aligned"]
+                [[0], [1]], ["", ""], generate, lambda a, p, earlier: earlier[0], JOINT_MODES.get("aligned")
             )
             assert said is not None
             node = Node(0, said.prompts, said.prompt_ids, said.completions, [], other_prompts=said.other_prompts)

@@ -12,7 +12,6 @@ from benchmarks.simulate import Case, run_trainer
 from benchmarks.simulated_actors import VirtualLoop
 from benchmarks.simulated_durations import Pace
 from marl_ray.core.errors import UserError
-from marl_ray.core.random_streams import task_for_sample
 from marl_ray.core.state import TrainerState
 from marl_ray.storage.batch_log import LoggedStep
 from marl_ray.storage.resume import ResumeState
@@ -109,10 +108,3 @@ def test_a_step_with_too_few_informative_samples_learns_from_them(
     assert min(sizes) < 3
     assert all(kept.prompt_samples == 12 for kept, size in zip(log.steps.values(), sizes, strict=True) if size < 3)
     assert capsys.readouterr().err.count("so it learns from fewer") == 1
-
-
-def test_every_epoch_is_a_permutation() -> None:
-    tasks = [task_for_sample(5, sample, seed=1) for sample in range(15)]
-    epochs = [tasks[:5], tasks[5:10], tasks[10:]]
-    assert all(sorted(epoch) == list(range(5)) for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) > 1

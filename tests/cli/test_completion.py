@@ -1,0 +1,81 @@
+"""Completion scripts, run by the shells themselves."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from marl_ray.cli.completion import SCRIPTS, commands, setting_keys
+from marl_ray.cli.main import COMMANDS
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The file of each shell's script."""
+    folder, found, keys = tmp_path_factory.mktemp("completion"), commands(), setting_keys()
+    files = {shell: folder / shell for shell in SCRIPTS}
+    for shell, file in files.items():
+        file.write_text(SCRIPTS[shell](found, keys))
+    return files
+
+
+def run(shell: str, code: str, folder: Path) -> list[str]:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    clean = {"bash": ["--norc", "--noprofile"], "zsh": ["-f"], "fish": ["--no-config"]}[shell]
+    done = subprocess.run([shell, *clean, "-c", code], capture_output=True, text=True, timeout=300, cwd=folder)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return done.stdout.splitlines()
+
+
+def in_bash(script: Path, folder: Path, *words: str) -> list[str]:
+    """Return the completions of the last word."""
+    typed = " ".join(map(shlex.quote, words))
+    return run(
+        "bash",
+        f"source {script}; COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _marl_ray; "
+        'printf "%s\\n" "${COMPREPLY[@]}"',
+        folder,
+    )
+
+
+def test_bash_completes_commands_flags_settings_and_files(scripts: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").touch()
+    (tmp_path / "runs").mkdir()
+    script = scripts["bash"]
+    assert in_bash(script, tmp_path, "marl-ray", "") == list(COMMANDS)
+    assert in_bash(script, tmp_path, "marl-ray", "re") == ["report", "replay"]
+    assert in_bash(script, tmp_path, "marl-ray", "train", "--res") == ["--resume"]
+    assert in_bash(script, tmp_path, "marl-ray", "train", "magrpo", "--config", "on") == ["one.yaml"]
+    turns = ["--override", "seed=1", "magrpo.num_tu"]
+    assert in_bash(script, tmp_path, "marl-ray", "train", "magrpo", *turns) == ["magrpo.num_turns="]
+    assert in_bash(script, tmp_path, "marl-ray", "train", "magrpo", *turns[:2], "--dr") == ["--dry-run"]
+    assert in_bash(script, tmp_path, "marl-ray", "report", "ru") == ["runs"]
+    assert in_bash(script, tmp_path, "marl-ray", "report", "runs", "--tr") == ["--trace"]
+    assert in_bash(script, tmp_path, "marl-ray", "completion", "z") == ["zsh"]
+    assert in_bash(script, tmp_path, "marl-ray", "sandbox", "do") == ["doctor"]
+
+
+def test_zsh_reads_its_script(scripts: dict[str, Path], tmp_path: Path) -> None:
+    start = f"autoload -Uz compinit && compinit -u -d {tmp_path / 'dump'}"
+    code = f"{start}; source {scripts['zsh']}; print $_comps[marl-ray]"
+    assert "_bash_complete" in run("zsh", code, tmp_path)[-1]
+
+
+def test_fish_completes_commands_and_flags(scripts: dict[str, Path], tmp_path: Path) -> None:
+    found = run("fish", f"source {scripts['fish']}; complete -C 'marl-ray re'", tmp_path)
+    assert [line.split("\t")[0] for line in found] == ["replay", "report"]
+    found = run("fish", f"source {scripts['fish']}; complete -C 'marl-ray report --tr'", tmp_path)
+    assert [line.split("\t")[0] for line in found] == ["--trace"]
+
+
+def test_every_command_has_its_flags() -> None:
+    found = {command.name: command.options for command in commands()}
+    assert list(found) == list(COMMANDS)
+    assert all("--help" in options for options in found.values())
+    assert {"--config", "--override", "--resume"} <= set(found["train"])
+    assert "describe parser" not in str(found)
