@@ -89,7 +89,7 @@ def test_a_missing_module_is_an_error_before_anything_starts(folder: Path) -> No
 @pytest.mark.slow
 def test_a_run_trains_with_plugins_in_driver_and_learners(folder: Path) -> None:
     tree = yaml.safe_load(CONFIG) | {"model": {"name": "bundled:toy-base", "max_length": 1024}}
-    small = {"num_turns": 1, "max_steps": 1, "num_generations": 4, "rollout_buffer_size": 2, "max_new_tokens": 64}
+    small = {"num_turns": 1, "max_steps": 1, "num_generations": 8, "rollout_buffer_size": 8}
     actor_critic = {"critic": "own:frozen_features", "loss": "own:Cispo", "optimizer": "own:sgd"}
     for name, section in (("page", tree["magrpo"] | small), ("critic", actor_critic | small)):
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(tree | {"magrpo": section}))

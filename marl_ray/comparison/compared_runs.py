@@ -24,7 +24,7 @@ from marl_ray.storage.run_folder import RunFolder
 EVALUATION, TASKS = "evaluation.json", "tasks.jsonl"
 COMPARED = re.compile(r"return|turn_\d+/(pass@\d+|reward_mean)")
 """Metrics in the table and the figure."""
-OTHER_SECTIONS = ("seed", "output", "wandb", "resources")
+OTHER_SECTIONS = ("seed", "output", "wandb", "trackio", "mlflow", "resources")
 """Settings in which the runs of one method may differ."""
 
 

@@ -114,7 +114,10 @@ def describe_budget(config: Config, num_tasks: int | None) -> str:
         *(f"{policy.introduction}: one learner, one update from the groups of all its agents" for policy in shared),
     ]
     if samples_greedily(config):
-        lines.append("estimator remax: one more greedy joint sample per node, as baseline only")
+        names = dict.fromkeys(
+            agent.estimator for agent in config.agents if estimator_requirements(agent.estimator).greedy_sample
+        )
+        lines.append(f"estimator {', '.join(names)}: one more greedy joint sample per node, as baseline only")
     if rollout.dynamic_sampling:
         lines.append(
             f"dynamic_sampling: a step samples up to {pluralize(max_prompts_per_step(config, tasks), 'task')} and "

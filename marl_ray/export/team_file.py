@@ -19,7 +19,7 @@ from marl_ray.core.installed_versions import versions
 from marl_ray.environments import ENVIRONMENTS
 
 FORMAT = 1
-PRIVATE_SECTIONS = ("output", "wandb")
+PRIVATE_SECTIONS = ("output", "wandb", "trackio", "mlflow")
 """Sections about the machine and the accounts of the training run, which an export leaves out."""
 PLACEHOLDER = Task("task", "{prompt}", {"entry_point": "{entry_point}", "tests": ()})
 

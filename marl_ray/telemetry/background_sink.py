@@ -66,6 +66,8 @@ class BackgroundSink:
         self._rows, self._episodes = _UnreadLines(metrics), _UnreadLines(episodes)
         self._sink: Sink | None = None
         self._wake, self._stop = threading.Event(), threading.Event()
+        self._abandoned = False
+        """Set at the end of the time for the last rows: the thread makes no further attempt."""
         self._warned = False
         self._thread = threading.Thread(target=self._run, name=f"tracker {name}", daemon=True)
         self._wake.set()  # creates the tracker at once
@@ -83,6 +85,7 @@ class BackgroundSink:
     def join(self, timeout_s: float) -> None:
         """Wait for the end of the thread, at most `timeout_s`. Warn if the tracker has not received all rows."""
         self._thread.join(timeout_s)
+        self._abandoned = True
         missing = sum(1 for _ in self._rows.read())  # changes nothing
         if missing:
             rows = pluralize(missing, "row")
@@ -92,13 +95,14 @@ class BackgroundSink:
 
     def _run(self) -> None:
         failures = 0
-        while True:
+        while not self._abandoned:
             stopping = self._stop.is_set()
             try:
                 self._send_unread(stopping)
             except BaseException as error:  # a tracker may raise anything, including SystemExit
                 failures += 1
-                self._warn(error)
+                if not self._abandoned:
+                    self._warn(error)
                 if failures % REOPEN_AFTER == 0:
                     self._sink = None
                 if not stopping:

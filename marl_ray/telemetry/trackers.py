@@ -30,6 +30,8 @@ MLFLOW_MAX_PARAMS = 100
 """Maximum number of parameters per request of MLflow."""
 MLFLOW_MAX_VALUE = 500
 """Maximum length of a parameter's value in all versions of MLflow."""
+WANDB_START_S = 20
+"""Maximum duration of one attempt to start a run of Weights & Biases."""
 _id_lock = threading.Lock()
 
 
@@ -121,8 +123,9 @@ class WandbSink(Sink):
             dir=config.wandb.dir or str(run_dir),
             tags=list(config.wandb.tags),
             config=to_tree(config),
-            # A thread cannot ask for an API key, and standard error belongs to the run.
-            settings=wandb.Settings(console="off", login_timeout=1, reinit="create_new"),
+            # A thread cannot ask for an API key, standard error belongs to the run, and at the end of the process wandb
+            # waits for a start that is in progress.
+            settings=wandb.Settings(console="off", login_timeout=1, init_timeout=WANDB_START_S, reinit="create_new"),
         )
         self.sent_step = self.run.step - 1
 

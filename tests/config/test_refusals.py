@@ -103,6 +103,7 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
             {"magrpo": {"reference_kl": "k3_in_loss"}},
             "there is no reference policy: set magrpo.reference_kl_coef above",
         ),
+        ({"mlflow": {"tracking_uri": "https://u:p@host"}}, "mlflow.tracking_uri names a user, and would be written"),
         ({"magrpo": {"reference_kl_enabled": 1}}, "magrpo.reference_kl_enabled should be true or false, got 1"),
         (
             {"magrpo": {"loss": "ppo"}},
