@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from marl_ray.cluster.hardware import GIB, MIB
 from marl_ray.config import AgentConfig, Config
 from marl_ray.core.errors import UserError
+from marl_ray.core.extras import explain_missing_modules
 from marl_ray.learning.arguments import (
     FLOAT_BYTES,
     MAX_UNREDUCED_BYTES,
@@ -133,7 +134,9 @@ def read_model_config(name: str, trust_remote_code: bool, fetch: bool) -> Any:
 
     Raises UserError.
     """
-    from transformers import AutoConfig
+    with explain_missing_modules():
+        import torch  # noqa: F401, which estimates run the model with
+        from transformers import AutoConfig
 
     path = resolve_model(name, fetch=False)
     is_local = Path(path).is_dir()
