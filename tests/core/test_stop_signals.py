@@ -148,7 +148,7 @@ def test_a_second_signal_kills() -> None:
 
 
 def test_within_a_running_event_loop_a_signal_cancels_the_work_in_its_thread() -> None:
-    """A notebook calls from a running loop: the work has a loop in another thread, and signals reach the main one."""
+    """Run from an event loop, like a cell of a notebook: the work has a loop in another thread."""
     ended: list[str] = []
 
     async def work() -> None:
