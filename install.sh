@@ -3,6 +3,12 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 
+if [ "$(uname -s)" != Linux ]; then
+    echo "vLLM's CPU build and the sandbox need Linux, this is $(uname -s): pip install . gives report, explain and" \
+        "plan --cluster without them (docs/how-to/install.md)" >&2
+    exit 1
+fi
+
 python="${PYTHON:-python3}"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
     echo "Python 3.11 or later is needed, $("$python" --version) found: make setup PYTHON=python3.12" >&2

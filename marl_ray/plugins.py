@@ -15,13 +15,31 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 from marl_ray.core.errors import UserError
 
+IN_MEMORY = "in_memory:"
+"""Prefix of the names of objects that a Python program passes to a run (`in_memory`)."""
 MODULE_ATTRIBUTE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 """Form of `module:Attr`."""
+
+
+_objects: ContextVar[Mapping[str, Any]] = ContextVar("objects", default=MappingProxyType({}))
+
+
+@contextmanager
+def in_memory(objects: Mapping[str, Any]) -> Iterator[None]:
+    """Let registries find these objects by their names, which begin with IN_MEMORY, within the block."""
+    token = _objects.set({**_objects.get(), **objects})
+    try:
+        yield
+    finally:
+        _objects.reset(token)
 
 
 class Registry:
@@ -56,6 +74,8 @@ class Registry:
         plug-in of this kind.
         """
         self.check(name)
+        if name.startswith(IN_MEMORY):
+            return self._checked(name, self._in_memory(name))
         module_name, _, attribute = self.entries.get(name, name).partition(":")
         if name not in self.entries and os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())  # last, so that installed modules take precedence
@@ -67,7 +87,19 @@ class Registry:
             raise UserError(f"{self.kind} {name}: {_import_error(error)}") from error
         if not hasattr(module, attribute):
             raise UserError(f"{self.kind} {name}: module {module_name} has no {attribute}")
-        plugin = getattr(module, attribute)
+        return self._checked(name, getattr(module, attribute))
+
+    def _in_memory(self, name: str) -> Any:
+        if name not in _objects.get():
+            key = self.kind.replace(".", "_")
+            raise UserError(
+                f"{self.kind} {name} is an object of the Python program that started the run: pass it again, as in "
+                f"mr.train(resume=..., {key}=...) or mr.evaluate(..., {key}=...)"
+            )
+        return _objects.get()[name]
+
+    def _checked(self, name: str, plugin: Any) -> Any:
+        """Return the plug-in. Raises UserError if it is not of this kind."""
         if not hasattr(plugin, self.needs):
             raise UserError(f"{name} is not a plug-in for {self.kind}: it has no {self.needs} (docs/how-to/extend.md)")
         if self.needs == "__call__" and isinstance(plugin, type):  # a call would only create an instance

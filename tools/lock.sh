@@ -23,6 +23,6 @@ resolve() { # resolve cpu|gpu [uv's options]; `set -e` does not hold in here, wh
 cp constraints/cpu.txt "$work/cpu.txt" 2>/dev/null || true
 resolve cpu "$@" 2>/dev/null || resolve cpu --torch-backend cpu "$@"
 touch constraints/gpu.txt
-sed -n 's/.*"torch==\([^"]*\)".*/torch===\1/p' setup.py >"$work/torch.txt" # === is not satisfied by +cpu
+sed -n 's/^torch==\([0-9.]*\).*/torch===\1/p' constraints/cpu.txt >"$work/torch.txt" # === is not satisfied by +cpu
 awk -F== '!seen[$1]++' constraints/cpu.txt constraints/gpu.txt >"$work/gpu.txt"
 resolve gpu -c "$work/torch.txt" "$@"

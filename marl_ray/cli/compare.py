@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from marl_ray.cli.eval import load_config, numbers
+from marl_ray.cli.eval import numbers
 from marl_ray.cli.parser import Parser, add_overrides, add_verbosity, configure_logging, positive
 
 EPILOG = """examples:
@@ -38,11 +38,13 @@ def main(argv: Sequence[str]) -> int:
 
 def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
     from marl_ray.comparison.compare_runs import ComparisonRequest, needs_evaluation, run_comparison
+    from marl_ray.config import parse_overrides
+    from marl_ray.evaluation.evaluate import evaluation_config
 
     configure_logging(options)
     paths = [Path(path) for path in options.paths]
-    options.model = options.paths
-    config = load_config(options) if needs_evaluation(paths) else None
+    overrides = parse_overrides(options.override)
+    config = evaluation_config(options.paths, options.config, overrides=overrides) if needs_evaluation(paths) else None
     samples, command = options.samples or max(options.k), ["marl-ray", "compare", *argv]
     request = ComparisonRequest(paths, options.split, samples, options.k, options.output, command)
     for line in run_comparison(config, request):

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from marl_ray.cli.parser import Parser, add_overrides, add_verbosity, configure_logging, positive
-from marl_ray.core.errors import UserError
-
-if TYPE_CHECKING:
-    from marl_ray.config import Config
-
-logger = logging.getLogger(__name__)
 
 EPILOG = """examples:
   marl-ray eval --model runs/one
@@ -67,45 +57,22 @@ def numbers(text: str) -> list[int]:
 
 
 def _eval(options: argparse.Namespace) -> None:
-    from marl_ray.evaluation.evaluate import EvaluationRequest, run_evaluation
+    from marl_ray.config import parse_overrides
+    from marl_ray.evaluation.evaluate import EvaluationRequest, default_folder, evaluation_config, run_evaluation
 
     configure_logging(options)
-    config = load_config(options)
-    stamp = f"{config.dataset.type.replace(':', '.')}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    samples, folder = options.samples or max(options.k), options.output or Path("evaluations") / stamp
+    config = evaluation_config(options.model, options.config, overrides=parse_overrides(options.override))
     request = EvaluationRequest(
-        options.model,
-        options.split,
-        samples,
-        options.k,
-        options.protocol,
-        options.swap,
-        folder,
-        options.episodes,
-        options.cooperation,
-        options.since,
-        options.until,
+        models=options.model,
+        split=options.split,
+        samples=options.samples or max(options.k),
+        ks=options.k,
+        protocol=options.protocol,
+        swap=options.swap,
+        folder=options.output or default_folder(config),
+        episodes=options.episodes,
+        cooperation=options.cooperation,
+        since=options.since,
+        until=options.until,
     )
-    for line in run_evaluation(config, request):
-        print(line)
-
-
-def load_config(options: argparse.Namespace) -> Config:
-    """Return the config of --config, or of the first run among the models. Raises UserError."""
-    from marl_ray.config import ALGORITHMS, from_tree, parse_overrides
-    from marl_ray.config.values import read_yaml
-    from marl_ray.evaluation.model_sources import BASE, run_folder_of
-    from marl_ray.storage.resume import SavedRun
-
-    def overrides(algorithm: str) -> dict[str, Any]:
-        return {f"{algorithm}.eval_num_generations": 1, **parse_overrides(options.override)}
-
-    if options.config is not None:
-        tree = read_yaml(options.config)
-        algorithm = next((name for name in ALGORITHMS if name in tree), ALGORITHMS[0])
-        return from_tree(tree, algorithm, overrides(algorithm), logger.info)
-    run = next((name for name in options.model if name != BASE), None)
-    if run is None:
-        raise UserError("no config: give --config FILE, or the --model of a run")
-    saved = SavedRun.read(run_folder_of(Path(run)))
-    return saved.config(overrides(saved.algorithm), logger.info)
+    print(run_evaluation(config, request))

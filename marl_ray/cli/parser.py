@@ -10,16 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from marl_ray.core.errors import Terminated, UserError
+from marl_ray.core.extras import REQUIRED, explain_missing_modules
 from marl_ray.core.stop_signals import StopSignals
 from marl_ray.core.text import did_you_mean
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 MIN_PYTHON = (3, 11)  # as in setup.py
-REQUIRED_MODULES = (
-    *("torch", "transformers", "numpy", "ray", "datasets", "yaml", "pydantic", "jinja2", "safetensors", "matplotlib"),
-    *("openai", "anthropic", "httpx2", "tqdm"),
-)
-"""Modules of the requirements in setup.py."""
 
 
 DESCRIBE = "".join(["describe", " parser"])
@@ -107,13 +103,13 @@ def exit_code_of(command: Callable[[], None]) -> int:
         print("error: the working folder has been deleted: change to an existing folder", file=sys.stderr)
         return FAILED
     try:
-        with StopSignals():
+        with StopSignals(), explain_missing_modules():
             command()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return FAILED
     except ModuleNotFoundError as error:
-        if error.name not in REQUIRED_MODULES:
+        if error.name not in REQUIRED:
             raise
         print(_wrong_python(f"has no module {error.name}"), file=sys.stderr)
         return FAILED

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from marl_ray.cli.parser import Parser, add_overrides, add_verbosity, configure_logging, positive
 from marl_ray.core.errors import UserError
-
-logger = logging.getLogger(__name__)
+from marl_ray.core.text import pluralize
 
 EPILOG = """examples:
   marl-ray score --type humaneval --dataset humaneval.jsonl --completions mine.jsonl > scored.jsonl
@@ -48,39 +45,18 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _score(options: argparse.Namespace) -> None:
-    import asyncio
-
-    from tqdm import tqdm
-
     from marl_ray.config import parse_overrides
-    from marl_ray.data import DATASETS
-    from marl_ray.evaluation import scoring
-    from marl_ray.telemetry.logs import progress_bar_disabled
+    from marl_ray.evaluation.scoring import ScoreRequest, score_completions
 
     configure_logging(options)
-    DATASETS.check(options.type)
-    tasks = scoring.tasks_by_id(options.dataset, options.split, options.type)
-    responses = scoring.read_completions(options.completions, tasks)
-    overrides = parse_overrides(options.override)
-    scorer = scoring.CompletionScorer(options.type, responses, options.feedback, overrides)
-    workers = min(options.workers or os.cpu_count() or 1, len(responses))
-    limit = scoring.LINES_PER_SANDBOX * workers
-    rewards: list[float] = []
-
-    async def score() -> None:
-        hidden = progress_bar_disabled()
-        with tqdm(total=len(responses), unit="line", disable=hidden, dynamic_ncols=True, leave=False) as bar:
-            async for line in scorer.score_all(responses, sandboxes, limit):
-                with tqdm.external_write_mode():
-                    print(json.dumps(line), flush=True)
-                bar.update()
-                if "failure" not in line:
-                    rewards.append(line["reward"])
-
-    with scoring.LocalSandboxPool(scorer.sandbox, workers) as sandboxes:
-        logger.info(sandboxes.describe())
-        asyncio.run(score())
-    if rewards:
-        logger.info(f"{len(rewards)} lines scored, mean reward {sum(rewards) / len(rewards):.4f}")
-    if failures := len(responses) - len(rewards):
-        raise UserError(f"{failures} of {len(responses)} lines have no verdict: see `failure` in these lines")
+    request = ScoreRequest(
+        dataset=options.dataset,
+        completions=options.completions,
+        type=options.type,
+        split=options.split,
+        feedback=options.feedback,
+        workers=options.workers,
+        overrides=parse_overrides(options.override),
+    )
+    if failures := score_completions(request, lambda line: print(json.dumps(line), flush=True)):
+        raise UserError(f"{pluralize(failures, 'line')} without a verdict: see `failure` in these lines")

@@ -6,6 +6,7 @@ its largest micro-batch. An engine's peak is its process, weights, KV cache and 
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from marl_ray.cluster.hardware import GIB, MIB
 from marl_ray.config import AgentConfig, Config
 from marl_ray.core.errors import UserError
+from marl_ray.core.extras import missing_module
 from marl_ray.learning.arguments import (
     FLOAT_BYTES,
     MAX_UNREDUCED_BYTES,
@@ -133,6 +135,8 @@ def read_model_config(name: str, trust_remote_code: bool, fetch: bool) -> Any:
 
     Raises UserError.
     """
+    if importlib.util.find_spec("torch") is None:  # the estimate runs the model on tensors without data
+        raise missing_module("torch")
     from transformers import AutoConfig
 
     path = resolve_model(name, fetch=False)

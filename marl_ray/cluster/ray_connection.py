@@ -58,6 +58,8 @@ def connect(verbose: bool) -> str:
     Returns one line for the console. Raises UserError if no cluster answers, if this machine does not admit a local
     instance, or if Ray does not start in time.
     """
+    if ray.is_initialized():
+        raise UserError("Ray is already initialised in this process: call ray.shutdown() first, and set RAY_ADDRESS")
     address = cluster_address()
     options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": logging.INFO if verbose else logging.ERROR}
     if not verbose:

@@ -1,13 +1,14 @@
 """All uses of Ray's private API: `ray._private`, arguments that begin with an underscore, undocumented variables.
 
-Written for RAY_VERSION, which setup.py pins; a test compares both with the installed Ray. Review these functions before
-changing the version.
+Written for RAY_VERSION, the only version that setup.py allows. A test compares both with the installed Ray.
+Review these functions before changing the version.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -85,9 +86,11 @@ def defer_signals() -> Iterator[None]:
 
     An interrupted start of Ray leaves processes that end late. Ray also installs its own SIGTERM handlers: in Python
     and, on connecting, in C++ below Python's. A second signal kills this process and a local Ray instance with it.
+    Outside the main thread, where Python allows no handlers, only Ray's Python handler is left out.
     """
     set_handler, connect = utils.set_sigterm_handler, worker.connect
-    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS if in_main_thread}
     handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
     received: list[int] = []
 

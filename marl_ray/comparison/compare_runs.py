@@ -76,7 +76,7 @@ def run_comparison(config: Config | None, request: ComparisonRequest) -> Iterato
         asked = EvaluationRequest(
             models, request.split, request.samples, request.ks, "parallel", False, into, episodes=False
         )
-        for line in run_evaluation(config, asked):
+        for line in run_evaluation(config, asked).lines:
             logger.debug(line)
         evaluations = [into]
     runs = [run for path in evaluations for run in read_evaluation(path)]

@@ -1,5 +1,6 @@
 """Typed settings of a run, and their conversion from and to YAML."""
 
+from marl_ray.config.keywords import ConfigSource, from_keywords
 from marl_ray.config.loader import from_tree, load, to_tree, to_yaml
 from marl_ray.config.schema import ALGORITHMS, AgentConfig, Config, CreditConfig, LoraConfig, OptimizerConfig
 from marl_ray.config.sections import (
@@ -19,6 +20,7 @@ __all__ = [
     "AgentConfig",
     "CodeCompletionConfig",
     "Config",
+    "ConfigSource",
     "CreditConfig",
     "Deadlines",
     "ExternalConfig",
@@ -29,6 +31,7 @@ __all__ = [
     "ModelConfig",
     "ModelKwargs",
     "OptimizerConfig",
+    "from_keywords",
     "from_tree",
     "load",
     "parse_overrides",

@@ -83,9 +83,8 @@ def training_budget(config: Config, num_tasks: int) -> TrainingBudget:
     rollout, loop = config.rollout, config.loop
     tasks = min(rollout.rollout_buffer_size, num_tasks)
     steps_per_epoch = -(-num_tasks // rollout.rollout_buffer_size)
-    total = steps_per_epoch * loop.num_train_epochs
-    if loop.max_steps is not None:
-        total = min(total, loop.max_steps)
+    epochs = None if loop.num_train_epochs is None else steps_per_epoch * loop.num_train_epochs
+    total = min(limit for limit in (epochs, loop.max_steps) if limit is not None)
     nodes = nodes_per_episode(config)
     per_episode = joint_samples_per_episode(config) + nodes * samples_greedily(config)
     samples = max_prompts_per_step(config, tasks) * per_episode

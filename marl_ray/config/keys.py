@@ -38,6 +38,7 @@ DERIVED = (
     "agents",
     "environment",
     "dataset.type",
+    "model.max_length",
     "{algorithm}.num_agents",
     "{algorithm}.estimator",
     "{algorithm}.turn_gradient_weights",

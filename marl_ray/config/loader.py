@@ -44,7 +44,7 @@ def from_tree(
     tree: Mapping[str, Any], algorithm: str, overrides: Mapping[str, Any] | None = None, note: Note = lambda line: None
 ) -> Config:
     """Return the validated config of nested dictionaries with the section names of a file. Raises UserError."""
-    flat = _canonical(_flatten(tree, sections(settings(algorithm))), algorithm)
+    flat = _canonical(flatten(tree, sections(settings(algorithm))), algorithm)
     flat["agents"] = _entries(flat.get("agents"), algorithm)
     overrides = overrides or {}
     for key in sorted(overrides, key=lambda key: key.startswith("agents.")):  # last, when the number of agents is known
@@ -84,7 +84,7 @@ def _canonical(flat: Flat, algorithm: str) -> Flat:
     return canonical_keys(flat, algorithm, same)
 
 
-def _flatten(value: Any, places: Collection[str], key: str = "") -> Flat:
+def flatten(value: Any, places: Collection[str], key: str = "") -> Flat:
     """Return the settings of a section by dotted key. A value whose key is not in `places` is not flattened."""
     if key and key not in places:
         return {key: value}
@@ -93,7 +93,7 @@ def _flatten(value: Any, places: Collection[str], key: str = "") -> Flat:
         for name, inner in value.items():
             if "." in str(name):
                 raise UserError(f"'{name}' with dots is for --override: in a file, write a section for every dot")
-            flat |= _flatten(inner, places, f"{key}.{name}" if key else str(name))
+            flat |= flatten(inner, places, f"{key}.{name}" if key else str(name))
         return flat
     return {} if value is None else {key: value}
 
@@ -118,7 +118,7 @@ def _entries(agents: Any, algorithm: str) -> list[Flat] | None:
     if not isinstance(agents, list | tuple):
         raise UserError(f"agents should be a list like [a, b], of names or of mappings, or null, got {agents!r}")
     places = sections(agent_keys(algorithm))
-    return [_flatten(agent, places) if isinstance(agent, Mapping) else {"name": agent} for agent in agents]
+    return [flatten(agent, places) if isinstance(agent, Mapping) else {"name": agent} for agent in agents]
 
 
 def _override(flat: Flat, key: str, value: Any, algorithm: str) -> None:
@@ -137,7 +137,7 @@ def _override(flat: Flat, key: str, value: Any, algorithm: str) -> None:
             raise UserError(f"{key}: '{mapping}' is a single value, not a section")
         flat[mapping] = {**inner, **_nested({key.removeprefix(f"{mapping}."): value})}
     else:
-        _replace(flat, key, _canonical(_flatten(value, sections(settings(algorithm)), key), algorithm))
+        _replace(flat, key, _canonical(flatten(value, sections(settings(algorithm)), key), algorithm))
 
 
 def _override_agent(flat: Flat, key: str, value: Any, algorithm: str) -> None:
@@ -150,7 +150,7 @@ def _override_agent(flat: Flat, key: str, value: Any, algorithm: str) -> None:
     if not index.isdecimal() or int(index) >= len(agents):
         raise UserError(f"{key}: there {'is' if len(agents) == 1 else 'are'} {pluralize(len(agents), 'agent')}, from 0")
     if rest:
-        _replace(agents[int(index)], rest[0], _flatten(value, sections(agent_keys(algorithm)), rest[0]))
+        _replace(agents[int(index)], rest[0], flatten(value, sections(agent_keys(algorithm)), rest[0]))
     else:
         (agents[int(index)],) = _entries([value], algorithm) or [{}]
 
@@ -178,7 +178,7 @@ def _resolve(flat: Flat, algorithm: str) -> Config:
     compat = compat_settings(given.get("compat", known["compat"].default), given, entries, algorithm)
     run = {key: setting.default for key, setting in known.items()} | compat | given
     count = count_agents(entries, run[f"{algorithm}.num_agents"], algorithm)
-    derive(run, algorithm)
+    derive(run, entries or (), algorithm)
     own = [_convert_agent(entry, number, algorithm) for number, entry in enumerate(entries or [{}] * count)]
     run["agents"] = tuple(_agent(run, own, number, algorithm) for number in range(count))
     places = {setting.place: run[key] for key, setting in known.items()}

@@ -274,6 +274,12 @@ class Config(Section):
             groups.setdefault((agent.name, agent.learner), []).append(policy)
         return tuple(map(tuple, groups.values()))
 
+    def to_yaml(self) -> str:
+        """Return the config as the text of a YAML file."""
+        from marl_ray.config.loader import to_yaml  # which imports this module
+
+        return to_yaml(self)
+
     def learner_policies(self, policy: PolicyId) -> tuple[PolicyId, ...]:
         """Return the policies in the learner process of `policy`, including `policy`."""
         return next(policies for policies in self.learner_groups if policy in policies)

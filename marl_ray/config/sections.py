@@ -36,7 +36,8 @@ class ModelConfig(Section):
     top_k: PositiveInt | None = None
     """Number of most likely tokens to sample from. null, 0 or -1: all tokens."""
     max_length: int = 2048
-    """Maximum length of a prompt and its completion together, in tokens."""
+    """Maximum length of a prompt and its completion together, in tokens. null: 2048, or fewer if a model on this
+    machine has fewer positions."""
     use_chat_template: bool | None = None
     """Apply the tokenizer's chat template to prompts. null: only for chat models, that is models that stop where the
     template ends an answer; base models receive plain text. The start of a run prints the choice for each agent."""
@@ -54,7 +55,8 @@ class DatasetConfig(Section):
 
     name: str = ""
     """Hub id (`owner/name`, or `owner/name:part`), a .jsonl or .parquet file, or bundled with the package:
-    `bundled:toy`, `bundled:toy-hard`, `bundled:tags`, `bundled:grid`, `bundled:posts`, `bundled:abstracts`."""
+    `bundled:toy`, `bundled:toy-hard`, `bundled:tags`, `bundled:grid`, `bundled:posts`, `bundled:abstracts`; or
+    `python:module:Attr`, an object whose `splits` has rows by split (the default if `environment` is one)."""
     type: str = ""
     """Name of the conversion from a row to a task. null: inferred from the name."""
     train_split: str = "train"
@@ -151,8 +153,8 @@ class EvaluationConfig(Section):
 class LoopConfig(Section):
     """Length of the run, checkpoints and logging."""
 
-    num_train_epochs: PositiveInt = 1
-    """Passes over the training tasks."""
+    num_train_epochs: PositiveInt | None = 1
+    """Passes over the training tasks. null: no limit, as many as max_steps needs."""
     max_steps: PositiveInt | None = None
     """Maximum number of steps, regardless of epochs. null: no limit."""
     save_steps: PositiveInt = 50

@@ -5,7 +5,7 @@ Every check raises UserError with one line that says which setting to change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ from typing import Any
 from marl_ray.config.budget import completions_per_episode, joint_samples_per_episode, max_prompts_per_step
 from marl_ray.config.keys import key_of
 from marl_ray.config.learning_rules import learning_problems
+from marl_ray.config.model_length import default_max_length
 from marl_ray.config.schema import Config
 from marl_ray.config.sections import ModelConfig, OutputConfig
 from marl_ray.core.errors import UserError
 from marl_ray.credit import CRITICS, ESTIMATORS, LOSSES
-from marl_ray.data import DATASETS, SAMPLERS, infer_type
+from marl_ray.data import DATASETS, OBJECT, SAMPLERS, infer_type
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external import MODES
 from marl_ray.learning import OPTIMIZERS
@@ -78,12 +79,22 @@ def shared_policy(given: int | None, number: int) -> int | None:
     return None if given == number else given
 
 
-def derive(run: dict[str, Any], algorithm: str) -> None:
-    """Fill in the defaults that depend on other settings. `run` contains values by key and is modified."""
+def derive(run: dict[str, Any], entries: Sequence[Mapping[str, Any]], algorithm: str) -> None:
+    """Fill in the defaults that depend on other settings. `run` contains values by key and is modified; `entries` are
+    the settings of single agents."""
+    if not run["dataset.name"] and run["environment"] and ":" in run["environment"]:
+        splits = getattr(ENVIRONMENTS.get(run["environment"]), "splits", None)
+        if splits:
+            run["dataset.name"] = f"{OBJECT}{run['environment']}"
+            run["dataset.eval_split"] = run["dataset.eval_split"] or next((n for n in splits if n == "eval"), None)
     if run["dataset.type"] is None and run["dataset.name"]:
         run["dataset.type"] = infer_type(run["dataset.name"])
     if run["environment"] is None and run["dataset.type"]:
         run["environment"] = DATASETS.get(run["dataset.type"]).environment
+        if not run["environment"]:
+            raise UserError(f"dataset.type {run['dataset.type']} has no environment of its own: set environment")
+    if run["model.max_length"] is None:
+        run["model.max_length"] = default_max_length([run["model.name"], *(entry.get("name") for entry in entries)])
     run[f"{algorithm}.estimator"] = run[f"{algorithm}.estimator"] or algorithm
     if run[f"{algorithm}.turn_gradient_weights"] is None:
         run[f"{algorithm}.turn_gradient_weights"] = (1.0,) * run[f"{algorithm}.num_turns"]
@@ -137,6 +148,8 @@ def _basic_problems(config: Config) -> Iterator[str]:
     if config.reward_processor.scale_factor == 0 and config.reward_processor.enabled:
         yield "reward_processor.scale_factor is 0, which makes all rewards equal: nothing would be learned"
     evaluation, section = config.evaluation, config.algorithm
+    if config.loop.num_train_epochs is None and config.loop.max_steps is None:
+        yield f"{section}.num_train_epochs and {section}.max_steps are null, so the run has no end: set one of them"
     if evaluation.eval_temperature == 0 and evaluation.eval_num_generations > 1:
         yield f"""{section}.eval_temperature is 0, so all {evaluation.eval_num_generations} samples of
         {section}.eval_num_generations would be equal: set it to 1"""

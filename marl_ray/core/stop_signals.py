@@ -12,8 +12,11 @@ as the loss of Ray's processes to which a batch system sends the same signal: th
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import signal
+import threading
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self, TypeVar
@@ -26,7 +29,8 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopSignals:
-    """A context manager that handles STOP_SIGNALS in the main thread, unless they are ignored."""
+    """A context manager that handles STOP_SIGNALS in the main thread, unless they are ignored. In another thread, which
+    receives no signals, it does nothing."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -37,7 +41,8 @@ class StopSignals:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        for number in STOP_SIGNALS:
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        for number in STOP_SIGNALS if in_main_thread else ():
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._take)
         return self
@@ -49,12 +54,12 @@ class StopSignals:
             raise self.interruption() from None
 
     def run(self, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        """Return the result of `asyncio.run(work())`, which a signal cancels. After a signal, raises KeyboardInterrupt
+        """Return the result of `run_coroutine(work)`, which a signal cancels. After a signal, raises KeyboardInterrupt
         or Terminated, however the work ends."""
         self._running = True
         try:
             with self.replace_errors():
-                result = asyncio.run(self._cancellable(work))
+                result = run_coroutine(lambda: self._cancellable(work))
         finally:
             self._running = False
         if self.received is not None:
@@ -92,5 +97,16 @@ class StopSignals:
         if not self._running:
             raise self.interruption()
         if self._work is not None:
-            self._work.cancel()
-            self._work.get_loop().call_soon_threadsafe(lambda: None)  # wake a sleeping loop
+            self._work.get_loop().call_soon_threadsafe(self._work.cancel)  # also wakes a sleeping loop
+
+
+def run_coroutine(work: Callable[[], Coroutine[Any, Any, R]]) -> R:
+    """Return the result of `asyncio.run(work())`, which runs in another thread if an event loop runs in this thread, as
+    in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work())
+    context = contextvars.copy_context()
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(context.run, lambda: asyncio.run(work())).result()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from marl_ray.core.errors import UserError
-from marl_ray.plugins import Registry
+from marl_ray.plugins import IN_MEMORY, Registry
 
 DATASETS = Registry(
     "dataset.type",
@@ -22,9 +22,22 @@ DATASETS = Registry(
         "grid_private": "marl_ray.data.grids:GRID_PRIVATE",
         "tldr": "marl_ray.data.texts:TLDR",
         "arxiv": "marl_ray.data.texts:ARXIV",
+        "prompts": "marl_ray.data.prompts:PROMPTS",
     },
     needs="task",
 )
+SOURCES = Registry("dataset.name", {}, needs="splits")
+"""Data sets in Python objects, whose attribute `splits` maps names of splits to lists of rows."""
+OBJECT = "python:"
+"""Prefix of a dataset.name `python:module:Attr`, which names an object of SOURCES."""
+
+
+def source_name(name: str) -> str | None:
+    """Return the name of the object that a dataset.name names, or None for a file or a hub id."""
+    if name.startswith(IN_MEMORY):
+        return name
+    return name.removeprefix(OBJECT) if name.startswith(OBJECT) else None
+
 
 SAMPLERS = Registry(
     "dataset.sampler",
@@ -56,6 +69,8 @@ _TYPE_BY_NAME = {
 
 def infer_type(name: str) -> str:
     """Return the type that a hub id, file name or bundled name contains. Raises UserError if it contains none."""
+    if source_name(name) is not None:
+        return "prompts"
     for text in (name.replace("\\", "/").rsplit("/", 1)[-1].lower(), name.lower()):
         for part, dataset_type in _TYPE_BY_NAME.items():
             if part in text:

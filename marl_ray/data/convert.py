@@ -35,7 +35,7 @@ class DatasetType(Protocol):
 
     @property
     def environment(self) -> str:
-        """The default environment of the tasks: a registered name, or `module:Attr`."""
+        """The default environment of the tasks: a registered name, or `module:Attr`; empty if there is none."""
 
     def task(self, row: DataRow, number: int) -> Task:
         """Return the task of row `number` (from 0) of a split. Raises UserError with the id of an invalid row."""

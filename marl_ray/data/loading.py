@@ -18,7 +18,7 @@ from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
 from marl_ray.core.text import pluralize
-from marl_ray.data import DATASETS, infer_type
+from marl_ray.data import DATASETS, SOURCES, infer_type, source_name
 from marl_ray.environments.grid import GRIDS_PATH
 from marl_ray.environments.tags import TEXTS_PATH
 from marl_ray.environments.writing import ABSTRACTS_PATH, POSTS_PATH
@@ -109,7 +109,9 @@ def load_rows(name: str, split: str) -> list[DataRow]:
 def _rows_and_total(name: str, split: str) -> tuple[list[DataRow], int]:
     """Return the rows of a split (with slices), and the number of rows without slices."""
     splits: Mapping[str, Sequence[DataRow]]
-    if name.startswith("bundled:"):
+    if (source := source_name(name)) is not None:
+        splits = SOURCES.get(source).splits
+    elif name.startswith("bundled:"):
         splits = _bundled(name)
     elif name.endswith(LOCAL_SUFFIXES):
         local = _local(expand_home(name))
@@ -126,6 +128,8 @@ def _rows_and_total(name: str, split: str) -> tuple[list[DataRow], int]:
 
 def needs_download(name: str) -> bool:
     """Return whether the dataset is on the hub."""
+    if source_name(name) is not None:
+        return False
     return not name.startswith("bundled:") and not name.endswith(LOCAL_SUFFIXES) and not Path(name).is_dir()
 
 

@@ -16,19 +16,20 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
-
-from tqdm import tqdm
 
 from marl_ray.actors.run_actors import EvaluationActors
 from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
 from marl_ray.cluster.ray_connection import connect, disconnect
-from marl_ray.config import Config, to_yaml
+from marl_ray.config import Config, ConfigSource, from_keywords, to_yaml
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Episode, Task
 from marl_ray.core.errors import UserError
@@ -46,12 +47,14 @@ from marl_ray.evaluation.cooperation_report import (
     revision_lines,
 )
 from marl_ray.evaluation.model_sources import (
+    BASE,
     EvaluatedModel,
     check_adapter,
     evaluated_models,
     find_model_sources,
     merged_adapters,
     policy_config,
+    run_folder_of,
     single_agent,
 )
 from marl_ray.evaluation.protocols import PROTOCOLS, REORDERING, SINGLE
@@ -60,7 +63,8 @@ from marl_ray.evaluation.results import TaskMetrics, measure_task, model_table, 
 from marl_ray.external.transition import Transition
 from marl_ray.models.names import check_model
 from marl_ray.rollout.episode_runner import CompletionGenerator, EpisodeRunner
-from marl_ray.telemetry.logs import progress_bar_disabled
+from marl_ray.storage.resume import SavedRun
+from marl_ray.telemetry.logs import progress_bar_disabled, tqdm
 from marl_ray.telemetry.metrics import episode_record
 
 logger = logging.getLogger(__name__)
@@ -109,8 +113,25 @@ CrossPlay = dict[tuple[str, str], list[float]]
 """Mean rewards of turn 1 by task, by the models of agent 0 and of agent 1."""
 
 
-def run_evaluation(config: Config, request: EvaluationRequest) -> Iterator[str]:
-    """Check the request, sample the episodes, write the results of each model, and yield the lines to print.
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The results of an evaluation, which are also in the files of `path`.
+
+    `metrics` has each model's metrics by name, as means with intervals: `metrics["base"]["return"]["mean"]`. `tasks`
+    has one row per model and task. The text of the object is the table of all models.
+    """
+
+    path: Path
+    metrics: Mapping[str, Mapping[str, Any]]
+    tasks: Sequence[Mapping[str, Any]]
+    lines: Sequence[str]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def run_evaluation(config: Config, request: EvaluationRequest) -> Evaluation:
+    """Check the request, sample the episodes, write the results of each model, and return them.
 
     Raises UserError, and KeyboardInterrupt when it is stopped.
     """
@@ -173,16 +194,44 @@ def run_evaluation(config: Config, request: EvaluationRequest) -> Iterator[str]:
             {"agent_0": first, "agent_1": second, **estimate.to_dict()} for (first, second), estimate in matrix.items()
         ]
     write_atomically(folder / "evaluation.json", json.dumps(content, indent=1).encode())
-    yield from model_table(summary)
+    lines = list(model_table(summary))
     if request.swap and config.num_agents == 2:
         labels = list(dict.fromkeys(model.sources[0] for model in plan.models))
-        yield from ("", *swap_matrix(summary, labels))
+        lines += ["", *swap_matrix(summary, labels)]
     if matrix:
-        yield from ("", *cross_play_table(matrix))
-    yield from ("", *revisions) if revisions else ()
-    yield from cooperation_lines(summary)
+        lines += ["", *cross_play_table(matrix)]
+    lines += ["", *revisions] if revisions else []
+    lines += cooperation_lines(summary)
     sizes = f"{pluralize(len(plan.tasks), 'task')}, {pluralize(plan.samples, 'sample')} each"
-    yield f"{sizes}; in brackets 95 % intervals over tasks; results in {folder}"
+    lines.append(f"{sizes}; in brackets 95 % intervals over tasks; results in {folder}")
+    rows = [{"model": label} | asdict(task) for label, tasks in results.items() for task in tasks]
+    return Evaluation(folder, content["models"], rows, lines)
+
+
+def evaluation_config(
+    models: Sequence[str],
+    source: ConfigSource | None = None,
+    algorithm: str | None = None,
+    keywords: Mapping[str, Any] = MappingProxyType({}),
+    overrides: Mapping[str, Any] = MappingProxyType({}),
+) -> Config:
+    """Return the config of `source`, by default of the first run among the models, with keywords and overrides.
+
+    Raises UserError.
+    """
+    if source is None:
+        run = next((name for name in models if name != BASE), None)
+        if run is None and not keywords:
+            raise UserError("no config: give --config FILE, or the --model of a run")
+        source = SavedRun.read(run_folder_of(Path(run))).tree if run else None
+    keywords = {"eval_num_generations": 1, **keywords}
+    return from_keywords(source, algorithm, keywords, overrides, logger.info)
+
+
+def default_folder(config: Config) -> Path:
+    """Return a new folder name below evaluations/."""
+    stamp = f"{config.dataset.type.replace(':', '.')}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    return Path("evaluations") / stamp
 
 
 def plan_evaluation(config: Config, request: EvaluationRequest) -> EvaluationPlan:

@@ -8,12 +8,14 @@ and optionally `turn`. Each line is parsed, executed and rewarded like a joint a
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import queue
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +24,9 @@ from marl_ray.config import Config, from_tree
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
+from marl_ray.core.stop_signals import StopSignals
 from marl_ray.core.text import did_you_mean, pluralize
+from marl_ray.data import DATASETS
 from marl_ray.data.loading import load_rows, load_tasks_by_row, read_jsonl
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, Executor
@@ -30,7 +34,9 @@ from marl_ray.environments.plugin_checks import check_texts, qualified_method_na
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.sandbox import ExecutionReport, Program, Sandbox, SandboxSettings, SandboxUnavailable
+from marl_ray.telemetry.logs import progress_bar_disabled, tqdm
 
+logger = logging.getLogger(__name__)
 KEYS = ("task_id", "completions", "turn")
 FILE = "completions file"
 LINES_PER_SANDBOX = 16
@@ -143,6 +149,62 @@ class CompletionScorer:
             observations = await runner.transition.next_prompts(response.task, first, attempt, outcome)
             score["prompts"] = observations.prompts
         return score
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """The arguments of `marl-ray score`. `completions` is a file, or its rows."""
+
+    dataset: str
+    completions: Path | Sequence[Mapping[str, Any]]
+    type: str
+    split: str = "test"
+    feedback: str | None = None
+    workers: int | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+
+def score_completions(request: ScoreRequest, on_line: Callable[[dict[str, Any]], None]) -> int:
+    """Score all completions, call `on_line` with each score in order, and return the number of completions without a
+    verdict. Raises UserError."""
+    DATASETS.check(request.type)
+    tasks = tasks_by_id(request.dataset, request.split, request.type)
+    given = request.completions
+    responses = read_completions(given, tasks) if isinstance(given, Path) else joint_responses(given, tasks)
+    scorer = CompletionScorer(request.type, responses, request.feedback, request.overrides)
+    workers = min(request.workers or os.cpu_count() or 1, len(responses))
+    rewards: list[float] = []
+
+    async def score() -> None:
+        hidden = progress_bar_disabled()
+        with tqdm(total=len(responses), unit="line", disable=hidden, dynamic_ncols=True, leave=False) as bar:
+            async for line in scorer.score_all(responses, sandboxes, LINES_PER_SANDBOX * workers):
+                with tqdm.external_write_mode():
+                    on_line(line)
+                bar.update()
+                if "failure" not in line:
+                    rewards.append(line["reward"])
+
+    with StopSignals() as signals, LocalSandboxPool(scorer.sandbox, workers) as sandboxes:
+        logger.info(sandboxes.describe())
+        signals.run(score)
+    if rewards:
+        logger.info(f"{len(rewards)} lines scored, mean reward {sum(rewards) / len(rewards):.4f}")
+    return len(responses) - len(rewards)
+
+
+def joint_responses(rows: Sequence[Mapping[str, Any]], tasks: Mapping[str, Task]) -> list[JointResponse]:
+    """Return the joint responses of rows like the lines of a completions file. Raises UserError for the first bad
+    row."""
+    responses = []
+    for number, row in enumerate(rows):
+        try:
+            responses.append(_joint_response(row, tasks))
+        except UserError as error:
+            raise UserError(f"completions, row {number}: {error}") from None
+    if not responses:
+        raise UserError("completions is an empty list")
+    return responses
 
 
 def _joint_response(row: Mapping[str, Any], tasks: Mapping[str, Task]) -> JointResponse:

@@ -38,14 +38,17 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCE
 """Disk errors that a user can correct."""
 
 
-def train(config: Config, saved: SavedRun | None = None) -> None:
-    """Train until the run ends; `saved` is the run to resume. Raises UserError, and KeyboardInterrupt when stopped.
+def train(config: Config, saved: SavedRun | None = None, startup: StartupTimer | None = None) -> RunFolder:
+    """Train until the run ends and return its folder; `saved` is the run to resume. By default, the time since the
+    process began counts as its start.
+
+    Raises UserError, and KeyboardInterrupt when stopped.
 
     Any other exception is a bug: its traceback is written to the run folder, and a note on the exception says where.
     """
     with StopSignals() as signals:
-        logs.configure()
-        started, startup = time.monotonic(), StartupTimer()
+        started, startup = time.monotonic(), startup or StartupTimer()
+        folder = folder_of(config) if saved is None else saved.folder
         try:
             with startup.part("checks"):
                 inputs = check(config, saved)
@@ -53,11 +56,11 @@ def train(config: Config, saved: SavedRun | None = None) -> None:
             if config.output.resume == "never":
                 raise
             logger.info(str(done))
-            return
-        folder = folder_of(config) if saved is None else saved.folder
+            return folder
         folder.make()
         with hold_lock(folder.lock), logs.log_file(folder.log_file):
             _train(config, saved, inputs, folder, started, signals, startup)
+        return folder
 
 
 def _train(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from marl_ray.core.batch import Group
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import SamplingSpec, Task
 from marl_ray.core.errors import UserError
+from marl_ray.core.extras import missing_module
 from marl_ray.core.ids import ActorId
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.core.text import pluralize
@@ -83,12 +85,21 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
         logger.warning(note)
     _warn_of_overlap(config, train_tasks, eval_tasks)
     if not dry:
+        _check_engine()
         check_local_machine(config)
     if saved is None:
         check_new_folder(folder_of(config))
     else:
         check_resume(config, saved, len(train_tasks))
     return RunInputs(environment, transition, train_tasks, eval_tasks, tuple(describe_prompts(config, templates)))
+
+
+def _check_engine() -> None:
+    """Raise UserError if the run uses a local Ray instance and this Python has no vLLM."""
+    from marl_ray.cluster.ray_connection import cluster_address  # imports Ray, which a dry run does without
+
+    if cluster_address() is None and importlib.util.find_spec("vllm") is None:
+        raise missing_module("vllm")
 
 
 def folder_of(config: Config) -> RunFolder:
@@ -131,7 +142,10 @@ def _check_order(config: Config, environment: Environment[Any], tasks: Sequence[
 
 
 def _check_models(config: Config, dry: bool) -> dict[str, tuple[bool, str]]:
-    """Return by model name whether prompts use the chat template, and why. A dry run skips models on a hub."""
+    """Return by model name whether prompts use the chat template, and why. A dry run skips models on a hub, and all
+    models without transformers."""
+    if dry and importlib.util.find_spec("transformers") is None:
+        return {}
     paths = {agent.name: resolve_model(agent.name, fetch=False) for agent in config.agents}
     local = [name for name, path in paths.items() if not dry or Path(path).is_dir()]
     return {name: check_model(name, config.model) for name in local}

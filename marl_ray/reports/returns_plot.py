@@ -16,17 +16,15 @@ def plot_run(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
     Steps are faint lines with a bold trailing mean, evaluations are points. Environments that report `all_passed` get
     a second panel with the share of joint programs that pass all tests.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure  # not pyplot, whose backend belongs to the program, such as a notebook
+    from matplotlib.ticker import PercentFormatter
 
     train = [r for r in rows if "turn_1/reward_mean" in r]
     turns = sorted({int(key.split("_")[1].split("/")[0]) for r in rows for key in r if key.startswith("turn_")})
     with_tests = any(key.endswith("/all_passed") for r in rows for key in r)
     panels = (("reward_mean", "mean reward", 2.0), ("all_passed", "all tests passed", 1.0))[: 1 + with_tests]
     heights = [height for _, _, height in panels]
-    figure = plt.figure(figsize=(8, 0.4 + 2 * sum(heights)), layout="constrained")
+    figure = Figure(figsize=(8, 0.4 + 2 * sum(heights)), layout="constrained")
     axes = figure.subplots(len(panels), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
     top, last = axes[0], axes[-1]
     for turn in turns or [1]:
@@ -49,14 +47,13 @@ def plot_run(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
     last.set_xlabel("environment steps (joint samples)")
     if with_tests:
         last.set_ylim(-0.03, 1.03)
-        last.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
+        last.yaxis.set_major_formatter(PercentFormatter(1.0))
     for axis, (_, title_of_axis, _) in zip(axes, panels, strict=True):
         axis.set_ylabel(title_of_axis)
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     top.legend(frameon=False, loc="best", ncols=2)
     figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def _points(rows: Sequence[dict[str, Any]], key: str) -> list[tuple[float, float]]:

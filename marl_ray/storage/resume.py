@@ -109,9 +109,10 @@ def check_resume(config: Config, saved: SavedRun, num_tasks: int) -> None:
         exported = not config.output.save_final_model or saved.folder.trained_steps(config.policies) == step
         done = exported and (not config.dataset.eval_split or step in resume_state.evaluated)
     if done:
+        epochs = loop.num_train_epochs or "null"
         raise RunIsDone(
             f"{saved.folder} has done all of its {step} steps: to go on, raise "
-            f"{config.algorithm}.num_train_epochs (now {loop.num_train_epochs}) and {config.algorithm}.max_steps "
+            f"{config.algorithm}.num_train_epochs (now {epochs}) and {config.algorithm}.max_steps "
             f"(now {loop.max_steps or 'null'}) with --override"
         )
 

@@ -8,8 +8,6 @@ from collections import deque
 from collections.abc import Sequence
 from time import monotonic as now
 
-from tqdm import tqdm
-
 from marl_ray.core.ids import PolicyId
 from marl_ray.telemetry import logs
 from marl_ray.telemetry.metrics import MetricRow
@@ -30,11 +28,11 @@ class ConsoleSink(Sink):
         """End times of the most recent steps."""
         self.with_tests: bool | None = None
         """True if the environment reports `all_passed`; None before the first row."""
-        self.bar = tqdm(
+        self.bar = logs.tqdm(
             total=total_steps,
             initial=done,
             unit="step",
-            file=sys.stderr,
+            file=sys.stderr,  # a widget in a notebook
             disable=logs.progress_bar_disabled(),
             dynamic_ncols=True,
             leave=False,

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tqdm import tqdm
+with warnings.catch_warnings(action="ignore"):  # in a notebook without ipywidgets, the bar is text
+    from tqdm.auto import tqdm
 
 FILE_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -51,6 +53,7 @@ class RunLogHandler(logging.FileHandler):
 
 ROOT = logging.getLogger("marl_ray")
 CONSOLE = ConsoleHandler()
+_progress: bool | None = None  # whether a Python program asks for a progress bar; None in commands
 
 
 def configure(level: int | None = None) -> None:
@@ -66,16 +69,38 @@ def configure(level: int | None = None) -> None:
 @contextmanager
 def log_file(path: Path) -> Iterator[None]:
     """Append log records of every level to `path` within the block."""
-    handler = RunLogHandler(path)
+    handler, level = RunLogHandler(path), ROOT.level
     ROOT.addHandler(handler)
+    ROOT.setLevel(logging.DEBUG)
     try:
         yield
     finally:
+        ROOT.setLevel(level)
         ROOT.removeHandler(handler)
         with suppress(OSError):
             handler.close()
 
 
+@contextmanager
+def python_output(verbose: bool, progress: bool) -> Iterator[None]:
+    """Print records from INFO on if `verbose`, show progress bars if `progress`, and nothing else within the block."""
+    global _progress
+    before = (CONSOLE in ROOT.handlers, CONSOLE.level, ROOT.level, _progress)
+    configure(logging.INFO if verbose else logging.CRITICAL + 1)
+    _progress = progress
+    try:
+        yield
+    finally:
+        attached, level, root_level, _progress = before
+        CONSOLE.setLevel(level)
+        if not attached:
+            ROOT.removeHandler(CONSOLE)
+            ROOT.setLevel(root_level)
+
+
 def progress_bar_disabled() -> bool | None:
-    """Return tqdm's `disable`: True if INFO records are not printed, else None (a bar on terminals only)."""
+    """Return tqdm's `disable`: the choice of the Python program if there is one, else True if INFO records are not
+    printed, else None (a bar on terminals only)."""
+    if _progress is not None:
+        return not _progress
     return None if CONSOLE in ROOT.handlers and CONSOLE.level <= logging.INFO else True

@@ -20,10 +20,11 @@ MIN_SPAN_S = 1e-5
 
 
 class StartupTimer:
-    """Seconds of each part of a run's start, since this process began. Parts may overlap. Not thread-safe."""
+    """Seconds of each part of a run's start, since this process began, or since `imports_s` seconds ago in a process
+    that does other work too. Parts may overlap. Not thread-safe."""
 
-    def __init__(self) -> None:
-        self.parts: dict[str, float] = {"imports": process_age_s()}
+    def __init__(self, imports_s: float | None = None) -> None:
+        self.parts: dict[str, float] = {"imports": process_age_s() if imports_s is None else imports_s}
         self._begun = time.monotonic() - self.parts["imports"]
 
     @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from marl_ray.cli.parser import REQUIRED_MODULES, exit_code_of
+from marl_ray.cli.parser import REQUIRED, exit_code_of
 from tests.factories import ROOT
 
 CONFIG = str(ROOT / "configs" / "quickstart.yaml")
@@ -35,15 +35,15 @@ def test_a_python_without_the_packages_is_reported(entry: list[str], tmp_path: P
     assert ended.stderr.startswith(f"error: {sys.executable} (Python ")
     assert ended.stderr.count("\n") == 1
     assert ": use .venv/bin/python, which install.sh creates" in ended.stderr
-    assert ended.stderr.split(" has no module ")[1].split(":")[0] in REQUIRED_MODULES
+    assert ended.stderr.split(" has no module ")[1].split(":")[0] in REQUIRED
 
 
 def test_required_modules_are_the_requirements_of_setup() -> None:
     """Compare by import names."""
-    listed = re.search(r"^RUNTIME = \[(.*?)^\]", (ROOT / "setup.py").read_text(), re.DOTALL | re.MULTILINE)
+    listed = re.search(r"^CORE = \[(.*?)^\]", (ROOT / "setup.py").read_text(), re.DOTALL | re.MULTILINE)
     assert listed is not None
     packages = re.findall(r'"([\w-]+)', listed[1])
-    assert sorted(REQUIRED_MODULES) == sorted("yaml" if name == "pyyaml" else name for name in packages)
+    assert sorted(REQUIRED) == sorted("yaml" if name == "pyyaml" else name for name in packages)
 
 
 def test_a_missing_module_of_a_plugin_propagates() -> None:

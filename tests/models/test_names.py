@@ -47,3 +47,12 @@ def test_scaled_rotary_positions_are_left_to_the_engine(tmp_path: Path) -> None:
     settings["rope_parameters"] = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0}
     (folder / "config.json").write_text(json.dumps(settings))
     assert check_model(str(folder), replace(ModelConfig(), max_length=4096))
+
+
+def test_a_folder_with_a_similar_name_is_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "mymodel").mkdir()
+    (tmp_path / "mymodel" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"model mymodle cannot be loaded: .*: did you mean mymodel\?"):
+        check_model("mymodle", ModelConfig())

@@ -57,3 +57,17 @@ def test_a_log_file_that_cannot_be_written_does_not_end_the_run(
     with logs.log_file(tmp_path / "missing" / "run.log"):
         LOGGER.info("step 1")
     assert capsys.readouterr().err == "step 1\n"
+
+
+def test_a_python_program_prints_only_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("marl_ray.test")
+    logs.configure(logging.WARNING)
+    with logs.python_output(verbose=False, progress=True):
+        logger.error("silent")
+        assert logs.progress_bar_disabled() is False
+    with logs.python_output(verbose=True, progress=False):
+        logger.info("verbose")
+        assert logs.progress_bar_disabled() is True
+    logger.info("the level of before")
+    assert capsys.readouterr().err == "verbose\n"
+    assert logs.progress_bar_disabled() is True

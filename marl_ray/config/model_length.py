@@ -1,0 +1,27 @@
+"""The default of model.max_length."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from marl_ray.core.files import expand_home
+from marl_ray.toy import MODELS
+
+MAX_LENGTH = 2048
+
+
+def default_max_length(models: Iterable[object]) -> int:
+    """Return MAX_LENGTH, or the positions of a model that has fewer. Only models on this machine are read."""
+    return min([MAX_LENGTH, *(positions for name in models if (positions := _positions(name)) is not None)])
+
+
+def _positions(name: object) -> int | None:
+    if not isinstance(name, str) or not name:
+        return None
+    try:
+        settings = json.loads((MODELS.get(name) or expand_home(name)).joinpath("config.json").read_text())
+        positions = settings.get("text_config", settings).get("max_position_embeddings")
+    except (OSError, ValueError, AttributeError):  # not here, or damaged, which the checks of the run report
+        return None
+    return positions if isinstance(positions, int) and positions > 0 else None

@@ -1,0 +1,99 @@
+"""Names for the objects that a Python program gives as settings: environments, data sets and other plug-ins.
+
+A config holds names only. A class or function of a module gets the name `module:Attr`, which other programs can import.
+Any other object gets a name that begins with `in_memory:` and exists for one call (`marl_ray.plugins.in_memory`).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Number
+from os import PathLike, fspath
+from typing import Any
+
+from marl_ray.core.errors import UserError
+from marl_ray.environments.base import Environment
+from marl_ray.environments.reward import RewardEnvironment, fingerprint_of_rows, rows_of
+from marl_ray.plugins import IN_MEMORY, MODULE_ATTRIBUTE
+
+
+@dataclass(frozen=True, slots=True)
+class PythonRows:
+    """A data set in memory: rows by split."""
+
+    splits: Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+class ObjectNames:
+    """The settings of a call with names in place of objects. `objects` maps the names `in_memory:...` to the objects.
+
+    An environment with prompts also sets `dataset`, and an environment with agents `num_agents`, unless they are given.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+        self.objects: dict[str, Any] = {}
+        self.settings = dict(settings)
+        environment = settings.get("environment", overrides.get("environment"))
+        if isinstance(environment, RewardEnvironment):
+            if environment.splits:
+                self.settings.setdefault("dataset", environment.splits)
+            if not {"agents", "num_agents"} & set(settings):
+                self.settings["num_agents"] = environment.num_agents
+        if "dataset" in self.settings:
+            self.settings["dataset"] = self._dataset(self.settings["dataset"])
+        self.settings = {key: self._plain(value) for key, value in self.settings.items()}
+        self.overrides = {key: self._plain(value) for key, value in overrides.items()}
+
+    def _dataset(self, given: Any) -> Any:
+        """Return the section `dataset` of a data set: its rows, its rows by split, or a section that names it."""
+        if _is_section(given) and "name" in given and not isinstance(given["name"], str | PathLike):
+            return {**self._dataset(given["name"]), **{key: value for key, value in given.items() if key != "name"}}
+        if given is None or isinstance(given, str | PathLike) or _is_section(given):
+            return given
+        splits = {
+            name: rows_of(rows) for name, rows in (given if isinstance(given, Mapping) else {"train": given}).items()
+        }
+        name = f"{IN_MEMORY}prompts_{fingerprint_of_rows(splits)}"
+        self.objects[name] = PythonRows(splits)
+        return {"name": name, **({"eval_split": "eval"} if "eval" in splits else {})}
+
+    def _plain(self, value: Any) -> Any:
+        """Return the value as a YAML file would hold it, with names for objects."""
+        if isinstance(value, Mapping):
+            return {key: self._plain(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._plain(inner) for inner in value]
+        if isinstance(value, PathLike):
+            return fspath(value)
+        if value is None or isinstance(value, str | bool | int | float):
+            return value
+        if isinstance(value, Number) and hasattr(value, "item"):  # a NumPy scalar
+            return value.item()
+        return self._named(value)
+
+    def _named(self, value: Any) -> str:
+        if isinstance(value, Environment) and not isinstance(value, RewardEnvironment):
+            name = type(value).__name__
+            raise UserError(
+                f"environment is an instance of {name}: give the class {name}, from which a run makes its own"
+            )
+        module, attribute = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
+        name = f"{module}:{attribute}"
+        found = getattr(sys.modules.get(module), attribute, None) if module != "__main__" else None
+        if found is value and MODULE_ATTRIBUTE.fullmatch(name):
+            return name
+        short = re.sub(r"\W", "", attribute.rpartition(".")[2] or type(value).__name__)
+        number = sum(key.startswith(f"{IN_MEMORY}{short}") and self.objects[key] is not value for key in self.objects)
+        name = f"{IN_MEMORY}{short}{number or ''}"
+        self.objects[name] = value
+        return name
+
+
+def _is_section(value: Any) -> bool:
+    """Return whether a mapping is the section `dataset`, and not rows by split."""
+    return isinstance(value, Mapping) and not all(
+        isinstance(rows, list | tuple) or hasattr(rows, "column_names") for rows in value.values()
+    )

@@ -1,0 +1,167 @@
+"""RewardEnvironment: prompts and a function are a complete environment."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from marl_ray.config import from_tree
+from marl_ray.contracts import check_dataset, check_environment
+from marl_ray.core.episode import Outcome, Task
+from marl_ray.core.errors import UserError
+from marl_ray.data.prompts import PROMPTS
+from marl_ray.environments.reward import RewardEnvironment, fingerprint_of_rows, prompt_task, rows_of
+
+AGENTS = ["helper", "main"]
+BY_AGENT = {"helper": "Help.", "main": "Answer."}
+
+
+def environment(reward: Any = lambda prompt, answers: 1.0, **settings: Any) -> RewardEnvironment:
+    return RewardEnvironment(**{"reward": reward, "agents": AGENTS, "prompts": ["Say a word."]} | settings)
+
+
+def tasks_of(env: RewardEnvironment) -> list[Task]:
+    return [prompt_task(row, number) for number, row in enumerate(env.splits["train"])]
+
+
+def outcomes(env: RewardEnvironment, *joint: list[str]) -> list[Outcome]:
+    """Return the outcomes of joint actions for the first prompt."""
+    task = tasks_of(env)[0]
+    env.check_task(task)
+    attempts = [env.attempt(task, answers, last=False) for answers in joint]
+    reports = asyncio.run(env.execute(attempts, None))  # type: ignore[arg-type]
+    return [env.outcome(attempt, report) for attempt, report in zip(attempts, reports, strict=True)]
+
+
+def test_it_keeps_the_contract_of_environments() -> None:
+    prompts = ["Say a word.", ["Help.", "Answer."], BY_AGENT, {"prompt": "Add.", "total": 3}]
+    env = environment(lambda prompt, answers: [len(answers[0]), len(answers[1])], prompts=prompts)
+    tasks = tasks_of(env)
+    check_environment(env, tasks, [["a", "b"]], execute=lambda attempts: asyncio.run(env.execute(attempts, None)))  # type: ignore[arg-type]
+    check_dataset(PROMPTS, env.splits["train"])
+    assert [env.first_prompts(task) for task in tasks[:3]] == [["Say a word."] * 2, *[["Help.", "Answer."]] * 2]
+    assert [task.id for task in tasks] == ["prompt/0", "prompt/1", "prompt/2", "prompt/3"]
+    assert hash(tasks[2].fields["row"]) == hash(prompt_task({"prompt": BY_AGENT}, 7).fields["row"])
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (2, Outcome(2.0)),
+        (True, Outcome(1.0)),
+        (np.float32(0.5), Outcome(0.5)),
+        ([1, 0], Outcome(0.5, rewards=(1.0, 0.0))),
+        (np.array([1.0, 0.0]), Outcome(0.5, rewards=(1.0, 0.0))),
+        ({"main": 0, "helper": 1}, Outcome(0.5, rewards=(1.0, 0.0))),
+        ({"right": 1, "short": 0.5}, Outcome(1.5, {"right": 1.0, "short": 0.5})),
+    ],
+    ids=str,
+)
+def test_a_reward_is_a_number_numbers_or_levels(value: Any, expected: Outcome) -> None:
+    assert outcomes(environment(lambda prompt, answers: value), ["a", "b"]) == [expected]
+
+
+@pytest.mark.parametrize("value", [None, "1", float("nan"), [1.0], [1, 2, 3], {"right": None}, object()], ids=str)
+def test_another_value_is_an_error_that_names_function_and_prompt(value: Any) -> None:
+    message = r"<lambda> should return a finite number, 2 numbers .*, got .* for prompt 'Say a word\.'"
+    with pytest.raises(UserError, match=message):
+        outcomes(environment(lambda prompt, answers: value), ["a", "b"])
+
+
+def test_levels_keep_their_names() -> None:
+    env = environment(lambda prompt, answers: {answers[0]: 1.0})
+    with pytest.raises(UserError, match=r"the same levels for every answer, got \['b'\], and before \['a'\]"):
+        outcomes(env, ["a", ""], ["b", ""])
+
+
+def test_further_parameters_are_columns() -> None:
+    def reward(prompt: str, answers: list[str], total: int, bonus: float = 0.5, **others: Any) -> float:
+        return total + bonus + len(others)
+
+    row = {"prompt": "Add.", "total": 3, "names": ["x"]}
+    assert outcomes(environment(reward, prompts=[row]), ["a", "b"]) == [Outcome(3 + 0.5 + 1)]
+    with pytest.raises(UserError, match="reward takes total, which prompt/0 does not have, only prompt, sum"):
+        outcomes(environment(reward, prompts=[{"prompt": "Add.", "sum": 3}]), ["a", "b"])
+
+
+def test_plain_calls_take_turns_and_async_calls_run_together() -> None:
+    running: list[int] = []
+
+    def plain(prompt: str, answers: list[str]) -> float:
+        assert threading.current_thread() is not threading.main_thread(), "the event loop is not blocked"
+        running.append(1)
+        found = len(running)
+        running.pop()
+        return float(found)
+
+    assert {outcome.reward for outcome in outcomes(environment(plain), *[["a", "b"]] * 20)} == {1.0}
+    met = asyncio.Barrier(3)
+
+    async def together(prompt: str, answers: list[str]) -> float:
+        await met.wait()  # would wait for ever if calls took turns
+        return 1.0
+
+    assert len(outcomes(environment(together), *[["a", "b"]] * 3)) == 3
+
+
+def test_a_call_has_a_deadline_and_its_errors_are_its_own() -> None:
+    never = threading.Event()
+    with pytest.raises(UserError, match=r"timed out after 0\.05 s waiting for the function .*<lambda>"):
+        outcomes(environment(lambda prompt, answers: never.wait(), timeout_s=0.05), ["a", "b"])
+    never.set()
+
+    def broken(prompt: str, answers: list[str]) -> float:
+        return 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        outcomes(environment(broken), ["a", "b"])
+
+
+def test_feedback_is_the_reward_or_a_function() -> None:
+    plain = environment(lambda prompt, answers: {"right": 1, "short": 0.5})
+    task = tasks_of(plain)[0]
+    attempt, outcome = plain.attempt(task, ["a", "b"], last=False), Outcome(1.5, {"right": 1.0, "short": 0.5})
+    assert plain.feedback(attempt, outcome, "level_feedback", 0) == ["reward: 1.5", "right: 1", "short: 0.5"]
+    for given in (["no", "yes\nbut"], {"main": "yes\nbut", "helper": "no"}):
+        own = environment(feedback=lambda prompt, answers, given=given: given)
+        assert [own.feedback(attempt, outcome, "", agent) for agent in (0, 1)] == [["no"], ["yes", "but"]]
+    with pytest.raises(UserError, match="should return one text, or one per agent, got 3"):
+        environment(feedback=lambda prompt, answers: 3).feedback(attempt, outcome, "", 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"agents": "helper"}, "agents should be a list of names"),
+        ({"agents": ["a", "a"]}, "agents should be distinct names"),
+        ({"prompts": "Say a word."}, "prompts should be a list of prompts or a data set"),
+        ({"prompts": []}, "prompts is an empty list"),
+        ({"reward": 1.0}, r"should be functions of \(prompt, answers\)"),
+        ({"reward": lambda answers: 1.0}, r"should take two parameters, \(prompt, answers\)"),
+        ({"feedback": "good"}, r"should be functions of \(prompt, answers\)"),
+    ],
+)
+def test_mistakes_are_found_before_a_run(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        environment(**settings)
+
+
+def test_prompts_fit_the_agents() -> None:
+    with pytest.raises(UserError, match=r"prompt/0 should be one text, or one per agent \(helper, main\)"):
+        outcomes(environment(prompts=[["a", "b", "c"]]), ["a", "b"])
+    with pytest.raises(UserError, match="task prompt/0 has no column prompt; its columns: question"):
+        prompt_task({"question": "?"}, 0)
+    tree = {"model": {"name": "m"}, "dataset": {"name": "bundled:toy"}, "magrpo": {"num_agents": 3}}
+    with pytest.raises(UserError, match=r"has 2 agents \(helper, main\), and the run has 3: set magrpo.num_agents"):
+        environment().from_config(from_tree(tree, "magrpo"))
+
+
+def test_data_sets_of_the_library_are_prompts() -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = rows_of(datasets.Dataset.from_list([{"prompt": "a", "total": 1}, {"prompt": "b", "total": 2}]))
+    assert rows == [{"prompt": "a", "total": 1}, {"prompt": "b", "total": 2}]
+    assert fingerprint_of_rows({"train": rows}) != fingerprint_of_rows({"train": rows[:1]})
