@@ -47,6 +47,9 @@ def test_a_task_is_measured_turn_by_turn() -> None:
             "turn_2/reward_mean": 3.0,
             "turn_2/all_passed": 2 / 3,
             "turn_2/level/tests": 1.5,
+            "turn_2/keep_rate": 1.0,
+            "turn_2/fix_rate": 1 / 2,
+            "turn_2/first_pass@2": 1 / 2,
         }
     )
 

@@ -20,7 +20,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, output: Path, end: BaseException, mea
 
     def sample_episodes(plan: EvaluationPlan, on_model_done: OnModelDone) -> None:
         if measured:
-            on_model_done(plan.models[0], [[make_episode(make_node(0, [1.0]))]])
+            on_model_done(plan.models[0], [[make_episode(make_node(0, [1.0]))]], [{"tokens/all": 4.0}])
         raise end
 
     monkeypatch.setattr(module, "sample_episodes", sample_episodes)
