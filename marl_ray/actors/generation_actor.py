@@ -7,6 +7,7 @@ model's weights.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +16,12 @@ from marl_ray.actors.handle import Actor, without_gc
 from marl_ray.cluster.placement_group import BundleGpus
 from marl_ray.cluster.ray_connection import use_session_folder
 from marl_ray.config import ModelConfig
+from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Generation, SamplingSpec, WeightVersion
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
 from marl_ray.models import tokenization
+from marl_ray.models.conversations import extend_conversation
 from marl_ray.weights import receiver
 from marl_ray.weights.receiver import Acknowledgement, StaleSenderError, TransferStage
 
@@ -60,27 +63,38 @@ class GenerationActor(Actor):
             return []
         return [tokenization.describe_prompt_format(str(self.id.policy), self.use_template, reason)]
 
-    async def prompt_lengths(self, prompts: list[str]) -> list[int]:
+    async def prompt_lengths(self, prompts: Sequence[Prompt], template_kwargs: Mapping[str, Any]) -> list[int]:
         """Return the number of tokens of each prompt. Yields regularly, so that heartbeats are answered."""
         lengths = []
         for index, prompt in enumerate(prompts):
             if index % PROMPTS_PER_YIELD == 0:
                 await asyncio.sleep(0)
-            lengths.append(len(tokenization.encode_prompt(self.tokenizer, prompt, self.use_template)))
+            lengths.append(len(tokenization.encode_prompt(self.tokenizer, prompt, self.use_template, template_kwargs)))
         return lengths
 
     async def fingerprint(self, texts: list[str]) -> str:
         return tokenization.fingerprint(self.tokenizer, texts)
 
-    async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
+    async def generate(
+        self, prompt: Prompt, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
+    ) -> Generation:
         """Sample a group of completions (`Engine.generate`), empty if the prompt leaves no room for `max_new_tokens`.
-        Raises RuntimeError before the first weight update, and ActorBroken after a failure of the engine."""
+
+        `history` are the token ids of the conversation that the prompt continues. Raises RuntimeError before the first
+        weight update, and ActorBroken after a failure of the engine.
+        """
         if self.version is None:
             raise RuntimeError(f"{self.id} has not received any weights yet")
-        prompt_ids = tokenization.encode_prompt(self.tokenizer, prompt, self.use_template)
+        rendering = (prompt, self.use_template, sampling.template_kwargs)
+        if history:
+            prompt_ids = extend_conversation(self.tokenizer, history, *rendering)
+        else:
+            prompt_ids = tokenization.encode_prompt(self.tokenizer, *rendering)
         if self.spec.max_length - len(prompt_ids) < sampling.max_new_tokens:
             return Generation(tuple(prompt_ids), ())
         samples = await self.engine.generate(prompt_ids, sampling, priority)
+        if sampling.stop:
+            return Generation(tuple(prompt_ids), tuple(samples))
         texts = self.tokenizer.batch_decode([s.token_ids for s in samples], skip_special_tokens=True)
         completions = (replace(s, text=text) for s, text in zip(samples, texts, strict=True))
         return Generation(tuple(prompt_ids), tuple(completions))
