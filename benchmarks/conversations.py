@@ -43,7 +43,7 @@ from marl_ray.models.tokenization import decide_template, load_tokenizer
 from marl_ray.rollout.episode_runner import EpisodeRunner
 
 MAX_LENGTH = 1024
-LEARNED, TIMED, LONG_PROMPT = 6, 4, 9
+LEARNED, TIMED, LONG_PROMPT = 6, 8, 9
 """Conversations of the learning part and of the timing part, and tasks in each prompt of the timing part."""
 MIN_COSINE = 0.9999
 
@@ -217,7 +217,7 @@ async def measure_turn(arguments: argparse.Namespace, generator: LocalGenerator)
         for n in range(TIMED)
     ]
     message = next_prompt(None, None, Message(("the answer is too long",)), "Write it again, and shorter.")
-    spec = SamplingSpec(4, arguments.new_tokens, 1.0, 1.0, None, 5)
+    spec = SamplingSpec(1, arguments.new_tokens, 1.0, 1.0, None, 5)
 
     def again(first: str, generation: Generation, as_chat: bool) -> Any:
         answer = generation.completions[0]
@@ -267,7 +267,7 @@ def measure_learning(path: str, groups: Sequence[Group]) -> bool:
     joins, gradients = PromptRow.extended_by, []
     for name in ("warm-up", "a row per turn", "a row per conversation"):
         PromptRow.extended_by = joins if name.endswith("conversation") else lambda *_: None  # type: ignore[method-assign]
-        accumulator = GradientAccumulator(policy, OptimizerConfig(microbatch_tokens=8192))
+        accumulator = GradientAccumulator(policy, OptimizerConfig(importance="none", microbatch_tokens=8192))
         begun = time.perf_counter()
         accumulator.add(rows, len(rows))
         accumulator.close(1)
