@@ -28,10 +28,11 @@ def extend_conversation(
     if not through_template:
         return [*history, *tokenizer("\n\n" + as_text(prompt), add_special_tokens=False).input_ids]
     ids = _encode(tokenizer, _after_answer_text(tokenizer, as_messages(prompt), template_kwargs))
-    ending = _encode(tokenizer, _after_answer_text(tokenizer, [], template_kwargs))
-    sampled = ending.index(history[-1]) + 1 if history[-1] in ending else 0
-    if ids[:sampled] != ending[:sampled]:
-        sampled = 0
+    between = _after_answer_text(tokenizer, as_messages(QUESTION), template_kwargs).partition(QUESTION)[0]
+    ending, last, sampled = _encode(tokenizer, between), history[-1], 0
+    # Plain text at the end of the answer, such as a newline, is not the template's end of the answer.
+    if last in ending and (last == tokenizer.eos_token_id or last in tokenizer.added_tokens_decoder):
+        sampled = ending.index(last) + 1
     return [*history, *ids[sampled:]]
 
 
@@ -53,15 +54,15 @@ def describe_rewriting(tokenizer: Any, prompt: Prompt, template_kwargs: Mapping[
 def _after_answer_text(tokenizer: Any, messages: Sequence[Any], template_kwargs: Mapping[str, Any]) -> str:
     """Return the text that the template puts after an answer, with the messages that follow it. Raises ValueError."""
     begin = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
-    text = _render(tokenizer, [*begin, *messages], template_kwargs, bool(messages))
+    text = _render(tokenizer, [*begin, *messages], template_kwargs)
     _, found, after = text.partition(ANSWER)
     if not found:
         raise ValueError("it does not render the content of an assistant message")
     return after
 
 
-def _render(tokenizer: Any, messages: Sequence[Any], template_kwargs: Mapping[str, Any], generate: bool = True) -> str:
-    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=generate, **template_kwargs)
+def _render(tokenizer: Any, messages: Sequence[Any], template_kwargs: Mapping[str, Any]) -> str:
+    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **template_kwargs)
 
 
 def _encode(tokenizer: Any, text: str) -> list[int]:

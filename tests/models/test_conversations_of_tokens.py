@@ -50,6 +50,13 @@ def test_a_turn_adds_the_end_of_the_answer_only_if_it_was_not_sampled(chat: Any)
         )
 
 
+def test_a_newline_of_the_answer_is_not_the_newline_of_the_template(chat: Any) -> None:
+    history = [*encode_prompt(chat, "def f(x):", through_template=True), *chat("return x\n").input_ids]
+    assert history[-1] in chat("<|im_end|>\n").input_ids
+    extended = extend_conversation(chat, history, "Again.", through_template=True)
+    assert "return x\n<|im_end|>\n<|im_start|>user" in chat.decode(extended)
+
+
 def test_ids_that_the_tokenizer_would_not_produce_are_kept(chat: Any) -> None:
     letters = [chat(letter).input_ids[0] for letter in "return"]
     assert chat.decode(letters) == "return"
