@@ -122,10 +122,8 @@ class RequestAborted(UserError):
 
 
 def sampling_parameters(sampling: SamplingSpec, stop_ids: list[int]) -> Any:
-    """Return vLLM's `SamplingParams`: token ids and log-probabilities of a group, returned when all are finished.
-
-    With stop texts vLLM also returns the text, which ends before the stop text; the token ids include its tokens.
-    """
+    """Return vLLM's `SamplingParams`: token ids and log-probabilities of a group, returned when all are finished. With
+    stop texts vLLM returns the text too, which ends before the stop text; the token ids include the stop text."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
