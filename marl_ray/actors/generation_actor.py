@@ -17,7 +17,7 @@ from marl_ray.cluster.placement_group import BundleGpus
 from marl_ray.cluster.ray_connection import use_session_folder
 from marl_ray.config import ModelConfig
 from marl_ray.core.chat import Prompt
-from marl_ray.core.episode import Generation, SamplingSpec, WeightVersion
+from marl_ray.core.episode import Completion, Generation, SamplingSpec, WeightVersion
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
 from marl_ray.models import tokenization
@@ -26,8 +26,6 @@ from marl_ray.weights import receiver
 from marl_ray.weights.receiver import Acknowledgement, StaleSenderError, TransferStage
 
 PROMPTS_PER_YIELD = 256
-ChatMessages = list[dict[str, str]]
-"""Messages of a conversation, with the keys `role` and `content`."""
 
 
 class GenerationActor(Actor):
@@ -85,29 +83,19 @@ class GenerationActor(Actor):
         """
         if self.version is None:
             raise RuntimeError(f"{self.id} has not received any weights yet")
-        rendering = (prompt, self.use_template, sampling.template_kwargs)
-        if history:
-            prompt_ids = extend_conversation(self.tokenizer, history, *rendering)
-        else:
-            prompt_ids = tokenization.encode_prompt(self.tokenizer, *rendering)
+        prompt_ids = self._encode(prompt, sampling, history, self.use_template)
         if self.spec.max_length - len(prompt_ids) < sampling.max_new_tokens:
             return Generation(tuple(prompt_ids), ())
-        samples = await self.engine.generate(prompt_ids, sampling, priority)
-        if sampling.stop:
-            return Generation(tuple(prompt_ids), tuple(samples))
-        texts = self.tokenizer.batch_decode([s.token_ids for s in samples], skip_special_tokens=True)
-        completions = (replace(s, text=text) for s, text in zip(samples, texts, strict=True))
-        return Generation(tuple(prompt_ids), tuple(completions))
+        return self._with_texts(prompt_ids, await self.engine.generate(prompt_ids, sampling, priority), sampling)
 
-    async def stream(self, name: str, prompt: str | ChatMessages, sampling: SamplingSpec, raw: bool) -> Generation:
+    async def stream(
+        self, name: str, prompt: Prompt, sampling: SamplingSpec, raw: bool, history: tuple[int, ...] = ()
+    ) -> Generation:
         """Sample one completion as `generate` does; `progress` returns its text meanwhile, under `name`. Messages go
         through the chat template, or are joined for a model without one. `raw`: a text does not go through it."""
         if self.version is None:
             raise RuntimeError(f"{self.id} has not received any weights yet")
-        if isinstance(prompt, list):
-            prompt_ids = tokenization.encode_messages(self.tokenizer, prompt, self.use_template)
-        else:
-            prompt_ids = tokenization.encode_prompt(self.tokenizer, prompt, self.use_template and not raw)
+        prompt_ids = self._encode(prompt, sampling, history, self.use_template and not raw)
         if self.spec.max_length - len(prompt_ids) < sampling.max_new_tokens:
             return Generation(tuple(prompt_ids), ())
         loop = asyncio.get_running_loop()
@@ -116,9 +104,25 @@ class GenerationActor(Actor):
             loop.call_soon_threadsafe(self._note_tokens, name, token_ids)
 
         samples = await self.engine.stream(name, prompt_ids, sampling, on_tokens)
-        texts = self.tokenizer.batch_decode([s.token_ids for s in samples], skip_special_tokens=True)
-        completions = (replace(s, text=text) for s, text in zip(samples, texts, strict=True))
-        return Generation(tuple(prompt_ids), tuple(completions))
+        return self._with_texts(prompt_ids, samples, sampling)
+
+    def _encode(self, prompt: Prompt, sampling: SamplingSpec, history: tuple[int, ...], template: bool) -> list[int]:
+        """Return the token ids of a prompt after a conversation. Raises UserError if the template rejects it."""
+        from jinja2 import TemplateError
+
+        try:
+            if history:
+                return extend_conversation(self.tokenizer, history, prompt, template, sampling.template_kwargs)
+            return tokenization.encode_prompt(self.tokenizer, prompt, template, sampling.template_kwargs)
+        except (TemplateError, TypeError, ValueError) as error:
+            raise UserError(f"the chat template of the model rejects these messages: {error}") from None
+
+    def _with_texts(self, prompt_ids: list[int], samples: Sequence[Completion], sampling: SamplingSpec) -> Generation:
+        """Return the generation with texts. With stop texts the engine has decoded them."""
+        if not sampling.stop:
+            texts = self.tokenizer.batch_decode([s.token_ids for s in samples], skip_special_tokens=True)
+            samples = [replace(s, text=text) for s, text in zip(samples, texts, strict=True)]
+        return Generation(tuple(prompt_ids), tuple(samples))
 
     async def progress(self, wait_s: float) -> dict[str, str]:
         """Return the text so far of each streamed request with new tokens since the last call, by name. Wait at most

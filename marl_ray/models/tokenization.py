@@ -42,19 +42,6 @@ def encode_prompt(
     )
 
 
-def encode_messages(tokenizer: Any, messages: list[dict[str, str]], through_template: bool) -> list[int]:
-    """Return the token ids of a conversation. Without a template the contents are joined by blank lines, so a single
-    message is encoded as `encode_prompt` encodes its text. Raises UserError if the template rejects the roles."""
-    from jinja2 import TemplateError
-
-    if not through_template:
-        return tokenizer("\n\n".join(message["content"] for message in messages)).input_ids
-    try:
-        return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    except (TemplateError, TypeError, ValueError) as error:
-        raise UserError(f"the chat template of the model rejects these messages: {error}") from None
-
-
 def decide_template(name: str, tokenizer: Any, config: ModelConfig) -> tuple[bool, str]:
     """Return whether prompts of model `name` go through the chat template, and the reason.
 
