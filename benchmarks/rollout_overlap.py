@@ -32,6 +32,7 @@ from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.config import Config, from_tree
 from marl_ray.core.batch import Batch, Group, GroupQueue, UpdateStats
+from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.core.ids import ActorId
 from marl_ray.core.state import TrainerState
@@ -66,10 +67,12 @@ def paced_actors(paces: Sequence[Pace]) -> tuple[type[GenerationActor], type[Lea
             self.slots = SlotEngine(self.pace)
             return notes
 
-        async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
+        async def generate(
+            self, prompt: Prompt, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
+        ) -> Generation:
             lengths = self.pace.lengths(sampling.seed, sampling.num_generations)
             delay = asyncio.ensure_future(self.slots.generate(lengths, priority))
-            generation = await super().generate(prompt, sampling, priority)
+            generation = await super().generate(prompt, sampling, priority, history)
             await delay
             return generation
 

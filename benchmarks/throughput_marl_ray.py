@@ -19,6 +19,7 @@ from benchmarks.throughput_comlrl import PHASES, Gate, Stopped, Workload, varied
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.cluster.ray_connection import connect, disconnect
 from marl_ray.config import Config, from_tree
+from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Generation, Outcome, SamplingSpec
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments.code_generation import CodeGeneration
@@ -87,8 +88,10 @@ class RecordingGenerators:
     generators: GeneratorGroup
     requests: list[tuple[Sequence[int], dict[str, Any]]] = field(default_factory=list)
 
-    async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
-        generation = await self.generators.generate(prompt, sampling, priority)
+    async def generate(
+        self, prompt: Prompt, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
+    ) -> Generation:
+        generation = await self.generators.generate(prompt, sampling, priority, history)
         self.requests.append((generation.prompt_ids, asdict(sampling)))
         return generation
 

@@ -12,12 +12,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from marl_ray.core.chat import as_messages, as_text
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.credit.requirements import Requirements
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, collect_programs, group_reports
-from marl_ray.environments.plugin_checks import check_order
+from marl_ray.environments.plugin_checks import check_order, check_prompts
 from marl_ray.training_contracts import (
     check_critic,
     check_handoff,
@@ -184,12 +185,17 @@ def _check_texts(environment: Environment[Any], task: Task) -> None:
     """Check the texts that do not depend on responses."""
     lists = {name: getattr(environment, name)(task) for name in ("roles", "first_prompts", "revisions")}
     for name, texts in lists.items():
+        entry = "prompt" if name == "first_prompts" else "string"
         require(
             isinstance(texts, list) and len(texts) == environment.num_agents,
-            f"{name} must be a list with one string for each of {environment.num_agents} agents, not {texts!r}",
+            f"{name} must be a list with one {entry} for each of {environment.num_agents} agents, not {texts!r}",
         )
         for text in texts:
-            _check_text(name, text)
+            if name == "first_prompts":
+                _check_prompt(name, text)
+                text = as_text(text)
+            else:
+                _check_text(name, text)
             require(text.strip() != "", f"{name} must not contain an empty string")
     require(len(set(lists["roles"])) == len(lists["roles"]), f"two roles have the same name: {lists['roles']}")
 
@@ -206,7 +212,7 @@ def _check_order(environment: Environment[Any], task: Task, joint: Sequence[Sequ
             answers = {agent: texts[agent] for earlier in order[:number] for agent in earlier}
             for agent in stage if answers else ():
                 prompt = environment.prompt_after(task, agent, environment.first_prompts(task)[agent], answers)
-                _check_text("prompt_after", prompt)
+                _check_prompt("prompt_after", prompt)
 
 
 def _attempts(
@@ -298,6 +304,16 @@ def _check_lines(what: str, lines: Sequence[str]) -> None:
     for line in lines:
         _check_text(what, line)
         require("\n" not in line, f"{what} must have one fact per line, without a newline as in {line!r}")
+
+
+def _check_prompt(what: str, prompt: Any) -> None:
+    """Check a text, or chat messages."""
+    try:
+        check_prompts(what, [prompt])
+    except (TypeError, ValueError) as error:
+        raise AssertionError(str(error)) from None
+    for message in as_messages(prompt):
+        _check_text(what, message["content"])
 
 
 def _check_text(what: str, text: str) -> None:

@@ -159,7 +159,7 @@ class Programs(Talk):
         (made(order=lambda self, task: [[0]]), "order must return lists that contain each agent from 0 to 1 once"),
         (
             made(order=lambda self, task: [[0], [1]], prompt_after=lambda self, *_: NO_TEXT),
-            "prompt_after must be a string, not 3",
+            "prompt_after must return texts or lists of messages",
         ),
         (made(revisions=lambda self, task: ["a", " "]), "revisions must not contain an empty string"),
         (made(outcome=lambda self, attempt, report: 1.0), "outcome must return an Outcome"),

@@ -122,7 +122,8 @@ class RequestAborted(UserError):
 
 
 def sampling_parameters(sampling: SamplingSpec, stop_ids: list[int]) -> Any:
-    """Return vLLM's `SamplingParams`: token ids and log-probabilities of a group, returned when all are finished."""
+    """Return vLLM's `SamplingParams`: token ids and log-probabilities of a group, returned when all are finished. With
+    stop texts vLLM returns the text too, which ends before the stop text; the token ids include the stop text."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -134,9 +135,11 @@ def sampling_parameters(sampling: SamplingSpec, stop_ids: list[int]) -> Any:
         top_k=sampling.top_k or 0,
         seed=sampling.seed,
         stop_token_ids=stop_ids,
+        stop=list(sampling.stop),
+        min_tokens=sampling.min_new_tokens,
         logprobs=0,
         flat_logprobs=True,
-        detokenize=False,
+        detokenize=bool(sampling.stop),
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
 
@@ -174,8 +177,8 @@ class Engine:
     def generate(
         self, prompt_ids: list[int], sampling: SamplingSpec, priority: int
     ) -> asyncio.Future[list[Completion]]:
-        """Sample a group of completions, without their text. Requests with a lower `priority` value are scheduled
-        first."""
+        """Sample a group of completions, with their text only if `sampling` has stop texts. Requests with a lower
+        `priority` value are scheduled first."""
         future: Future = Future()
         self._inbox.put(lambda: self._add_request(prompt_ids, sampling, priority, future))
         return asyncio.wrap_future(future)
@@ -383,7 +386,7 @@ def _convert(output: Any) -> Completion:
     if len(logprobs) != len(ids):
         raise RuntimeError(f"vLLM returned {len(logprobs)} log-probabilities for {len(ids)} tokens")
     spans = tuple((int(span.version), span.end - span.start) for span in output.weight_versions or ())
-    return Completion(ids, "", logprobs, output.finish_reason or "", spans)
+    return Completion(ids, output.text, logprobs, output.finish_reason or "", spans)
 
 
 def _exit_with_workers(engine: Any) -> None:

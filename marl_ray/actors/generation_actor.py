@@ -7,6 +7,7 @@ model's weights.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,16 +16,16 @@ from marl_ray.actors.handle import Actor, without_gc
 from marl_ray.cluster.placement_group import BundleGpus
 from marl_ray.cluster.ray_connection import use_session_folder
 from marl_ray.config import ModelConfig
-from marl_ray.core.episode import Generation, SamplingSpec, WeightVersion
+from marl_ray.core.chat import Prompt
+from marl_ray.core.episode import Completion, Generation, SamplingSpec, WeightVersion
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
 from marl_ray.models import tokenization
+from marl_ray.models.conversations import extend_conversation
 from marl_ray.weights import receiver
 from marl_ray.weights.receiver import Acknowledgement, StaleSenderError, TransferStage
 
 PROMPTS_PER_YIELD = 256
-ChatMessages = list[dict[str, str]]
-"""Messages of a conversation, with the keys `role` and `content`."""
 
 
 class GenerationActor(Actor):
@@ -60,40 +61,41 @@ class GenerationActor(Actor):
             return []
         return [tokenization.describe_prompt_format(str(self.id.policy), self.use_template, reason)]
 
-    async def prompt_lengths(self, prompts: list[str]) -> list[int]:
+    async def prompt_lengths(self, prompts: Sequence[Prompt], template_kwargs: Mapping[str, Any]) -> list[int]:
         """Return the number of tokens of each prompt. Yields regularly, so that heartbeats are answered."""
         lengths = []
         for index, prompt in enumerate(prompts):
             if index % PROMPTS_PER_YIELD == 0:
                 await asyncio.sleep(0)
-            lengths.append(len(tokenization.encode_prompt(self.tokenizer, prompt, self.use_template)))
+            lengths.append(len(tokenization.encode_prompt(self.tokenizer, prompt, self.use_template, template_kwargs)))
         return lengths
 
     async def fingerprint(self, texts: list[str]) -> str:
         return tokenization.fingerprint(self.tokenizer, texts)
 
-    async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
+    async def generate(
+        self, prompt: Prompt, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
+    ) -> Generation:
         """Sample a group of completions (`Engine.generate`), empty if the prompt leaves no room for `max_new_tokens`.
-        Raises RuntimeError before the first weight update, and ActorBroken after a failure of the engine."""
+
+        `history` are the token ids of the conversation that the prompt continues. Raises RuntimeError before the first
+        weight update, and ActorBroken after a failure of the engine.
+        """
         if self.version is None:
             raise RuntimeError(f"{self.id} has not received any weights yet")
-        prompt_ids = tokenization.encode_prompt(self.tokenizer, prompt, self.use_template)
+        prompt_ids = self._encode(prompt, sampling, history, self.use_template)
         if self.spec.max_length - len(prompt_ids) < sampling.max_new_tokens:
             return Generation(tuple(prompt_ids), ())
-        samples = await self.engine.generate(prompt_ids, sampling, priority)
-        texts = self.tokenizer.batch_decode([s.token_ids for s in samples], skip_special_tokens=True)
-        completions = (replace(s, text=text) for s, text in zip(samples, texts, strict=True))
-        return Generation(tuple(prompt_ids), tuple(completions))
+        return self._with_texts(prompt_ids, await self.engine.generate(prompt_ids, sampling, priority), sampling)
 
-    async def stream(self, name: str, prompt: str | ChatMessages, sampling: SamplingSpec, raw: bool) -> Generation:
+    async def stream(
+        self, name: str, prompt: Prompt, sampling: SamplingSpec, raw: bool, history: tuple[int, ...] = ()
+    ) -> Generation:
         """Sample one completion as `generate` does; `progress` returns its text meanwhile, under `name`. Messages go
         through the chat template, or are joined for a model without one. `raw`: a text does not go through it."""
         if self.version is None:
             raise RuntimeError(f"{self.id} has not received any weights yet")
-        if isinstance(prompt, list):
-            prompt_ids = tokenization.encode_messages(self.tokenizer, prompt, self.use_template)
-        else:
-            prompt_ids = tokenization.encode_prompt(self.tokenizer, prompt, self.use_template and not raw)
+        prompt_ids = self._encode(prompt, sampling, history, self.use_template and not raw)
         if self.spec.max_length - len(prompt_ids) < sampling.max_new_tokens:
             return Generation(tuple(prompt_ids), ())
         loop = asyncio.get_running_loop()
@@ -102,9 +104,25 @@ class GenerationActor(Actor):
             loop.call_soon_threadsafe(self._note_tokens, name, token_ids)
 
         samples = await self.engine.stream(name, prompt_ids, sampling, on_tokens)
-        texts = self.tokenizer.batch_decode([s.token_ids for s in samples], skip_special_tokens=True)
-        completions = (replace(s, text=text) for s, text in zip(samples, texts, strict=True))
-        return Generation(tuple(prompt_ids), tuple(completions))
+        return self._with_texts(prompt_ids, samples, sampling)
+
+    def _encode(self, prompt: Prompt, sampling: SamplingSpec, history: tuple[int, ...], template: bool) -> list[int]:
+        """Return the token ids of a prompt after a conversation. Raises UserError if the template rejects it."""
+        from jinja2 import TemplateError
+
+        try:
+            if history:
+                return extend_conversation(self.tokenizer, history, prompt, template, sampling.template_kwargs)
+            return tokenization.encode_prompt(self.tokenizer, prompt, template, sampling.template_kwargs)
+        except (TemplateError, TypeError, ValueError) as error:
+            raise UserError(f"the chat template of the model rejects these messages: {error}") from None
+
+    def _with_texts(self, prompt_ids: list[int], samples: Sequence[Completion], sampling: SamplingSpec) -> Generation:
+        """Return the generation with texts. With stop texts the engine has decoded them."""
+        if not sampling.stop:
+            texts = self.tokenizer.batch_decode([s.token_ids for s in samples], skip_special_tokens=True)
+            samples = [replace(s, text=text) for s, text in zip(samples, texts, strict=True)]
+        return Generation(tuple(prompt_ids), tuple(samples))
 
     async def progress(self, wait_s: float) -> dict[str, str]:
         """Return the text so far of each streamed request with new tokens since the last call, by name. Wait at most

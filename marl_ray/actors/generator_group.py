@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from itertools import count, islice
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -12,10 +12,12 @@ from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.handle import ActorDied, Deadline, Handle
 from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
 from marl_ray.config import Deadlines
+from marl_ray.core.chat import Prompt
 from marl_ray.core.concurrency import DeadlineExceeded, gather
 from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
+from marl_ray.models.tokenization import NO_VARIABLES
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -117,21 +119,25 @@ class GeneratorGroup:
             self.replicas.remove(id)
             self._release(id)
 
-    async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
-        """Sample a group of completions. Requests with a lower `priority` value, the index of their batch, are
-        scheduled first."""
+    async def generate(
+        self, prompt: Prompt, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
+    ) -> Generation:
+        """Sample a group of completions of a prompt, which continues the conversation `history`, if there is one.
+        Requests with a lower `priority` value, the index of their batch, are scheduled first."""
         deadline = Deadline(self._deadlines.rollout_s, "rollout_s", "to generate")
         generation = await self.call(
-            sampling.num_generations, deadline, GenerationActor.generate, prompt, sampling, priority
+            sampling.num_generations, deadline, GenerationActor.generate, prompt, sampling, priority, history
         )
         if generation.completions:
             self.replicas.confirm_success()
         return generation
 
-    async def prompt_lengths(self, prompts: list[str]) -> list[int]:
+    async def prompt_lengths(
+        self, prompts: Sequence[Prompt], template_kwargs: Mapping[str, Any] = NO_VARIABLES
+    ) -> list[int]:
         """Return the number of tokens of each prompt."""
         deadline = Deadline(self._deadlines.start_s, "start_s", "to measure the prompts")
-        return await self.call(0, deadline, GenerationActor.prompt_lengths, prompts)
+        return await self.call(0, deadline, GenerationActor.prompt_lengths, prompts, template_kwargs)
 
     async def fingerprints(self, texts: list[str]) -> list[str]:
         """Return the fingerprint of each replica's tokenizer."""

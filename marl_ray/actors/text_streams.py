@@ -12,9 +12,10 @@ import asyncio
 from collections.abc import Callable
 from itertools import count
 
-from marl_ray.actors.generation_actor import ChatMessages, GenerationActor
+from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import Deadline, Handle
+from marl_ray.core.chat import Prompt
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.core.errors import UserError
@@ -53,7 +54,12 @@ class TextStreams:
         self._poller: asyncio.Task[None] | None = None
 
     async def stream(
-        self, prompt: str | ChatMessages, sampling: SamplingSpec, on_text: OnText, raw: bool = False
+        self,
+        prompt: Prompt,
+        sampling: SamplingSpec,
+        on_text: OnText,
+        raw: bool = False,
+        history: tuple[int, ...] = (),
     ) -> Generation:
         """Sample one completion (`GenerationActor.stream`) and return it; its text reaches `on_text` in parts.
         Cancelling the call stops the completion on its replica."""
@@ -62,7 +68,8 @@ class TextStreams:
         if self._poller is None or self._poller.done():
             self._poller = asyncio.get_running_loop().create_task(self._poll())
         try:
-            generation = await self.group.call(1, self._deadline, GenerationActor.stream, name, prompt, sampling, raw)
+            arguments = (name, prompt, sampling, raw, history)
+            generation = await self.group.call(1, self._deadline, GenerationActor.stream, *arguments)
         except asyncio.CancelledError:
             await self._abort(name)
             raise

@@ -53,7 +53,8 @@ def print_dry_run(config: Config, saved: SavedRun | None) -> RunInputs | None:
             raise
         sys.stderr.write(f"{done}\n")
         return None
-    notes = [describe_budget(config, len(inputs.train_tasks) or None), *inputs.prompt_notes, describe_demands(config)]
+    notes = [describe_budget(config, len(inputs.train_tasks) or None), *inputs.prompt_notes]
+    notes += [*(prompt.excerpt for prompt in inputs.rendered_prompts), describe_demands(config)]
     sys.stdout.write(to_yaml(config))
     sys.stderr.write("\n".join(notes) + "\n")
     return inputs
@@ -97,6 +98,7 @@ def _models(config: Config, inputs: RunInputs) -> dict[str, ModelInfo]:
     from statistics import median
 
     from marl_ray.cluster.memory_estimate import ModelInfo, read_model_config
+    from marl_ray.core.chat import as_text
     from marl_ray.models.names import resolve_model
     from marl_ray.models.tokenization import load_tokenizer
 
@@ -112,7 +114,7 @@ def _models(config: Config, inputs: RunInputs) -> dict[str, ModelInfo]:
         folder = resolve_model(name, fetch=False)
         if inputs.train_tasks and Path(folder).is_dir():
             tasks = inputs.train_tasks[:PROMPT_SAMPLES]
-            texts = [text for task in tasks for text in inputs.environment.first_prompts(task)]
+            texts = [as_text(prompt) for task in tasks for prompt in inputs.environment.first_prompts(task)]
             lengths = map(len, load_tokenizer(folder, config.model)(texts).input_ids)
             models[name] = ModelInfo(model_config, trust, round(median(lengths)))
     return models

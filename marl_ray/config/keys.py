@@ -32,6 +32,10 @@ AGENT_KEYS = {
     "reference_kl_coef": "{algorithm}.reference_kl_coef",
     "estimator": "{algorithm}.estimator",
     "policy": "{algorithm}.policy",
+    "system_prompt": "model.system_prompt",
+    "stop": "model.stop",
+    "chat_template_kwargs": "model.chat_template_kwargs",
+    "min_new_tokens": "{algorithm}.min_new_tokens",
 }
 """The run's key for each setting of an agent. Keys below `resources` are the same for both."""
 DERIVED = (
@@ -120,6 +124,12 @@ def mapping_of(key: str, algorithm: str) -> str | None:
         if key.startswith(f"{name}.") and typing.get_origin(setting.hint) is collections.abc.Mapping:
             return name
     return None
+
+
+def agent_mapping_of(key: str, algorithm: str) -> str | None:
+    """Return the key of mapping type of an agent that a dotted key, without `agents.N.`, is an entry of, or None."""
+    mappings = (own for own, run in agent_keys(algorithm).items() if mapping_of(f"{run}.", algorithm) == run)
+    return next((own for own in mappings if key.startswith(f"{own}.")), None)
 
 
 def refuse(key: str, value: Any, known: Iterable[str], algorithm: str, prefix: str = "") -> NoReturn:

@@ -18,7 +18,10 @@ from marl_ray.credit.requirements import Requirements, critic_requirements, esti
 
 MAX_COALITION_AGENTS = 6
 """Maximum number of agents of whose completions every subset is executed."""
-DIFFER_WITHIN_POLICY = {"policy", "top_p", "max_new_tokens", "estimator"}
+DIFFER_WITHIN_POLICY = {
+    *("policy", "top_p", "max_new_tokens", "min_new_tokens", "estimator"),
+    *("system_prompt", "stop", "chat_template_kwargs"),
+}
 """Settings in which agents that share a policy may differ."""
 
 
@@ -261,6 +264,11 @@ def _length_problems(config: Config) -> Iterator[str]:
         max_new_tokens = f"{key_of(config, number, 'max_new_tokens')} {agent.max_new_tokens}"
         if (buffer := config.credit.overlong_buffer) > agent.max_new_tokens:
             yield f"{config.algorithm}.overlong_buffer is {buffer}, more than {max_new_tokens}: lower it"
+        if agent.min_new_tokens > agent.max_new_tokens:
+            yield f"""{key_of(config, number, "min_new_tokens")} is {agent.min_new_tokens}, more than {max_new_tokens}:
+            lower it"""
+        if "" in agent.stop:
+            yield f"{key_of(config, number, 'stop')} has an empty text, which would end every completion: leave it out"
         if config.model.max_length <= agent.max_new_tokens:
             yield f"""model.max_length is {config.model.max_length}, no room for a prompt beside {max_new_tokens}: raise
             the one or lower the other"""

@@ -15,7 +15,16 @@ from typing import Any
 import yaml
 
 from marl_ray.config.compat import canonical_key, canonical_keys, canonical_values, compat_settings
-from marl_ray.config.keys import AGENT_KEYS, agent_keys, mapping_of, refuse, sections, settings, types_of
+from marl_ray.config.keys import (
+    AGENT_KEYS,
+    agent_keys,
+    agent_mapping_of,
+    mapping_of,
+    refuse,
+    sections,
+    settings,
+    types_of,
+)
 from marl_ray.config.schema import ALGORITHMS, AgentConfig, Config
 from marl_ray.config.sections import GeneratorResources, LearnerResources
 from marl_ray.config.validation import check, count_agents, derive, shared_policy
@@ -132,10 +141,7 @@ def _override(flat: Flat, key: str, value: Any, algorithm: str) -> None:
     elif key.startswith("agents."):
         _override_agent(flat, key, value, algorithm)
     elif mapping is not None:
-        inner = flat.get(mapping) or {}
-        if not isinstance(inner, Mapping):
-            raise UserError(f"{key}: '{mapping}' is a single value, not a section")
-        flat[mapping] = {**inner, **_nested({key.removeprefix(f"{mapping}."): value})}
+        _override_entry(flat, mapping, key, value)
     else:
         _replace(flat, key, _canonical(flatten(value, sections(settings(algorithm)), key), algorithm))
 
@@ -149,10 +155,20 @@ def _override_agent(flat: Flat, key: str, value: Any, algorithm: str) -> None:
     agents = flat["agents"]
     if not index.isdecimal() or int(index) >= len(agents):
         raise UserError(f"{key}: there {'is' if len(agents) == 1 else 'are'} {pluralize(len(agents), 'agent')}, from 0")
-    if rest:
+    if rest and (mapping := agent_mapping_of(rest[0], algorithm)) is not None:
+        _override_entry(agents[int(index)], mapping, rest[0], value)
+    elif rest:
         _replace(agents[int(index)], rest[0], flatten(value, sections(agent_keys(algorithm)), rest[0]))
     else:
         (agents[int(index)],) = _entries([value], algorithm) or [{}]
+
+
+def _override_entry(flat: Flat, mapping: str, key: str, value: Any) -> None:
+    """Set the entry `key` of the setting `mapping`, whose other entries are kept."""
+    inner = flat.get(mapping) or {}
+    if not isinstance(inner, Mapping):
+        raise UserError(f"{key}: '{mapping}' is a single value, not a section")
+    flat[mapping] = {**inner, **_nested({key.removeprefix(f"{mapping}."): value})}
 
 
 def _replace(flat: Flat, key: str, values: Flat) -> None:

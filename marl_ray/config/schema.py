@@ -6,8 +6,9 @@ docstrings of the fields.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from marl_ray.config import sections, tracker_sections
 from marl_ray.config.sections import GeneratorResources, LearnerResources
@@ -129,8 +130,8 @@ class OptimizerConfig(Section):
     importance: Importance = "auto"
     """Importance weighting of tokens by the ratio of the learner's probability to the sampler's. truncate: multiply by
     the ratio, at most importance_bound; mask: the same, with weight 0 beyond the bound; none: no weighting. auto:
-    truncate if max_staleness is above 0 or if top_p or top_k truncate the sampler, else none; none with loss m2po,
-    whose loss contains these ratios."""
+    truncate if max_staleness is above 0 or if top_p, top_k or min_new_tokens truncate the sampler, else none; none with
+    loss m2po, whose loss contains these ratios."""
     importance_bound: AtLeastOne = 2.0
     """C: upper bound of importance ratios. mask also excludes ratios below 1 / C."""
     entropy_coef: NonNegativeFloat = 0.0
@@ -173,6 +174,14 @@ class AgentDefaults(Section):
     """Sampling temperature, at most 2, the engine's limit. All log-probabilities are computed at this temperature."""
     top_p: Fraction = 1.0
     """Probability mass of nucleus sampling. Below 1, sampling differs from the learner, which `importance` corrects."""
+    system_prompt: str | None = None
+    """Text of a system message before every conversation, above the environment's own system message if there is one.
+    Models without a chat template receive it as the first paragraph. null: none."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a completion. The environment receives the text before them; their sampled tokens are trained like
+    all others."""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Variables of the chat template, such as `{enable_thinking: false}`."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Data type of the engine's weights. auto: bfloat16 on a GPU, float32 on a CPU. The learner keeps a float32 copy
     and computes in this type on a GPU, and in bfloat16 on a CPU with matrix units for it (AMX)."""
@@ -180,6 +189,9 @@ class AgentDefaults(Section):
     """Peak learning rate. 0 freezes an agent. `agent_learning_rate` is an alias."""
     max_new_tokens: PositiveInt = 256
     """Maximum number of tokens per completion."""
+    min_new_tokens: NonNegativeInt = 0
+    """Minimum number of tokens per completion: the engine samples no end-of-sequence token before it, and ignores stop
+    texts. Above 0, sampling differs from the learner, which `importance` corrects."""
     reference_kl_coef: NonNegativeFloat = 0.0
     """Coefficient of the KL divergence to the reference policy, in units of reward per nat. The reference is the
     agent's model before training. 0: no reference policy."""
@@ -246,8 +258,13 @@ class Config(Section):
             return self.optimizer.importance
         if loss_requirements(self.optimizer.loss).own_importance_ratio:
             return "none"
-        truncated = self.model.top_k is not None or any(agent.top_p < 1 for agent in self.agents)
-        return "truncate" if truncated or self.rollout.max_staleness else "none"
+        return "truncate" if self.truncates_sampling or self.rollout.max_staleness else "none"
+
+    @property
+    def truncates_sampling(self) -> bool:
+        """Whether top_p, top_k or min_new_tokens exclude tokens that the policy gives a probability."""
+        limited = any(agent.top_p < 1 or agent.min_new_tokens > 0 for agent in self.agents)
+        return limited or self.model.top_k is not None
 
     @property
     def num_agents(self) -> int:

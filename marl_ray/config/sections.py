@@ -78,6 +78,9 @@ class ExternalConfig(Section):
 
     mode: str = "level_feedback"
     """Kind of feedback and its wording."""
+    composition: Literal["prompt", "chat"] = "prompt"
+    """Composition of the prompts of later turns. prompt: a new prompt with the parts that the settings below select;
+    chat: the conversation so far, token by token as it was sampled, and a message with feedback and instruction."""
     sandbox_slice: int | Literal["all"] = 1
     """Tests that feedback may mention: the first N, or the last N if negative. 0, null or all: every test."""
     original_prompt: bool = False

@@ -53,6 +53,11 @@ TOKENIZER_VALUES = {
     ),
 }
 """Allowed values of common tokenizer arguments. An EOS token after the prompt would end it."""
+TEMPLATE_ARGUMENTS = (
+    *("messages", "conversation", "chat_template", "add_generation_prompt", "continue_final_message"),
+    *("tokenize", "return_dict", "return_tensors", "return_assistant_tokens_mask", "padding", "truncation"),
+)
+"""Arguments of `apply_chat_template` that are no variables of the template."""
 
 
 def count_agents(entries: Sequence[Any] | None, given: int | None, algorithm: str) -> int:
@@ -112,6 +117,7 @@ def check(config: Config) -> None:
     for problem in chain(
         _basic_problems(config),
         _tokenizer_problems(config.model),
+        *(_template_problems(config, number) for number in agents),
         learning_problems(config),
         *(_resource_problems(config, number) for number in agents),
         *(_colocation_problems(config, number) for number in agents if config.resources.colocate),
@@ -145,6 +151,9 @@ def _basic_problems(config: Config) -> Iterator[str]:
             ESTIMATORS.check(agent.estimator)
         except UserError as error:
             yield f"{key_of(config, number, 'estimator')}: {error}"
+    if config.external.composition == "chat" and config.external.original_prompt:
+        yield """external.original_prompt repeats the first prompt, which with external.composition chat is in the
+        conversation anyway: leave it out"""
     if config.reward_processor.scale_factor == 0 and config.reward_processor.enabled:
         yield "reward_processor.scale_factor is 0, which makes all rewards equal: nothing would be learned"
     evaluation, section = config.evaluation, config.algorithm
@@ -173,6 +182,15 @@ def _tokenizer_problems(model: ModelConfig) -> Iterator[str]:
         options = ", ".join(str(value).lower() for value in values if value is not None)
         if given.get(key, values[0]) not in values:
             yield f"{name}.{key} should be {options}, got {given.get(key)!r}"
+
+
+def _template_problems(config: Config, number: int) -> Iterator[str]:
+    name = key_of(config, number, "chat_template_kwargs")
+    for key, value in config.agents[number].chat_template_kwargs.items():
+        if not key.isidentifier() or key in TEMPLATE_ARGUMENTS:
+            yield f"{name} has '{key}', which is no variable of a chat template: leave it out"
+        if not _is_plain(value):
+            yield f"{name}.{key} should be text, a number, true, false, null, or a list or mapping, got {value!r}"
 
 
 def _is_plain(value: Any, levels: int = 20) -> bool:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from marl_ray.core.chat import Prompt
+
 WeightVersion = int
 """Number of steps that a policy has learned from; 0 is the base model. A step without a gradient counts too."""
 
@@ -27,9 +29,10 @@ class Task:
 class Completion:
     """One sampled response of one agent.
 
-    `token_ids` are the sampled ids up to and including a final EOS. `logprobs`, of the same length, are the behaviour
-    log-probabilities under the sampled distribution (temperature, top-p and top-k applied). `spans` are pairs (weight
-    version, number of tokens) in the tokens' order; there are several if weights changed during generation.
+    `token_ids` are the sampled ids up to and including a final EOS, or the last token of a stop text; `text` has
+    neither. `logprobs`, of the same length, are the behaviour log-probabilities under the sampled distribution
+    (temperature, top-p and top-k applied). `spans` are pairs (weight version, number of tokens) in the tokens' order;
+    there are several if weights changed during generation.
     """
 
     token_ids: tuple[int, ...]
@@ -46,7 +49,10 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class SamplingSpec:
-    """Sampling parameters of a group. `seed` makes the group reproducible under any load; `top_k` None: all tokens."""
+    """Sampling parameters of a group. `seed` makes the group reproducible under any load; `top_k` None: all tokens.
+
+    `stop` are the texts that end a completion, and `template_kwargs` the variables of the prompt's chat template.
+    """
 
     num_generations: int
     max_new_tokens: int
@@ -54,6 +60,9 @@ class SamplingSpec:
     top_p: float
     top_k: int | None
     seed: int
+    min_new_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +137,13 @@ class Node:
     prompts of the followed conversation branch, and the groups are the completions to these prompts. Every other branch
     is continued by one completion per later agent, for the reward: `other_prompts` are the prompts of these
     completions, which come last in `completions` and have no siblings (see `marl_ray.rollout.turn`).
+
+    With composition `chat`, prompts of later turns are the messages that continue the conversations, and `prompt_ids`
+    are the whole conversations.
     """
 
     turn: int
-    prompts: list[str]
+    prompts: list[Prompt]
     prompt_ids: list[tuple[int, ...]]
     completions: list[list[Completion]]
     joint_actions: list[JointAction]
@@ -139,7 +151,8 @@ class Node:
     transitions: dict[int, Mapping[str, float]] = field(default_factory=dict)
     greedy: GreedySample | None = None
     counterfactuals: dict[int, list[float]] = field(default_factory=dict)
-    other_prompts: list[list[str]] = field(default_factory=list)
+    other_prompts: list[list[Prompt]] = field(default_factory=list)
+    other_prompt_ids: list[list[tuple[int, ...]]] = field(default_factory=list)
     stopped: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -153,10 +166,16 @@ class Node:
         others = len(self.other_prompts[agent]) if self.other_prompts else 0
         return self.completions[agent][: len(self.completions[agent]) - others]
 
-    def prompt_of(self, agent: int, index: int) -> str:
+    def prompt_of(self, agent: int, index: int) -> Prompt:
         """Return the prompt of a completion."""
         own = len(self.group(agent))
         return self.prompts[agent] if index < own else self.other_prompts[agent][index - own]
+
+    def conversation(self, agent: int, index: int) -> tuple[int, ...]:
+        """Return the token ids of an agent's conversation up to the end of a completion."""
+        own = len(self.group(agent))
+        prompt_ids = self.prompt_ids[agent] if index < own else self.other_prompt_ids[agent][index - own]
+        return prompt_ids + self.completions[agent][index].token_ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 The order of a batch's groups does not depend on completion times: by turn, then by episode, so that the learner can
 accumulate gradients of the first turn while the second turn is sampled. The order is by episode alone, parents before
-children, with several mini-batches per batch, handoff `all` or dynamic sampling.
+children, with several mini-batches per batch, handoff `all`, dynamic sampling or composition `chat`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from marl_ray.credit.returns import (
 def ordered_by_turn(config: Config) -> bool:
     """Return True if a batch's groups are ordered by turn, then by episode; otherwise the order is by episode alone."""
     rollout = config.rollout
+    if config.external.composition == "chat":  # the learner joins the turns of a conversation, which follow each other
+        return False
     return config.optimizer.train_batch_size is None and rollout.handoff != "all" and not rollout.dynamic_sampling
 
 

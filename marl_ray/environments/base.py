@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+from marl_ray.core.chat import Prompt, prepend
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 
@@ -64,20 +65,21 @@ class Environment(ABC, Generic[A]):
         """Return the distinct names of the agents, or of their parts of the answer, in prompts and feedback."""
 
     @abstractmethod
-    def first_prompts(self, task: Task) -> list[str]:
-        """Return the prompts of the first turn."""
+    def first_prompts(self, task: Task) -> Sequence[Prompt]:
+        """Return the prompts of the first turn: each a text, or chat messages (`{"role": ..., "content": ...}`) that
+        end with the agent's input."""
 
     def order(self, task: Task) -> list[list[int]]:
         """Return the order in which agents answer within a turn: agents (indices into `roles`) of one list answer
         simultaneously, agents of later lists afterwards. By default all agents answer simultaneously."""
         return [list(range(self.num_agents))]
 
-    def prompt_after(self, task: Task, agent: int, prompt: str, answers: Mapping[int, str]) -> str:
-        """Return the prompt of an agent that answers after other agents of the same turn. `prompt` is the agent's
-        prompt without an order; `answers` maps agents to their answers of this turn."""
+    def prompt_after(self, task: Task, agent: int, prompt: Any, answers: Mapping[int, str]) -> Prompt:
+        """Return the prompt of an agent that answers after other agents of the same turn. `prompt`, a `Prompt`, is the
+        agent's prompt without an order; `answers` maps agents to their answers of this turn."""
         roles = self.roles(task)
         earlier = (f"{roles[other]} has answered:\n{answer.strip()}\n\n" for other, answer in sorted(answers.items()))
-        return "".join(earlier) + prompt
+        return prepend("".join(earlier), prompt)
 
     @abstractmethod
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> A:

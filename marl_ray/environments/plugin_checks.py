@@ -23,6 +23,8 @@ ROW_NAMES = {
     *("sandbox/executions", "sandbox/executions_per_s", "sandbox/infra_errors"),
 }
 """Reserved names of a row, besides names that start with one of ROW_PREFIXES."""
+ROLES = ("system", "user", "assistant")
+"""Roles of chat messages."""
 ROW_PREFIXES = ("rollout/", "time/", "memory/", "turn_", "agent_", "policy_", "eval/")
 
 
@@ -39,6 +41,31 @@ def check_texts(method: str, value: Any, count: int | None = None) -> None:
             raise TypeError(f"{method} must return a list of strings, but an entry is {type(text).__name__}")
     if count is not None:
         check_count(method, value, count)
+
+
+def check_prompts(method: str, value: Any, count: int | None = None) -> None:
+    """Check for a list of prompts, with `count` entries if given: texts, or chat messages. Raises TypeError or
+    ValueError."""
+    _check_list(method, value, "prompts")
+    for prompt in value:
+        if not isinstance(prompt, str):
+            _check_chat(method, prompt)
+    if count is not None:
+        check_count(method, value, count)
+
+
+def _check_chat(method: str, prompt: Any) -> None:
+    messages = prompt if isinstance(prompt, list | tuple) else ()
+    if not messages or not all(isinstance(m, Mapping) and set(m) == {"role", "content"} for m in messages):
+        raise TypeError(
+            f"{method} must return texts or lists of messages with role and content as prompts, not {prompt!r:.80}"
+        )
+    for message in messages:
+        if message["role"] not in ROLES or not isinstance(message["content"], str):
+            expected = f"one of the roles {', '.join(ROLES)} and a string as content"
+            raise TypeError(f"{method} must return messages with {expected}, not {message!r:.80}")
+    if messages[-1]["role"] != "user":
+        raise ValueError(f"{method} must return messages that end with the agent's input, a message of role user")
 
 
 def check_count(method: str, value: Sequence[Any], count: int) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from marl_ray.core.chat import as_text
 from marl_ray.core.episode import Episode, Node
 from marl_ray.evaluation.statistics import Estimate
 
@@ -57,7 +58,7 @@ def first_answers(episodes: Sequence[Episode]) -> Answers | None:
         tuple(group[g].text for group, g in zip(root.completions, action.indices, strict=True))
         for root, action in actions
     )
-    return Answers(tuple(roots[0].prompts), tuple(texts), tuple(action.reward for _, action in actions))
+    return Answers(tuple(map(as_text, roots[0].prompts)), tuple(texts), tuple(action.reward for _, action in actions))
 
 
 def shuffled(texts: Sequence[Texts]) -> list[Texts]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from marl_ray.core.chat import Prompt, prepend
 from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.rollout.episode_runner import CompletionGenerator
@@ -39,13 +40,15 @@ class _ProtocolGenerator:
     responses: Responses
     turn: int = field(default=0, init=False)
 
-    async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
+    async def generate(
+        self, prompt: Prompt, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
+    ) -> Generation:
         if self.shares_drafts:
             draft = replace(sampling, num_generations=1, seed=stream_seed(sampling.seed, "draft"))
-            self._share(await self.generators.generate(prompt, draft, priority))
+            self._share(await self.generators.generate(prompt, draft, priority, history))
         others = [await self.responses[self.turn, other] for other in self.read_from if other != self.agent]
         read = "".join(f"Another agent has answered:\n{response.strip()}\n\n" for response in others)
-        generation = await self.generators.generate(read + prompt, sampling, priority)
+        generation = await self.generators.generate(prepend(read, prompt), sampling, priority, history)
         if not self.shares_drafts:
             self._share(generation)
         self.turn += 1

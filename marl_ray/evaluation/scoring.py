@@ -30,7 +30,7 @@ from marl_ray.data import DATASETS
 from marl_ray.data.loading import load_rows, load_tasks_by_row, read_jsonl
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, Executor
-from marl_ray.environments.plugin_checks import check_texts, qualified_method_name
+from marl_ray.environments.plugin_checks import check_prompts, qualified_method_name
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.sandbox import ExecutionReport, Program, Sandbox, SandboxSettings, SandboxUnavailable
@@ -145,7 +145,7 @@ class CompletionScorer:
             score |= outcome.evidence.data()
         if self.mode is not None:
             first = environment.first_prompts(response.task)
-            check_texts(qualified_method_name(environment, "first_prompts"), first, environment.num_agents)
+            check_prompts(qualified_method_name(environment, "first_prompts"), first, environment.num_agents)
             observations = await runner.transition.next_prompts(response.task, first, attempt, outcome)
             score["prompts"] = observations.prompts
         return score

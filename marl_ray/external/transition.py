@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marl_ray.config import ExternalConfig
+from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.environments.base import Environment
 from marl_ray.environments.plugin_checks import check_count, check_row_names, check_texts, qualified_method_name
@@ -18,7 +19,7 @@ from marl_ray.external.modes import Message, Mode
 class Observations:
     """The next prompts, one per agent, and metrics about the mode's messages."""
 
-    prompts: list[str]
+    prompts: list[Prompt]
     metrics: dict[str, float]
 
 
@@ -32,7 +33,7 @@ class Transition:
         self.note = self._mode.note
 
     async def next_prompts(
-        self, task: Task, first_prompts: Sequence[str], attempt: Any, outcome: Outcome
+        self, task: Task, first_prompts: Sequence[Prompt], attempt: Any, outcome: Outcome
     ) -> Observations:
         """Return one prompt per agent. Only the mode may wait, for example for the expert within its timeouts. Raises
         TypeError or ValueError for an invalid value of a plug-in."""
@@ -44,9 +45,24 @@ class Transition:
         check_texts(qualified_method_name(self._environment, "previous_answers"), previous, agents)
         instructions = self._environment.revisions(task)
         check_texts(qualified_method_name(self._environment, "revisions"), instructions, agents)
-        firsts: Sequence[str | None] = first_prompts if self._config.original_prompt else [None] * agents
         answers: Sequence[str | None] = previous if self._config.previous_response else [None] * agents
-        return Observations(list(map(next_prompt, firsts, answers, messages, instructions)), metrics)
+        parts = zip(first_prompts, answers, messages, instructions, strict=True)
+        return Observations([self._next_prompt(*of_agent) for of_agent in parts], metrics)
+
+    def _next_prompt(self, first: Prompt, previous: str | None, message: Message, instruction: str) -> Prompt:
+        """Return one agent's next prompt, or with composition `chat` the message that continues its conversation.
+
+        Of a first prompt with messages the system messages are kept; with `original_prompt` all messages are kept, and
+        the last one is followed by the other parts.
+        """
+        if self._config.composition == "chat":  # the conversation has the other parts
+            return next_prompt(None, None, message, instruction)
+        repeat = self._config.original_prompt
+        if isinstance(first, str):
+            return next_prompt(first if repeat else None, previous, message, instruction)
+        text = next_prompt(first[-1]["content"] if repeat else None, previous, message, instruction)
+        kept = [m for m in first[:-1] if repeat or m["role"] == "system"]
+        return [*kept, {"role": "user", "content": text}]
 
 
 def _check_messages(method: str, result: Any, agents: int) -> None:

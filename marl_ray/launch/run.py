@@ -83,6 +83,7 @@ def _train(
         resume_state = ResumeState.at_start() if saved is None else _resume(config, saved, num_tasks)
         folder.log.drop_from(resume_state.logged)  # batches behind the point from which the run resumes
         _log_plan(config, folder, num_tasks)
+        _show_prompts(config, folder, inputs)
         folder.error.unlink(missing_ok=True)
         with signals.replace_errors():
             result = _on_ray(config, TrainingSession(config, inputs, folder, resume_state, startup), signals)
@@ -138,11 +139,10 @@ def _describe_disk_error(error: Exception, folder: RunFolder) -> str | None:
 
 
 def _log_plan(config: Config, folder: RunFolder, num_tasks: int) -> None:
-    truncated = config.model.top_k or any(agent.top_p < 1 for agent in config.agents)
-    if config.importance == "none" and (truncated or config.rollout.max_staleness):
+    if config.importance == "none" and (config.truncates_sampling or config.rollout.max_staleness):
         logger.info(
-            "note: the sampling distribution differs from the policy (top_p, top_k or max_staleness), and "
-            f"{config.algorithm}.importance is none, so gradients are slightly off-policy; see agent_*/logprob_gap"
+            "note: the sampling distribution differs from the policy (top_p, top_k, min_new_tokens or max_staleness), "
+            f"and {config.algorithm}.importance is none, so gradients are slightly off-policy; see agent_*/logprob_gap"
         )
     if RAY_PACKAGE in str(folder):
         reason = "which Ray deletes with the job: set output.base_dir to a shared folder"
@@ -150,6 +150,14 @@ def _log_plan(config: Config, folder: RunFolder, num_tasks: int) -> None:
     for line in describe_budget(config, num_tasks).splitlines():
         logger.info(line)
     logger.info(f"results are written to {folder}")
+
+
+def _show_prompts(config: Config, folder: RunFolder, inputs: RunInputs) -> None:
+    """Write each agent's first prompt to the run folder, and log it, in full with `output.verbose`."""
+    for prompt in inputs.rendered_prompts:
+        logger.info(f"{prompt.title}:\n{prompt.text}" if config.output.verbose else prompt.excerpt)
+    texts = [f"=== {prompt.title}\n{prompt.text}\n" for prompt in inputs.rendered_prompts]
+    folder.first_prompts.write_text("\n".join(texts), encoding="utf-8")
 
 
 def _on_ray(config: Config, session: TrainingSession, signals: StopSignals) -> TrainingResult:

@@ -14,6 +14,7 @@ from marl_ray.cluster.placement_plan import describe_demands
 from marl_ray.config import Config
 from marl_ray.config.learning_rules import unused_discount
 from marl_ray.core.batch import Group
+from marl_ray.core.chat import as_text, with_system_prompt
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import SamplingSpec, Task
 from marl_ray.core.errors import UserError
@@ -28,6 +29,7 @@ from marl_ray.data.loading import check_dataset_name, load_tasks, needs_download
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment
 from marl_ray.external.transition import Transition
+from marl_ray.launch.prompt_checks import check_prompts_of_agents
 from marl_ray.learning import OPTIMIZERS
 from marl_ray.learning.arguments import require_optimizer
 from marl_ray.models.lora import require_peft
@@ -37,7 +39,7 @@ from marl_ray.rollout import HANDOFFS, JOINT_MODES
 from marl_ray.storage.resume import SavedRun, check_resume
 from marl_ray.storage.run_folder import RunFolder, new_folder
 from marl_ray.telemetry.trackers import require_trackers
-from marl_ray.trainer.context import PROBE_TEXTS, RunInputs
+from marl_ray.trainer.context import RunInputs
 
 if TYPE_CHECKING:
     from marl_ray.actors.learner_actor import AgreementProbe  # these import Ray, which a dry run does without
@@ -77,8 +79,10 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
     for task in (*train_tasks, *eval_tasks):
         environment.check_task(task)
     _check_order(config, environment, (*train_tasks, *eval_tasks))
+    rendered = check_prompts_of_agents(config, environment, train_tasks, templates, dry)
     if critic_requirements(config.credit.critic).joint_prompts and not dry:
-        _check_central_critic(config, [text for task in train_tasks[:1] for text in environment.first_prompts(task)])
+        prompts = [prompt for task in train_tasks[:1] for prompt in environment.first_prompts(task)]
+        _check_central_critic(config, list(map(as_text, prompts)))
     if transition.note:
         logger.info(transition.note)
     if note := unused_discount(config):
@@ -91,7 +95,8 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
         check_new_folder(folder_of(config))
     else:
         check_resume(config, saved, len(train_tasks))
-    return RunInputs(environment, transition, train_tasks, eval_tasks, tuple(describe_prompts(config, templates)))
+    notes = tuple(describe_prompts(config, templates))
+    return RunInputs(environment, transition, train_tasks, eval_tasks, notes, rendered)
 
 
 def _check_engine() -> None:
@@ -215,10 +220,10 @@ async def check_actors(config: Config, actors: RunActors, inputs: RunInputs, fol
     prompts = [inputs.environment.first_prompts(task) for task in inputs.train_tasks]
     too_long: set[int] = set()
     for agent, settings in enumerate(config.agents):
-        texts = [of_task[agent] for of_task in prompts]
-        await _check_tokenizers(config, actors, agent, texts[:PROBE_TEXTS])
+        own = [with_system_prompt(of_task[agent], settings.system_prompt) for of_task in prompts]
+        await _check_tokenizers(config, actors, agent, inputs.probe_texts(agent))
         limit = config.model.max_length - settings.max_new_tokens
-        lengths = await actors.generators[agent].prompt_lengths(texts)
+        lengths = await actors.generators[agent].prompt_lengths(own, settings.chat_template_kwargs)
         too_long |= {i for i, length in enumerate(lengths) if length > limit}
     limit = config.model.max_length - max(agent.max_new_tokens for agent in config.agents)
     if len(too_long) == len(prompts):

@@ -4,9 +4,10 @@ A packed sequence is a row of groups without padding, each a prompt followed by 
 
     prompt 1 | completion 1.1 | completion 1.2 | prompt 2 | completion 2.1 ...
 
-The prompt attends to itself, and each completion to the prompt and to itself. The function is registered with
-transformers as attention `PACKED`, for every architecture whose attention can be replaced there. Groups are passed as a
-keyword argument of the model. Two implementations agree up to rounding:
+The prompt attends to itself, and each completion to the prompt and to itself. In a row with all turns of a
+conversation, a completion of an earlier turn attends to the beginning of the prompt, up to its own turn. The function
+is registered with transformers as attention `PACKED`, for every architecture whose attention can be replaced there.
+Groups are passed as a keyword argument of the model. Two implementations agree up to rounding:
 
 - `torch.nn.attention.varlen`, on a GPU with FlashAttention in 16 bits: each prompt and each completion is a sequence of
   its own length. There are no masks, and a completion's keys are its prompt's and its own.
@@ -32,6 +33,7 @@ class PackedGroup:
     """Position of a group in the packed sequence: a prompt of `prompt` tokens, then completions of S tokens in total.
 
     - lengths: tokens of each completion;
+    - starts: number of prompt tokens before each completion; empty if it is always the whole prompt;
     - owner: [S], the completion of each token;
     - longest: tokens of the longest sequence;
     - gather: [count * W], the indices of the S tokens that arrange completions as a batch of rows of W tokens; the last
@@ -45,16 +47,21 @@ class PackedGroup:
     longest: int
     gather: torch.Tensor | None = None
     scatter: torch.Tensor | None = None
+    starts: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, prompt: int, lengths: Sequence[int]) -> PackedGroup:
-        """Return the group of a prompt with completions of these `lengths`, which may be empty."""
+    def of(cls, prompt: int, lengths: Sequence[int], starts: Sequence[int] = ()) -> PackedGroup:
+        """Return the group of a prompt with completions of these `lengths`, which may be empty, after the first
+        `starts` tokens of the prompt (default: after all)."""
         if not lengths:
             return cls(prompt, (), torch.zeros(0, dtype=torch.long), prompt)
         count, width, size = len(lengths), max(lengths), sum(lengths)
         sizes = torch.tensor(lengths).unsqueeze(1)
         owner = torch.arange(count).repeat_interleave(sizes.squeeze(1))
         group = cls(prompt, tuple(lengths), owner, prompt + width)
+        if any(start < prompt for start in starts):
+            longest = max(prompt, *(start + length for start, length in zip(starts, lengths, strict=True)))
+            group = replace(group, longest=longest, starts=tuple(starts))
         if count * width * (prompt + width) > size * (prompt + size):
             return group
         columns = torch.arange(width).unsqueeze(0)
@@ -71,7 +78,7 @@ class PackedGroup:
 
 class Sequences(NamedTuple):
     """A packed sequence as variable-length sequences of queries and keys, for `varlen_attn`: each prompt with itself,
-    each completion with its prompt and itself.
+    each completion with its part of the prompt and itself.
 
     keys: [K], the indices of the sequences' keys; query_ends, key_ends: int32, ends of the sequences, from 0;
     longest_query, longest_key: tokens of the longest sequence.
@@ -90,8 +97,9 @@ class Sequences(NamedTuple):
             prompt = torch.arange(start, start + group.prompt)
             start += group.prompt
             parts = [prompt]
-            for length in group.lengths:
-                parts.append(torch.cat([prompt, torch.arange(start, start + length)]))
+            for number, length in enumerate(group.lengths):
+                seen = prompt[: group.starts[number]] if group.starts else prompt
+                parts.append(torch.cat([seen, torch.arange(start, start + length)]))
                 start += length
             keys += parts
             queries += [group.prompt, *group.lengths]
@@ -240,11 +248,15 @@ def _stacked(
     queries = stacked(query).unflatten(1, (heads, -1))  # [n, K, H / K, W, D]
     repeats, width = queries.shape[2:4]
     seen = torch.ones(width, group.prompt + width, dtype=torch.bool, device=query.device).tril(group.prompt)
+    mask = seen.repeat(repeats, 1)
+    if group.starts:  # one mask per completion, [n, 1, H / K * W, P + W]
+        visible = torch.nn.functional.pad(_visible(group, query.device), (0, width), value=True)
+        mask = (mask & visible.unsqueeze(1)).unsqueeze(1)
     output = torch.nn.functional.scaled_dot_product_attention(
         queries.flatten(2, 3),
         behind_prompt(keys),
         behind_prompt(values),
-        attn_mask=seen.repeat(repeats, 1),
+        attn_mask=mask,
         scale=scaling,
     )
     output = output.unflatten(2, (repeats, width)).flatten(1, 2)
@@ -261,7 +273,8 @@ def _skewed(
     """Return attention with a full mask, [S, H, D], for lengths so unequal that a batch would be mostly padding."""
     size, repeats = len(group.owner), query.shape[1] // keys[0].shape[1]
     own = (group.owner.unsqueeze(1) == group.owner).tril()
-    seen = torch.cat([own.new_ones(size, group.prompt), own], dim=1)
+    prompt = _visible(group, query.device)[group.owner] if group.starts else own.new_ones(size, group.prompt)
+    seen = torch.cat([prompt, own], dim=1)
     output = torch.nn.functional.scaled_dot_product_attention(
         query,
         torch.cat(list(keys), dim=2).repeat_interleave(repeats, dim=1),
@@ -270,6 +283,11 @@ def _skewed(
         scale=scaling,
     )
     return output[0].transpose(0, 1)
+
+
+def _visible(group: PackedGroup, device: torch.device) -> torch.Tensor:
+    """Return which prompt tokens each completion attends to, [n, P]."""
+    return torch.arange(group.prompt, device=device) < torch.tensor(group.starts, device=device).unsqueeze(1)
 
 
 AttentionInterface.register(PACKED, packed_attention)

@@ -1,7 +1,8 @@
 """Micro-batches built from groups of completions, in one of two layouts.
 
 packed: one sequence (see `marl_ray.learning.attention`) of prompts, each followed by its completions. Positions of a
-completion continue from the prompt's end, so it has the same log-probabilities as alone, up to rounding.
+completion continue from the prompt's end, so it has the same log-probabilities as alone, up to rounding. The turns of a
+conversation are one row: the prompt of its last turn contains the earlier prompts and the answers that were continued.
 
 padded: a rectangle with one row per completion, each with its own prompt, padded on the right. A causal model needs no
 mask for that, so this layout works for every decoder.
@@ -49,15 +50,44 @@ class WeightedCompletion:
 
 @dataclass(frozen=True, slots=True)
 class PromptRow:
-    """A prompt and its trained completions."""
+    """A prompt and its trained completions, each after the first `starts` tokens of the prompt (empty: after all).
+
+    A completion whose tokens the prompt has at this place is an earlier answer of a conversation: its tokens are
+    trained where they are in the prompt, and its siblings branch off there.
+    """
 
     prompt_ids: tuple[int, ...]
     completions: tuple[WeightedCompletion, ...]
+    starts: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
-        """Tokens of the prompt and all completions."""
-        return len(self.prompt_ids) + sum(len(c.token_ids) for c in self.completions)
+        """Tokens of the prompt and of all completions that it does not contain."""
+        outside = (c for number, c in enumerate(self.completions) if not self.contains(number))
+        return len(self.prompt_ids) + sum(len(c.token_ids) for c in outside)
+
+    def start(self, number: int) -> int:
+        """Return the number of prompt tokens before a completion."""
+        return self.starts[number] if self.starts else len(self.prompt_ids)
+
+    def contains(self, number: int) -> bool:
+        """Return whether the prompt contains the tokens of a completion, at the completion's place."""
+        if not self.starts:
+            return False
+        start, ids = self.starts[number], self.completions[number].token_ids
+        return self.prompt_ids[start : start + len(ids)] == ids
+
+    def extended_by(self, later: PromptRow) -> PromptRow | None:
+        """Return both rows as one if the prompt of `later` continues one of this row's answers; otherwise None."""
+        end, prompt = len(self.prompt_ids), later.prompt_ids
+        if len(prompt) <= end or later.starts or prompt[:end] != self.prompt_ids:
+            return None
+        answers = (c.token_ids for number, c in enumerate(self.completions) if self.start(number) == end)
+        if not any(prompt[end : end + len(ids)] == ids for ids in answers):
+            return None
+        starts = [self.start(number) for number in range(len(self.completions))]
+        completions = (*self.completions, *later.completions)
+        return PromptRow(prompt, completions, (*starts, *(len(prompt) for _ in later.completions)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +156,9 @@ class MicroBatcher:
     """Splits a stream of rows into micro-batches of at most `max_tokens` padded tokens, or of one completion.
 
     The split depends only on the order of the rows, not on the portions in which they arrive. Rows are collected in a
-    window until it is full or `flush` is called. A packed window is one micro-batch. A padded window has the tokens of
-    WINDOW micro-batches and is sorted by length, which keeps padding low.
+    window until it is full or `flush` is called. A packed window is one micro-batch, in which rows that continue a
+    conversation are joined if the joined row is at most `max_tokens` long. A padded window has the tokens of WINDOW
+    micro-batches and is sorted by length, which keeps padding low.
 
     With several ranks, each rank receives all rows and returns its own micro-batches. Windows are larger by the number
     of ranks, and their rows are distributed by tokens. All ranks return equally many micro-batches, some of them idle.
@@ -162,10 +193,24 @@ class MicroBatcher:
         """Yield full windows; in the padded layout their rows have one completion."""
         for row in rows:
             for part in split_row(row, self._max_tokens if self._layout == "packed" else 0):
+                if self._layout == "packed" and self._joins(part):
+                    continue
                 if self._pending and self._size + part.size > self._window:
                     yield self._take_window()
                 self._pending.append(part)
                 self._size += part.size
+
+    def _joins(self, row: PromptRow) -> bool:
+        """Join a row to the pending row whose conversation it continues. Return whether there is one with room."""
+        for number, pending in enumerate(self._pending):
+            joined = pending.extended_by(row)
+            if joined is None or joined.size > self._max_tokens:
+                continue
+            size = self._size - pending.size + joined.size
+            if size <= self._window:
+                self._pending[number], self._size = joined, size
+                return True
+        return False
 
     def _take_window(self) -> list[PromptRow]:
         pending, self._pending, self._size = self._pending, [], 0
@@ -224,14 +269,20 @@ def pack(rows: Sequence[PromptRow]) -> MicroBatch:
     columns: list[int] = []
     groups = []
     for row in rows:
-        start, length = len(input_ids), len(row.prompt_ids)
-        groups.append(PackedGroup.of(length, [len(c.token_ids) for c in row.completions]))
+        begin, length = len(input_ids), len(row.prompt_ids)
+        outside = [number for number in range(len(row.completions)) if not row.contains(number)]
+        lengths = [len(row.completions[number].token_ids) for number in outside]
+        groups.append(PackedGroup.of(length, lengths, [row.start(number) for number in outside]))
         input_ids += row.prompt_ids
         position_ids += range(length)
-        for completion in row.completions:
-            first, size = len(input_ids), len(completion.token_ids)
-            columns += [start + length - 1, *range(first, first + size - 1)]
-            position_ids += range(length, length + size)
+        for number, completion in enumerate(row.completions):
+            start, size = row.start(number), len(completion.token_ids)
+            if row.contains(number):
+                columns += range(begin + start - 1, begin + start - 1 + size)
+                continue
+            first = len(input_ids)
+            columns += [begin + start - 1, *range(first, first + size - 1)]
+            position_ids += range(start, start + size)
             input_ids += completion.token_ids
     return MicroBatch(
         input_ids=torch.tensor([input_ids]),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from marl_ray.config import ModelConfig
+from marl_ray.core.chat import Prompt, as_messages, as_text
 from marl_ray.core.errors import UserError
 
 BASE_WORDS = {"base", "pt"}
+NO_VARIABLES: Mapping[str, Any] = {}
 
 
 def load_tokenizer(name: str, config: ModelConfig) -> Any:
@@ -29,25 +31,15 @@ def load_tokenizer(name: str, config: ModelConfig) -> Any:
     return tokenizer
 
 
-def encode_prompt(tokenizer: Any, text: str, through_template: bool) -> list[int]:
-    """Return the token ids of a prompt, either as a user message in the chat template or as plain text."""
+def encode_prompt(
+    tokenizer: Any, prompt: Prompt, through_template: bool, template_kwargs: Mapping[str, Any] = NO_VARIABLES
+) -> list[int]:
+    """Return the token ids of a prompt, either through the chat template with these variables, or as plain text."""
     if not through_template:
-        return tokenizer(text).input_ids
-    message = [{"role": "user", "content": text}]
-    return tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=False)
-
-
-def encode_messages(tokenizer: Any, messages: list[dict[str, str]], through_template: bool) -> list[int]:
-    """Return the token ids of a conversation. Without a template the contents are joined by blank lines, so a single
-    message is encoded as `encode_prompt` encodes its text. Raises UserError if the template rejects the roles."""
-    from jinja2 import TemplateError
-
-    if not through_template:
-        return tokenizer("\n\n".join(message["content"] for message in messages)).input_ids
-    try:
-        return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    except (TemplateError, TypeError, ValueError) as error:
-        raise UserError(f"the chat template of the model rejects these messages: {error}") from None
+        return tokenizer(as_text(prompt)).input_ids
+    return tokenizer.apply_chat_template(
+        as_messages(prompt), add_generation_prompt=True, return_dict=False, **template_kwargs
+    )
 
 
 def decide_template(name: str, tokenizer: Any, config: ModelConfig) -> tuple[bool, str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from marl_ray.core.chat import describe_prompt
 from marl_ray.reports.svg_charts import format_number
 from marl_ray.telemetry.metrics import EpisodeRecord
 
@@ -118,7 +119,7 @@ def _agent_view(
         parent = nodes[path[:-1]]
         previous = parent["responses"][agent][parent["joint_actions"][path[-1]]["indices"][agent]]
     return {
-        "prompt": node["prompts"][agent],
+        "prompt": describe_prompt(node["prompts"][agent]),
         "response": responses[index],
         "previous_response": previous,
         "difference": [] if previous is None else list(_difference(previous, responses[index])),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from marl_ray.config import Config
+from marl_ray.core.chat import describe_prompt
 from marl_ray.core.episode import Episode, Node
 from marl_ray.core.errors import UserError
 from marl_ray.core.state import TrainingResult
@@ -115,7 +116,7 @@ def _turn_lines(node: Node, index: int) -> list[str]:
     if any(reward != action.reward for reward in action.rewards):
         lines.append("rewards of the agents: " + " ".join(f"{reward:.2f}" for reward in action.rewards))
     for agent, g in enumerate(action.indices):
-        lines += [f"[agent {agent} prompt]", _indent(node.prompt_of(agent, g))]
+        lines += [f"[agent {agent} prompt]", _indent(describe_prompt(node.prompt_of(agent, g)))]
         lines += [f"[agent {agent} response]", _indent(node.completions[agent][g].text)]
     if action.outcome.evidence is not None:
         lines += action.outcome.evidence.lines()

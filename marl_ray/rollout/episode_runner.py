@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Any, Protocol
 
 from marl_ray.config import Config
+from marl_ray.core.chat import Prompt, with_system_prompt
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import (
     Completion,
@@ -36,8 +37,8 @@ from marl_ray.environments.base import Attempt, Environment, Executor, collect_p
 from marl_ray.environments.plugin_checks import (
     check_order,
     check_outcome,
+    check_prompts,
     check_reports,
-    check_texts,
     qualified_method_name,
 )
 from marl_ray.external.transition import Transition
@@ -47,9 +48,12 @@ from marl_ray.rollout.turn import TurnResult, check_handoff, sample_turn
 
 
 class CompletionGenerator(Protocol):
-    """One agent's generators. Of the waiting prompts, the prompt with the lowest `priority` is next."""
+    """One agent's generators. Of the waiting prompts, the prompt with the lowest `priority` is next. `history` is given
+    if the prompt continues a conversation: the token ids of the conversation."""
 
-    async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation: ...
+    async def generate(
+        self, prompt: Prompt, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
+    ) -> Generation: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class _Run:
     """A running episode. `key` names its random streams."""
 
     task: Task
-    first_prompts: list[str]
+    first_prompts: list[Prompt]
     key: tuple[str | int, ...]
     group_sizes: Sequence[int]
     """G of each turn."""
@@ -66,6 +70,14 @@ class _Run:
     """Called with each node as soon as it has its rewards."""
     priority: int
     stops: list[Stop] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """The agents' prompts of a turn, and the token ids of the conversations that they continue; empty without one."""
+
+    prompts: list[Prompt]
+    histories: list[tuple[int, ...]]
 
 
 class RolloutListener(Protocol):
@@ -134,19 +146,20 @@ class EpisodeRunner:
         """Return one episode with groups of `num_generations`, a number or one per turn. `key` names its streams."""
         sizes = num_generations
         group_sizes = (sizes,) * self.config.rollout.num_turns if isinstance(sizes, int) else sizes
-        first_prompts = self.environment.first_prompts(task)
-        check_texts(qualified_method_name(self.environment, "first_prompts"), first_prompts, self.config.num_agents)
+        given = self.environment.first_prompts(task)
+        check_prompts(qualified_method_name(self.environment, "first_prompts"), given, self.config.num_agents)
+        first_prompts = list(given)
         run = _Run(task, first_prompts, (*key, task.id), group_sizes, evaluation, on_node, priority)
-        root = await self._run_node(run, first_prompts, ())
+        root = await self._run_node(run, _Input(first_prompts, [()] * len(first_prompts)), ())
         return Episode(task, root, sorted(run.stops, key=lambda stop: stop.path))
 
-    async def _run_node(self, run: _Run, prompts: list[str], path: tuple[int, ...]) -> Node | None:
+    async def _run_node(self, run: _Run, given: _Input, path: tuple[int, ...]) -> Node | None:
         """Return the node at `path` with all nodes below it. Return None if it failed, with a `Stop` in `run.stops`."""
         turn = len(path)
         last = turn + 1 == self.config.rollout.num_turns
         # With one expanded joint action per node the turn identifies the node; in a whole tree the path does.
         key = (*run.key, turn, *(path if self.config.rollout.handoff == "all" else ()))
-        sampled, greedy = await gather(self._sample(run, prompts, turn, key), self._sample_greedy(run, prompts, key))
+        sampled, greedy = await gather(self._sample(run, given, turn, key), self._sample_greedy(run, given, key))
         if sampled is None:
             run.stops.append(Stop(path, "prompt_too_long"))
             return None
@@ -156,9 +169,8 @@ class EpisodeRunner:
         try:
             outcomes = await self._evaluate_attempts(attempts, probe)
             actions = [self._rewarded(i, outcome) for i, outcome in zip(indices, outcomes, strict=True)]
-            node = Node(
-                turn, sampled.prompts, sampled.prompt_ids, completions, actions, other_prompts=sampled.other_prompts
-            )
+            node = Node(turn, sampled.prompts, sampled.prompt_ids, completions, actions)
+            node.other_prompts, node.other_prompt_ids = sampled.other_prompts, sampled.other_prompt_ids
             if not run.evaluation:
                 await self._add_baselines(run.task, node, greedy, last)
         except _NoVerdict as lost:
@@ -190,44 +202,57 @@ class EpisodeRunner:
         run.stops.extend(Stop((*path, g), "solved") for g in solved)
         return [g for g in chosen if g not in node.stopped]
 
-    async def _sample(self, run: _Run, prompts: list[str], turn: int, key: tuple[str | int, ...]) -> TurnResult | None:
+    async def _sample(self, run: _Run, given: _Input, turn: int, key: tuple[str | int, ...]) -> TurnResult | None:
         """Return the completions of this turn, or None if a prompt is too long."""
         environment, task = self.environment, run.task
         order = environment.order(task)
         check_order(qualified_method_name(environment, "order"), order, self.config.num_agents)
 
-        def generate(agent: int, prompt: str, branch: int) -> Awaitable[Generation]:
+        def generate(agent: int, prompt: Prompt, branch: int) -> Awaitable[Generation]:
             sampling = self._sampling(run, agent, key, run.group_sizes[turn])
             if branch:
                 sampling = replace(sampling, num_generations=1, seed=stream_seed(sampling.seed, "line", branch))
-            return self.generators[agent].generate(prompt, sampling, run.priority)
+            return self._generate(agent, prompt, sampling, run, given.histories[agent])
 
-        def prompt_after(agent: int, prompt: str, earlier: Mapping[int, str]) -> str:
-            text = environment.prompt_after(task, agent, prompt, earlier)
-            check_texts(qualified_method_name(environment, "prompt_after"), [text])
-            return text
+        def prompt_after(agent: int, prompt: Prompt, earlier: Mapping[int, str]) -> Prompt:
+            later = environment.prompt_after(task, agent, prompt, earlier)
+            check_prompts(qualified_method_name(environment, "prompt_after"), [later])
+            return later
 
-        return await sample_turn(order, prompts, generate, prompt_after, self.joint_actions)
+        return await sample_turn(order, given.prompts, generate, prompt_after, self.joint_actions)
 
     async def _expand(self, run: _Run, node: Node, index: int, attempt: Attempt, path: tuple[int, ...]) -> None:
         """Run the turn that follows one joint action of `node`."""
         outcome = node.joint_actions[index].outcome
         observations = await self.transition.next_prompts(run.task, run.first_prompts, attempt, outcome)
         node.transitions[index] = observations.metrics
-        child = await self._run_node(run, observations.prompts, (*path, index))
+        histories: list[tuple[int, ...]] = [()] * len(observations.prompts)
+        if self.config.external.composition == "chat":
+            indices = node.joint_actions[index].indices
+            histories = [node.conversation(agent, own) for agent, own in enumerate(indices)]
+        child = await self._run_node(run, _Input(observations.prompts, histories), (*path, index))
         if child is not None:
             node.children[index] = child
 
-    async def _sample_greedy(self, run: _Run, prompts: Sequence[str], key: tuple[str | int, ...]) -> list[Completion]:
+    def _generate(
+        self, agent: int, prompt: Prompt, sampling: SamplingSpec, run: _Run, history: tuple[int, ...]
+    ) -> Awaitable[Generation]:
+        """Sample an agent's group, after its conversation, or else after its system prompt."""
+        if history:
+            return self.generators[agent].generate(prompt, sampling, run.priority, history)
+        prompt = with_system_prompt(prompt, self.config.agents[agent].system_prompt)
+        return self.generators[agent].generate(prompt, sampling, run.priority)
+
+    async def _sample_greedy(self, run: _Run, given: _Input, key: tuple[str | int, ...]) -> list[Completion]:
         """Return every agent's greedy completion; none if no estimator needs them or a prompt is too long."""
         if run.evaluation or not self.greedy:
             return []
         samplings = [
             replace(self._sampling(run, agent, key, 1), temperature=0.0, top_p=1.0, top_k=None)
-            for agent in range(len(prompts))
+            for agent in range(len(given.prompts))
         ]
-        requests = zip(self.generators, prompts, samplings, strict=True)
-        generations = await gather(*(g.generate(prompt, sampling, run.priority) for g, prompt, sampling in requests))
+        requests = enumerate(zip(given.prompts, samplings, given.histories, strict=True))
+        generations = await gather(*(self._generate(agent, p, s, run, history) for agent, (p, s, history) in requests))
         return [completion for generation in generations for completion in generation.completions]
 
     async def _add_baselines(self, task: Task, node: Node, greedy: Sequence[Completion], last: bool) -> None:
@@ -338,6 +363,9 @@ class EpisodeRunner:
             top_p=settings.top_p,
             top_k=self.config.model.top_k,
             seed=stream_seed(self.config.seed, "sampling", *key, agent),
+            min_new_tokens=settings.min_new_tokens,
+            stop=settings.stop,
+            template_kwargs=settings.chat_template_kwargs,
         )
 
 

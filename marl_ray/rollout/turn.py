@@ -22,12 +22,13 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from marl_ray.core.chat import Prompt
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Completion, Generation
 
-Generate = Callable[[int, str, int], Awaitable[Generation]]
+Generate = Callable[[int, Prompt, int], Awaitable[Generation]]
 """Samples completions for an agent, a prompt and a branch number. Branch 0 is followed and gets a whole group."""
-PromptAfter = Callable[[int, str, Mapping[int, str]], str]
+PromptAfter = Callable[[int, Prompt, Mapping[int, str]], Prompt]
 """Returns an agent's prompt from its initial prompt and the earlier completions' texts by agent."""
 JointMode = Callable[[Sequence[int]], list[tuple[int, ...]]]
 """Returns joint actions from each agent's group size. Entry i of a joint action indexes agent i's completions."""
@@ -39,23 +40,31 @@ Handoff = Callable[[Sequence[float], random.Random], list[int]]
 class TurnResult:
     """The prompts and completions of one turn, as in `Node`, and the `indices` of its joint actions."""
 
-    prompts: list[str]
+    prompts: list[Prompt]
     prompt_ids: list[tuple[int, ...]]
     completions: list[list[Completion]]
-    other_prompts: list[list[str]]
+    other_prompts: list[list[Prompt]]
+    other_prompt_ids: list[list[tuple[int, ...]]]
     indices: list[tuple[int, ...]]
 
 
 async def sample_turn(
     order: Sequence[Sequence[int]],
-    prompts: Sequence[str],
+    prompts: Sequence[Prompt],
     generate: Generate,
     prompt_after: PromptAfter,
     joint_mode: JointMode,
 ) -> TurnResult | None:
     """Sample the completions of all agents, round by round. Return None if a prompt is too long."""
     agents = range(len(prompts))
-    turn = TurnResult(list(prompts), [() for _ in agents], [[] for _ in agents], [[] for _ in agents], [])
+    turn = TurnResult(
+        prompts=list(prompts),
+        prompt_ids=[() for _ in agents],
+        completions=[[] for _ in agents],
+        other_prompts=[[] for _ in agents],
+        other_prompt_ids=[[] for _ in agents],
+        indices=[],
+    )
     branches: list[dict[int, int]] = [{}]  # completion index by agent; the first branch is followed
     for round_agents in order:
         earlier = [{agent: turn.completions[agent][index].text for agent, index in b.items()} for b in branches]
@@ -77,6 +86,7 @@ async def sample_turn(
                 turn.prompts[agent], turn.prompt_ids[agent] = prompt, generation.prompt_ids
             else:
                 turn.other_prompts[agent].append(prompt)
+                turn.other_prompt_ids[agent].append(generation.prompt_ids)
             turn.completions[agent] += generation.completions
         branches = extended
     turn.indices = [tuple(branch_indices[agent] for agent in agents) for branch_indices in branches]

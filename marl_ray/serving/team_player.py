@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from marl_ray.actors.generation_actor import ChatMessages
 from marl_ray.actors.text_streams import TextStreams
 from marl_ray.config import Config
+from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Completion, Generation, Node, SamplingSpec, Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.random_streams import stream_seed
@@ -72,7 +72,9 @@ class _AgentStream:
     on_event: OnEvent
     turn: int = 0
 
-    async def generate(self, prompt: Any, sampling: SamplingSpec, priority: int = 0) -> Generation:
+    async def generate(
+        self, prompt: Prompt, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
+    ) -> Generation:
         self.turn += 1
         turn = self.turn
         sampling = requested_sampling(sampling, self.request, stream_seed(self.seed, self.agent, turn))
@@ -80,18 +82,19 @@ class _AgentStream:
         def on_text(text: str) -> None:
             self.on_event({"event": "delta", "turn": turn, "agent": f"agent_{self.agent}", "text": text})
 
-        generation = await self.streams.stream(prompt, sampling, on_text)
+        generation = await self.streams.stream(prompt, sampling, on_text, history=history)
         self.usage.add(generation)
         return generation
 
 
 def requested_sampling(sampling: SamplingSpec, request: SamplingRequest, seed: int) -> SamplingSpec:
     """Return the sampling with the settings of a request in place of the config's."""
-    tokens = request.max_completion_tokens or request.max_tokens
+    tokens = request.max_completion_tokens or request.max_tokens or sampling.max_new_tokens
     return replace(
         sampling,
         num_generations=1,
-        max_new_tokens=sampling.max_new_tokens if tokens is None else tokens,
+        max_new_tokens=tokens,
+        min_new_tokens=min(sampling.min_new_tokens, tokens),
         temperature=sampling.temperature if request.temperature is None else request.temperature,
         top_p=sampling.top_p if request.top_p is None else request.top_p,
         seed=seed,
@@ -137,7 +140,7 @@ class TeamPlayer:
     async def ask_agent(
         self,
         agent: int,
-        prompt: str | ChatMessages,
+        prompt: Prompt,
         request: SamplingRequest,
         choice: int,
         on_text: Callable[[str], None],
@@ -153,6 +156,8 @@ class TeamPlayer:
             settings.top_p,
             self.config.model.top_k,
             0,
+            stop=settings.stop,
+            template_kwargs=settings.chat_template_kwargs,
         )
         seed = secrets.randbits(62) if request.seed is None else stream_seed(request.seed, agent, choice)
         sampling = requested_sampling(sampling, request, seed)

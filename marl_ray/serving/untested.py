@@ -28,7 +28,7 @@ class Untested(Environment[NoProgram]):
         return self._environment.roles(task)
 
     def first_prompts(self, task: Task) -> list[Any]:
-        return self._environment.first_prompts(task)
+        return list(self._environment.first_prompts(task))
 
     def order(self, task: Task) -> list[list[int]]:
         return self._environment.order(task)

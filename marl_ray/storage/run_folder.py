@@ -34,6 +34,7 @@ class RunFolder:
         self.config = self.path / "config.yaml"  # the resolved config
         self.metrics = self.path / "metrics.jsonl"  # one row per step and per evaluation
         self.episodes = self.path / "episodes.jsonl"  # a few episodes per row of metrics.jsonl
+        self.first_prompts = self.path / "first_prompts.txt"  # one rendered prompt per agent
         self.samples = self.path / "sample_episodes.txt"  # episodes of the last evaluation as text
         self.plot = self.path / "returns.png"  # plot of the reward over joint samples
         self.report = self.path / "report.html"  # the HTML report that `marl-ray report` writes

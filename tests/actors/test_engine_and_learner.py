@@ -69,6 +69,22 @@ def trainer(engine: GeneratorGroup) -> Iterator[LearnerGroup]:
     run(group.close())
 
 
+def test_min_new_tokens_excludes_an_early_end_from_the_sampled_distribution(
+    engine: GeneratorGroup, trainer: LearnerGroup
+) -> None:
+    run(update_weights(trainer))
+    eos = load_tokenizer(str(BASE_PATH), MODEL).eos_token_id
+    free = run(sample(engine, PROMPTS))
+    assert min(len(c.token_ids) for g in free for c in g.completions) < 40
+    spec = replace(SAMPLING, min_new_tokens=40, stop=("def",))
+    longer = [run(engine.generate(prompt, spec)) for prompt in PROMPTS]
+    for c in (c for g in longer for c in g.completions):
+        assert len(c.token_ids) >= 40
+        assert eos not in c.token_ids[:40]
+    assert run(trainer.logprob_gap(as_batch(free).mini_batches[0].groups)) < 1e-4
+    assert run(trainer.logprob_gap(as_batch(longer).mini_batches[0].groups)) > 1e-3, "the engine's are processed"
+
+
 def test_sampled_tokens_are_trained_and_the_new_weights_are_served(
     engine: GeneratorGroup, trainer: LearnerGroup
 ) -> None:
@@ -157,6 +173,29 @@ def test_completions_keep_the_final_eos_and_nothing_after_it(engine: GeneratorGr
         assert (c.token_ids[-1] == eos) == (c.finish_reason == "stop")
         assert eos not in c.token_ids[:-1]
         assert "<|" not in c.text
+
+
+def test_a_stop_text_ends_a_completion_and_its_tokens_are_trained(
+    engine: GeneratorGroup, trainer: LearnerGroup
+) -> None:
+    run(update_weights(trainer))
+    tokenizer = load_tokenizer(str(BASE_PATH), MODEL)
+    free = run(engine.generate(PROMPTS[0], SAMPLING)).completions
+    word = next(c.text for c in free if len(c.text) > 12)[6:10]
+    generation = run(engine.generate(PROMPTS[0], replace(SAMPLING, stop=(word,))))
+    stopped = [(before, c) for before, c in zip(free, generation.completions, strict=True) if word in before.text]
+    assert stopped
+    for before, c in stopped:
+        assert c.finish_reason == "stop"
+        assert c.text == before.text[: before.text.index(word)]
+        assert c.token_ids == before.token_ids[: len(c.token_ids)], "the sampled tokens, up to the end of the stop text"
+        assert word in tokenizer.decode(c.token_ids)
+        assert word not in tokenizer.decode(c.token_ids[:-1])
+        assert len(c.logprobs) == len(c.token_ids)
+        assert c.logprobs == pytest.approx(before.logprobs[: len(c.logprobs)], abs=1e-4)
+    stats = run(learn(trainer, as_batch([generation])))
+    assert stats.logprob_gap is not None
+    assert stats.logprob_gap < 1e-4
 
 
 def test_a_seed_gives_the_same_group_whatever_other_requests_are_in_flight(

@@ -25,7 +25,9 @@ class FakeGenerators:
         self.name, self.too_long = name, too_long
         self.asked: list[tuple[str, SamplingSpec]] = []
 
-    async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
+    async def generate(
+        self, prompt: str, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
+    ) -> Generation:
         self.asked.append((prompt, sampling))
         await asyncio.sleep(0)  # lets other agents run
         completion = make_completion(f"{self.name} {len(self.asked)}")

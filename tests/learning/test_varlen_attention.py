@@ -56,12 +56,14 @@ def varlen_by_definition(
         [(3, (4, 2, 5))],
         [(5, (1, 14, 2)), (1, (1,)), (4, ())],
         [(2, ()), (3, (2, 2)), (7, (9,))],
+        [(9, (4, 3, 5), (2, 6, 9))],
+        [(9, (1, 14, 2), (6, 2, 9)), (4, (2, 2), (4, 4))],
     ],
 )
-def test_both_implementations_agree(monkeypatch: pytest.MonkeyPatch, sizes: list[tuple[int, tuple[int, ...]]]) -> None:
+def test_both_implementations_agree(monkeypatch: pytest.MonkeyPatch, sizes: list[Any]) -> None:
     monkeypatch.setattr(attention, "varlen_attn", varlen_by_definition)
     torch.manual_seed(0)
-    tokens = sum(prompt + sum(lengths) for prompt, lengths in sizes)
+    tokens = sum(prompt + sum(lengths) for prompt, lengths, *_ in sizes)
     states = [torch.randn(1, heads, tokens, WIDTH, dtype=torch.float64) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]
     goal = torch.randn(1, tokens, HEADS, WIDTH, dtype=torch.float64)
     results = []

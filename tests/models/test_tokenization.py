@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from marl_ray.config import ModelConfig, from_tree
+from marl_ray.core.chat import with_system_prompt
 from marl_ray.core.errors import UserError
 from marl_ray.models.names import check_model, describe_prompts
 from marl_ray.models.tokenization import decide_template, encode_prompt, load_tokenizer
@@ -19,6 +20,7 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+THINKING = CHATML.replace("assistant\n", "assistant\n{% if enable_thinking is false %}<think></think>{% endif %}")
 WITH_EOS = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{{ eos_token }}{% endfor %}"
 REFUSING = "{{ raise_exception('no assistants here') }}"
 
@@ -67,6 +69,19 @@ def test_a_chat_model_is_recognised_by_its_stop_tokens(
     tokenizer = load_tokenizer(name, ModelConfig(max_length=1024))
     ids = encode_prompt(tokenizer, "def f(x):", through)
     assert tokenizer.decode(ids) == "<|im_start|>user\ndef f(x):<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_messages_and_variables_reach_the_template(tmp_path: Path) -> None:
+    name = model(tmp_path, "Coder-3B", THINKING, ["<|im_end|>"])
+    tokenizer = load_tokenizer(name, ModelConfig(max_length=1024))
+    prompt = with_system_prompt("def f(x):", "Be brief.")
+    system = "<|im_start|>system\nBe brief.<|im_end|>\n"
+    user = "<|im_start|>user\ndef f(x):<|im_end|>\n<|im_start|>assistant\n"
+    assert tokenizer.decode(encode_prompt(tokenizer, prompt, True)) == system + user
+    thought = encode_prompt(tokenizer, prompt, True, {"enable_thinking": False})
+    assert tokenizer.decode(thought) == system + user + "<think></think>"
+    plain = encode_prompt(tokenizer, prompt, False)
+    assert plain == tokenizer("Be brief.\n\ndef f(x):").input_ids, "without a template, contents with an empty line"
 
 
 def test_names_of_base_models_take_precedence_over_stop_tokens(tmp_path: Path) -> None:

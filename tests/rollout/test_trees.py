@@ -136,7 +136,7 @@ def test_an_early_termination_is_a_leaf() -> None:
 @pytest.mark.parametrize(
     ("method", "given", "line"),
     [
-        ("first_prompts", "ab", "must return a list of strings, not str"),
+        ("first_prompts", "ab", "must return a list of prompts, not str"),
         ("first_prompts", ["Say."], "must return one entry per agent, 2, not 1"),
         ("outcome", 3.0, "must return an Outcome, not float"),
         ("outcome", Outcome(float("nan")), "must return a reward that is a finite number"),

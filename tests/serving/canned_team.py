@@ -38,7 +38,12 @@ class CannedStreams:
         self.aborted = threading.Event()
 
     async def stream(
-        self, prompt: Any, sampling: SamplingSpec, on_text: Callable[[str], None], raw: bool = False
+        self,
+        prompt: Any,
+        sampling: SamplingSpec,
+        on_text: Callable[[str], None],
+        raw: bool = False,
+        history: tuple[int, ...] = (),
     ) -> Generation:
         text = prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)
         if len(text) > ROOM:

@@ -31,6 +31,7 @@ from transformers import AutoTokenizer, GenerationConfig, Qwen2Config, Qwen2ForC
 from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
 from marl_ray.config import ExternalConfig
+from marl_ray.core.chat import Prompt, as_text
 from marl_ray.core.text import pluralize
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.external.transition import Transition
@@ -243,10 +244,10 @@ def play(
     transition = Transition(external or ExternalConfig(), environment)
     tasks = [as_task(problem) for problem in problems]
     firsts = [environment.first_prompts(task) for task in tasks]
-    prompts = firsts
+    prompts: Sequence[Sequence[Prompt]] = firsts
     rewards: list[list[float]] = []
     for _ in range(turns):
-        texts = sample(model, tokenizer, [prompt for row in prompts for prompt in row])
+        texts = sample(model, tokenizer, [as_text(prompt) for row in prompts for prompt in row])
         answers = [texts[at : at + agents] for at in range(0, len(texts), agents)]
         attempts = [environment.attempt(task, answer, last=True) for task, answer in zip(tasks, answers, strict=True)]
         reports = run([attempt.program for attempt in attempts])

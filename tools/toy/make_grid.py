@@ -28,6 +28,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
 
 from marl_ray.config import ExternalConfig
+from marl_ray.core.chat import as_text
 from marl_ray.core.episode import Task
 from marl_ray.data.grids import GRID
 from marl_ray.environments.grid import GRIDS_PATH, LetterGrid, PrivateGrid
@@ -163,7 +164,7 @@ def _next_prompts(
     attempt = environment.attempt(task, texts, last=False)
     transition = Transition(config, environment)
     observations = asyncio.run(transition.next_prompts(task, firsts, attempt, environment.outcome(attempt, None)))
-    return observations.prompts, attempt
+    return list(map(as_text, observations.prompts)), attempt
 
 
 def _answers(draw: Callable[[], Sequence[str]], count: int) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marl_ray.config import ExternalConfig
+from marl_ray.core.chat import as_text
 from marl_ray.core.episode import Task
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.environments.code_generation.attempt import CodeAttempt
@@ -113,6 +114,6 @@ def _second(
         return str(second.text)
 
     return [
-        Scene(prompt, tuple(again(previous) for _ in range(demonstrations)))
+        Scene(as_text(prompt), tuple(again(previous) for _ in range(demonstrations)))
         for previous, prompt in zip(turn.attempts, observations.prompts, strict=True)
     ]
