@@ -4,8 +4,8 @@ The grids are deterministic: 2 rows of 3 letters from a, b and c, uniformly rand
 parameters with a byte-level BPE, trained from scratch on noisy demonstrations of both environments, with the exact
 prompts of a run. The demonstrations make every useful behaviour likely and none certain:
 
-- `grid`: the first answer is random. A later answer replaces marked cells more often than right ones, which are kept
-  in two of three cases. Without feedback it repeats the own answer or is random.
+- `grid`: the first answer is random. A later answer keeps right letters in two of three cases and replaces others in
+  two of three. Without feedback it repeats the own answer or is random.
 - `grid_private`: the first answer is random, or the rows that the agent knows. A later answer repeats the own answer,
   or copies the other agent's row, or is random.
 """
@@ -189,6 +189,7 @@ def make_small_model(tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
+        initializer_range=0.08,  # with the default of 0.02, training stays at the entropy of random letters
         use_cache=False,
         dtype="float32",
     )
@@ -202,10 +203,10 @@ def make_small_model(tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=GRID_BASE_PATH)
-    parser.add_argument("--steps", type=int, default=2500, help="steps on clean demonstrations")
-    parser.add_argument("--noisy-steps", type=int, default=800)
-    parser.add_argument("--scenes", type=int, default=12000)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=700, help="steps on clean demonstrations")
+    parser.add_argument("--noisy-steps", type=int, default=250)
+    parser.add_argument("--scenes", type=int, default=3000)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     GRIDS_PATH.write_text("".join(json.dumps(row) + "\n" for row in grid_rows()), encoding="utf-8")
@@ -213,7 +214,7 @@ def main() -> None:
     torch.manual_seed(args.seed)
     stages = [
         (scenes(args.scenes, 4, skill, random.Random(args.seed)), steps, peak_lr)
-        for skill, steps, peak_lr in ((CLEAN, args.steps, 3e-3), (NOISY, args.noisy_steps, 1e-3))
+        for skill, steps, peak_lr in ((CLEAN, args.steps, 1e-3), (NOISY, args.noisy_steps, 5e-4))
     ]
     found = [scene for stage, _, _ in stages for scene in stage]
     with tempfile.TemporaryDirectory() as staging:
