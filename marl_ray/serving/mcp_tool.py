@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import logging
 from typing import Any
 
 from marl_ray.serving.request_formats import TEAM, ApiError, SamplingRequest, TeamFields, make_task
@@ -28,7 +29,11 @@ def mcp_app(player: TeamPlayer, answer_s: float, body_bytes: int) -> Any:
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp.server.transport_security import TransportSecuritySettings
 
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
     server: Any = MCPServer("marl_ray", log_level="ERROR")
+    root.handlers[:] = handlers  # the constructor adds a handler, which would repeat all records
+    root.setLevel(level)
 
     async def ask_team(
         task: str, entry_point: str | None = None, tests: str | list[str] | None = None
