@@ -106,8 +106,8 @@ def frozen_matrices(model: Any) -> list[Any]:
 
 
 def narrow_frozen_matrices(model: Any, dtype: Any) -> None:
-    """Store the frozen matrices in `dtype`, in place. The results under autocast to `dtype` do not change, because
-    autocast converts these matrices in every operation. A model may have one adapter only, as peft gives further
+    """Store the frozen matrices in `dtype`, in place. The results of a model that computes in `dtype` do not change,
+    because its forward pass converts these matrices. A model may have one adapter only, as peft gives further
     adapters the dtype of the base model."""
     for tensor in frozen_matrices(model):
         tensor.data = tensor.data.to(dtype)
