@@ -86,8 +86,9 @@ def _parameters(
     module: torch.nn.Module, excluded: set[torch.nn.Module]
 ) -> list[tuple[dict[str, Any], str, torch.Tensor]]:
     """Return the parameters of a module outside of `excluded` modules, with the dictionaries that hold them."""
-    found = [(module._parameters, name, p) for name, p in module._parameters.items() if p is not None]
+    found: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+    found += [(module._parameters, name, p) for name, p in module._parameters.items() if p is not None]
     for child in module.children():
         if child not in excluded:
             found += _parameters(child, excluded)
-    return found  # type: ignore[return-value]
+    return found

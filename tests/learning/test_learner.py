@@ -110,7 +110,7 @@ def test_bfloat16_is_used_only_on_cpus_with_matrix_units(units: bool, monkeypatc
         moved.append(torch.cat([(b - a).flatten() for a, b in zip(before, state(one), strict=True)]))
     exact, rounded = moved
     assert torch.equal(exact, rounded) is not units
-    assert torch.nn.functional.cosine_similarity(exact, rounded, dim=0) > 0.9
+    assert torch.nn.functional.cosine_similarity(exact, rounded, dim=0) > 0.85
 
 
 def cut(file: Path) -> None:
