@@ -179,7 +179,9 @@ def _selects_columns(model: Any) -> bool:
     return "logits_to_keep" in inspect.signature(model.forward).parameters
 
 
-def _score_in_chunks(model: Any, batch: MicroBatch, temperature: float, entropy_gradient: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def _score_in_chunks(
+    model: Any, batch: MicroBatch, temperature: float, entropy_gradient: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return `LogprobModel.score` without memory for all logits.
 
     The head computes log-probabilities and entropies in place of logits. It does so within the model's forward pass,
@@ -189,7 +191,9 @@ def _score_in_chunks(model: Any, batch: MicroBatch, temperature: float, entropy_
 
     def forward(hidden: torch.Tensor) -> torch.Tensor:
         columns = hidden if _selects_columns(model) else hidden[:, batch.columns]
-        scores = head_logprobs_and_entropies(columns.flatten(0, 1), head.weight, head.bias, batch.tokens, temperature, entropy_gradient), head.weight, head.bias, batch.tokens, temperature)
+        scores = head_logprobs_and_entropies(
+            columns.flatten(0, 1), head.weight, head.bias, batch.tokens, temperature, entropy_gradient
+        )
         return torch.stack(scores, -1).view(*columns.shape[:2], 2)
 
     with _head_replaced(head, forward):

@@ -54,6 +54,9 @@ def test_chunks_of_the_head_follow_the_definition(rows: int, temperature: float)
         torch.autograd.gradcheck(
             lambda *x: head_logprobs_and_entropies(*x, tokens, temperature)[0], (hidden, weight, bias)
         )
+        torch.autograd.gradcheck(
+            lambda *x: head_logprobs_and_entropies(*x, tokens, temperature, True), (hidden, weight, bias)
+        )
         frozen, _ = head_logprobs_and_entropies(hidden, weight.detach(), None, tokens, temperature)
         frozen.sum().backward()
     assert weight.grad is None
@@ -65,6 +68,7 @@ WAYS: list[dict[str, Any]] = [
     {"layout": "padded"},
     {"lora": LoraConfig(rank=2), "kl": 0.3},
     {"gradient_checkpointing": True, "loss": "clip", "kl": 0.3, "reference_kl": "k3_in_loss"},
+    {"entropy_coef": 0.1},
 ]
 
 
