@@ -144,7 +144,8 @@ class LogprobModel:
     def score(self, batch: MicroBatch, entropy_gradient: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log pi of each token at the temperature and the entropy of its distribution, [B * C] each.
 
-        Entropies have a gradient only with `entropy_gradient`. More than CHUNKED_ABOVE logits are computed in chunks, whose memory does not grow with the tokens.
+        Entropies have a gradient only with `entropy_gradient`. More than CHUNKED_ABOVE logits are computed in chunks,
+        whose memory does not grow with the tokens.
         """
         head = self.model.get_output_embeddings()
         if self.final_head and len(batch.tokens) * head.out_features > CHUNKED_ABOVE:
