@@ -158,6 +158,10 @@ class GenerationActor(Actor):
         """Return the bytes in use on the device, over all workers of the engine."""
         return sum(await self.engine.call(lambda engine: engine.collective_rpc("memory_in_use")))
 
+    async def exit_at_weight(self, number: int) -> None:
+        """Kill the engine's workers when they load weight `number` of an update, for a check of losses."""
+        await self.engine.call(lambda engine: engine.collective_rpc("exit_at_weight", args=(number,)))
+
     async def serve_initial_weights(self, version: WeightVersion) -> None:
         """Serve the weights that the engine has loaded as `version`, for an evaluation."""
         await self.engine.update_weights(lambda engine: engine.set_weight_version(str(version)))

@@ -101,6 +101,7 @@ def _models(config: Config, inputs: RunInputs) -> dict[str, ModelInfo]:
     from marl_ray.core.chat import as_text
     from marl_ray.models.names import resolve_model
     from marl_ray.models.tokenization import load_tokenizer
+    from marl_ray.models.weight_files import has_model_files
 
     trust = config.model.model_kwargs.trust_remote_code
     models = {}
@@ -112,7 +113,7 @@ def _models(config: Config, inputs: RunInputs) -> dict[str, ModelInfo]:
             continue
         models[name] = ModelInfo(model_config, trust)
         folder = resolve_model(name, fetch=False)
-        if inputs.train_tasks and Path(folder).is_dir():
+        if inputs.train_tasks and has_model_files(Path(folder)):
             tasks = inputs.train_tasks[:PROMPT_SAMPLES]
             texts = [as_text(prompt) for task in tasks for prompt in inputs.environment.first_prompts(task)]
             lengths = map(len, load_tokenizer(folder, config.model)(texts).input_ids)

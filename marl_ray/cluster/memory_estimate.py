@@ -231,8 +231,9 @@ def estimate_learner_memory(
         host["offloaded"] = models * (parts["weights"] + parts["optimizer"]) + parts.get("reference", 0.0)
     if agent.learner.cpu_offload:
         host |= {name: parts.pop(name) for name in ("weights", "gradients", "optimizer")}
-    if rank == 0:  # reads the model's files before the state above exists
-        host["loading"] = max(0.0, FLOAT_BYTES * float(size.parameters) - sum(host.values()))
+    # Float32 values on their way from the files to the GPU, before the state above exists: a layer, or a weight.
+    in_transit = FLOAT_BYTES * float(size.shared if ranks > 1 else size.largest)
+    host["loading"] = max(0.0, in_transit - sum(host.values()))
     if rank == 0 or transport == "ipc":  # over CUDA IPC every rank sends to the engine on its GPU
         parts["buffers"] = _send_buffers(transport, DTYPE_BYTES[wire] * float(size.largest))
     return MemoryEstimate({"process": LEARNER_PROCESS + CUDA_HOST, **host}, {"CUDA": CUDA_CONTEXT, **parts})

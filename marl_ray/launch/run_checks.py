@@ -35,6 +35,7 @@ from marl_ray.learning.arguments import require_optimizer
 from marl_ray.models.lora import require_peft
 from marl_ray.models.names import check_model, describe_prompts, resolve_model
 from marl_ray.models.tokenization import load_tokenizer
+from marl_ray.models.weight_files import has_model_files
 from marl_ray.rollout import HANDOFFS, JOINT_MODES
 from marl_ray.storage.resume import SavedRun, check_resume
 from marl_ray.storage.run_folder import RunFolder, new_folder
@@ -147,12 +148,12 @@ def _check_order(config: Config, environment: Environment[Any], tasks: Sequence[
 
 
 def _check_models(config: Config, dry: bool) -> dict[str, tuple[bool, str]]:
-    """Return by model name whether prompts use the chat template, and why. A dry run skips models on a hub, and all
-    models without transformers."""
+    """Return by model name whether prompts use the chat template, and why. A dry run skips models on a hub, folders
+    with nothing but a config.json, and all models without transformers."""
     if dry and importlib.util.find_spec("transformers") is None:
         return {}
     paths = {agent.name: resolve_model(agent.name, fetch=False) for agent in config.agents}
-    local = [name for name, path in paths.items() if not dry or Path(path).is_dir()]
+    local = [name for name, path in paths.items() if not dry or has_model_files(Path(path))]
     return {name: check_model(name, config.model) for name in local}
 
 

@@ -21,7 +21,7 @@ from marl_ray.credit.groups import advantages_by_turn, critic_needs_whole_batch
 from marl_ray.learning.attention import PackedGroup, PackedGroups
 from marl_ray.learning.micro_batches import PADDING, split_if_full
 from marl_ray.learning.optimizer import apply_settings, clip_gradients, make_optimizer
-from marl_ray.learning.policy_model import LogprobModel, compute_in
+from marl_ray.learning.policy_model import LogprobModel
 
 StateIds = tuple[int, ...]
 
@@ -141,9 +141,7 @@ class Critic:
 
     def _values(self, states: Sequence[StateIds]) -> torch.Tensor:
         """Return V of each state, [S], float32."""
-        with compute_in(self._body.dtype, self._body.model.device):
-            hidden = last_hidden(self._body, states)
-        return self.head(hidden.float()).squeeze(-1)
+        return self.head(last_hidden(self._body, states).float()).squeeze(-1)
 
 
 def last_hidden(logprob_model: LogprobModel, states: Sequence[StateIds]) -> torch.Tensor:

@@ -14,10 +14,9 @@ from marl_ray.core.batch import ClippingStats, ImportanceRatioStats, UpdateStats
 from marl_ray.credit import LOSSES
 from marl_ray.learning import losses
 from marl_ray.learning.critic import ValueEstimate, critic_stats
-from marl_ray.learning.logprobs import token_logprobs_and_entropies
 from marl_ray.learning.micro_batches import NO_TOKEN, MicroBatch, MicroBatcher, PromptRow
 from marl_ray.learning.policy_losses import LossTokens, PolicyLoss
-from marl_ray.learning.policy_model import LogprobModel, compute_in, token_logits
+from marl_ray.learning.policy_model import LogprobModel
 from marl_ray.learning.sharding import discard_unreduced_gradients, reduces_once
 from marl_ray.models.lora import trainable
 
@@ -165,22 +164,17 @@ class GradientAccumulator:
             model.set_requires_gradient_sync(is_last)
         batch = micro_batch.to(device)
         real = batch.tokens != NO_TOKEN
-        with compute_in(self._policy.dtype, device):
-            logits = token_logits(model, batch)
-            logprobs, entropies = token_logprobs_and_entropies(
-                logits, batch.tokens, self._policy.temperature, entropy_gradient=settings.entropy_coef > 0
-            )
-            del logits  # the largest tensor; the backward pass frees it as soon as possible
-            old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
-            ratios = (old - batch.behaviour_logprobs).exp()
-            factors = losses.importance_factors(ratios, settings.importance, settings.importance_bound)
-            weights = batch.weights * factors
-            tokens = LossTokens(logprobs, old, batch.behaviour_logprobs, weights, batch.owners)
-            loss, statistics = self._loss_function.token_loss(tokens)
-            if batch.reference_logprobs is not None and settings.reference_kl == "k3_in_loss":
-                loss = loss + (batch.kl_weights * factors * losses.k3(logprobs, batch.reference_logprobs)).sum()
-            if settings.entropy_coef:
-                loss = loss - (batch.entropy_weights * entropies).where(real, 0.0).sum()
+        logprobs, entropies = self._policy.score(batch, entropy_gradient=settings.entropy_coef > 0)
+        old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
+        ratios = (old - batch.behaviour_logprobs).exp()
+        factors = losses.importance_factors(ratios, settings.importance, settings.importance_bound)
+        weights = batch.weights * factors
+        tokens = LossTokens(logprobs, old, batch.behaviour_logprobs, weights, batch.owners)
+        loss, statistics = self._loss_function.token_loss(tokens)
+        if batch.reference_logprobs is not None and settings.reference_kl == "k3_in_loss":
+            loss = loss + (batch.kl_weights * factors * losses.k3(logprobs, batch.reference_logprobs)).sum()
+        if settings.entropy_coef:
+            loss = loss - (batch.entropy_weights * entropies).where(real, 0.0).sum()
         if statistics is not None:
             self.clipping.add(*(values[real] for values in statistics))
         loss.backward()

@@ -49,7 +49,8 @@ from marl_ray.learning.learner_files import (
 )
 from marl_ray.learning.micro_batches import Layout, PromptRow, trainable_rows, unweighted_row
 from marl_ray.learning.optimizer import apply_settings, clip_gradients, make_optimizer
-from marl_ray.learning.policy_model import LogprobModel, choose_layout, load_policy
+from marl_ray.learning.policy_model import LogprobModel, choose_layout, has_final_head, load_policy, short_batch
+from marl_ray.learning.precision import cast_on_forward, compute_dtype, computing_in
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 from marl_ray.learning.reference_policy import ReferencePolicy
 from marl_ray.learning.sharding import copy_from_rank_zero, full_tensor, shard
@@ -112,12 +113,14 @@ class Learner:
         self.ranks = ranks
         trust = model.model_kwargs.trust_remote_code
         if beside is None:
-            self.policy, layout, self.padding_reason = self._build_policy(trust)
+            self.policy, layout, self.padding_reason, final_head = self._build_policy(trust)
         else:
             add_adapter(beside.policy, lora, seed, name)
-            layout, self.padding_reason = beside.logprob_model.layout, beside.padding_reason
+            layout, final_head = beside.logprob_model.layout, beside.logprob_model.final_head
+            self.padding_reason = beside.padding_reason
             self.policy = beside.policy
-        self.logprob_model: LogprobModel = LogprobModel(self.policy, layout, agent.temperature, self.dtype, ranks)
+        dtype = compute_dtype(self.dtype, self.device)
+        self.logprob_model = LogprobModel(self.policy, layout, agent.temperature, dtype, ranks, final_head)
         self.reference: ReferencePolicy | None = None
         if agent.reference_kl_coef:
             self.reference = ReferencePolicy(model_path, trust, self.logprob_model, agent, credit, optimizer)
@@ -132,26 +135,33 @@ class Learner:
         self._accumulated: GradientAccumulator | None = None
         """Gradient of the next batch's first mini-batch, if `accumulate` has started it."""
 
-    def _build_policy(self, trust_remote_code: bool) -> tuple[Any, Layout, str]:
-        """Return the policy and the result of `choose_layout`, which rank 0 runs on the full model."""
+    def _build_policy(self, trust_remote_code: bool) -> tuple[Any, Layout, str, bool]:
+        """Return the policy and the results of `choose_layout` and `has_final_head`, which rank 0 runs on the full
+        model."""
         ranks = self.ranks
         policy = load_policy(self.base, trust_remote_code, self.device, ranks)
-        chosen: tuple[Layout, str] = ("packed", "")
+        chosen: tuple[Layout, str, bool] = ("packed", "", False)
         if ranks.rank == 0:
-            chosen = choose_layout(policy, policy.device, self.model.max_length)
-        layout, reason = ranks.broadcast(chosen)
+            with computing_in(policy, torch.float32):
+                layout, reason = choose_layout(policy, policy.device, self.model.max_length)
+                chosen = layout, reason, has_final_head(policy, short_batch(layout).to(policy.device))
+        layout, reason, final_head = ranks.broadcast(chosen)
         if not ranks.is_single:
             policy.set_attn_implementation(ranks.broadcast(policy.config._attn_implementation))
         if self.lora.rank:
             self._add_adapter(policy, self.name)
-        if not ranks.is_single:
-            shard(policy, ranks, self.device, self.dtype, self.agent.learner.cpu_offload)
-        return policy, layout, reason
+        dtype = compute_dtype(self.dtype, self.device)
+        if ranks.is_single:
+            cast_on_forward(policy, dtype)
+        else:
+            shard(policy, ranks, self.device, dtype, self.agent.learner.cpu_offload)
+        return policy, layout, reason, final_head
 
     def _load_critic_body(self) -> Any:
         body = load_policy(self.base, self.model.model_kwargs.trust_remote_code, self.device)
         if self.lora.rank:
             self._add_adapter(body)
+        cast_on_forward(body, compute_dtype(self.dtype, self.device))
         return body
 
     def _add_adapter(self, model: Any, name: str = NAME) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.nn.functional import linear
 
 NO_TOKEN = -100
 """Marker of positions without a predicted token."""
@@ -17,6 +18,8 @@ CPU_CHUNK_NUMBERS, GPU_CHUNK_NUMBERS = 2**20, 2**26
 """Numbers per chunk: on a CPU a chunk fits the cache, on a GPU it occupies all units."""
 MIN_CHUNK_ROWS = 32
 """Minimum rows per chunk."""
+HEAD_CHUNK_NUMBERS = 2**28
+"""Logits that are in memory at a time if they are computed in chunks: enough to occupy a GPU with few sums."""
 
 
 def token_logprobs_and_entropies(
@@ -31,6 +34,25 @@ def token_logprobs_and_entropies(
     return result
 
 
+def head_logprobs_and_entropies(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    tokens: torch.Tensor,
+    temperature: float,
+    entropy_gradient: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return `token_logprobs_and_entropies` of the logits `hidden @ weight.T + bias`, without memory for all of them.
+
+    Logits are computed for HEAD_CHUNK_NUMBERS at a time, and again in the backward pass. `hidden` [S, H] and `weight`
+    [V, H] have one dtype, in which the gradient of `weight` is summed over chunks.
+    """
+    result: tuple[torch.Tensor, torch.Tensor] = _ChosenOfHead.apply(
+        hidden, weight, bias, tokens, temperature, entropy_gradient
+    )
+    return result
+
+
 class _Chosen(torch.autograd.Function):
     """Autograd function with p = softmax(logits / T), d log p[token] / d logits = (onehot(token) - p) / T, and for the
     entropy H = -sum(p log p), d H / d logits = -p (log p + H) / T."""
@@ -41,41 +63,114 @@ class _Chosen(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         real = tokens != NO_TOKEN
         columns = tokens.where(real, 0).unsqueeze(1)
-        normalizers, logprobs, entropies = [], [], []
-        for part, column in _chunks(logits, columns):
-            scores = _scores(part, temperature)
-            maximum = scores.amax(-1, keepdim=True)
-            own = scores - maximum  # subtracted separately, so that large scores lose no precision
-            log_sum = own.exp().sum(-1, keepdim=True).log()
-            own.sub_(log_sum)
-            normalizers.append(torch.cat([maximum, log_sum], 1))
-            logprobs.append(own.gather(1, column).squeeze(1))
-            finite = own.clamp(min=torch.finfo(own.dtype).min)  # so that 0 * finite is 0
-            entropies.append(-own.exp_().mul_(finite).sum(-1))
-        entropy = torch.cat(entropies)
-        ctx.save_for_backward(logits, columns, real, torch.cat(normalizers), entropy)
+        logprobs, entropies, normalizers = _measure(logits, columns, temperature)
+        ctx.save_for_backward(logits, columns, real, normalizers, entropies)
         ctx.temperature, ctx.entropy_gradient = temperature, entropy_gradient
         if not entropy_gradient:
-            ctx.mark_non_differentiable(entropy)
-        return torch.cat(logprobs).where(real, 0.0), entropy
+            ctx.mark_non_differentiable(entropies)
+        return logprobs.where(real, 0.0), entropies
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        logits, columns, real, normalizers, entropy = ctx.saved_tensors
-        factors = (gradients[0].where(real, 0.0) / ctx.temperature).unsqueeze(1)
+        logits, columns, real, normalizers, entropies = ctx.saved_tensors
+        factors = _factors(ctx, gradients, real)
         gradient = torch.empty_like(logits)
-        for part, column, normalizer, factor, into in _chunks(logits, columns, normalizers, factors, gradient):
-            own = _scores(part, ctx.temperature) - normalizer[:, :1]
-            own.sub_(normalizer[:, 1:]).exp_().mul_(-factor)
-            into.copy_(own.scatter_add_(1, column, factor))
-        if ctx.entropy_gradient:
-            slopes = (gradients[1] / ctx.temperature).unsqueeze(1)
-            parts = _chunks(logits, normalizers, slopes, entropy.unsqueeze(1), gradient)
-            for part, normalizer, slope, own_entropy, into in parts:
-                own = _scores(part, ctx.temperature) - normalizer[:, :1]
-                own.sub_(normalizer[:, 1:]).clamp_(min=torch.finfo(own.dtype).min)  # so that 0 * own is 0
-                into.sub_(own.exp() * (own + own_entropy) * slope)
+        of_tokens = (columns, normalizers, factors, entropies.unsqueeze(1))
+        _differentiate(logits, *of_tokens, ctx.temperature, ctx.entropy_gradient, gradient)
         return gradient, None, None, None
+
+
+class _ChosenOfHead(torch.autograd.Function):
+    """`_Chosen` of a linear layer's output, which is never in memory as a whole."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        tokens: torch.Tensor,
+        temperature: float,
+        entropy_gradient: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        real = tokens != NO_TOKEN
+        columns = tokens.where(real, 0).unsqueeze(1)
+        rows = max(1, HEAD_CHUNK_NUMBERS // len(weight))
+        parts = zip(hidden.split(rows), columns.split(rows), strict=True)
+        measured = [_measure(linear(part, weight, bias), column, temperature) for part, column in parts]
+        logprobs, entropies, normalizers = (torch.cat(values) for values in zip(*measured, strict=True))
+        ctx.save_for_backward(hidden, weight, bias, columns, real, normalizers, entropies)
+        ctx.temperature, ctx.rows, ctx.entropy_gradient = temperature, rows, entropy_gradient
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropies)
+        return logprobs.where(real, 0.0), entropies
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, bias, columns, real, normalizers, entropies = ctx.saved_tensors
+        factors = _factors(ctx, gradients, real)
+        of_hidden, of_weight, of_bias = (
+            torch.zeros_like(tensor) if needed else None
+            for tensor, needed in zip((hidden, weight, bias), ctx.needs_input_grad, strict=False)
+        )
+        tensors = (hidden, columns, normalizers, factors, entropies.unsqueeze(1))
+        parts = zip(*(tensor.split(ctx.rows) for tensor in tensors), strict=True)
+        for number, (part, column, normalizer, factor, entropy) in enumerate(parts):
+            logits = linear(part, weight, bias)
+            _differentiate(logits, column, normalizer, factor, entropy, ctx.temperature, ctx.entropy_gradient, logits)
+            if of_hidden is not None:
+                torch.mm(logits, weight, out=of_hidden[number * ctx.rows :][: len(part)])
+            if of_weight is not None:
+                of_weight.addmm_(logits.T, part)
+            if of_bias is not None:
+                of_bias += logits.sum(0)
+        return of_hidden, of_weight, of_bias, None, None, None
+
+
+def _measure(
+    logits: torch.Tensor, columns: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return log-probabilities of the columns' tokens, entropies, [S] each, and each row's maximum and log-sum."""
+    normalizers, logprobs, entropies = [], [], []
+    for part, column in _chunks(logits, columns):
+        scores = _scores(part, temperature)
+        maximum = scores.amax(-1, keepdim=True)
+        own = scores - maximum  # subtracted separately, so that large scores lose no precision
+        log_sum = own.exp().sum(-1, keepdim=True).log()
+        own.sub_(log_sum)
+        normalizers.append(torch.cat([maximum, log_sum], 1))
+        logprobs.append(own.gather(1, column).squeeze(1))
+        finite = own.clamp(min=torch.finfo(own.dtype).min)  # so that 0 * finite is 0
+        entropies.append(-own.exp_().mul_(finite).sum(-1))
+    return torch.cat(logprobs), torch.cat(entropies), torch.cat(normalizers)
+
+
+def _factors(ctx: Any, gradients: tuple[torch.Tensor, ...], real: torch.Tensor) -> torch.Tensor:
+    """Return the gradients of log-probabilities and entropies by the temperature, [S, 2]."""
+    return torch.stack([gradients[0].where(real, 0.0), gradients[1]], 1) / ctx.temperature
+
+
+def _differentiate(
+    logits: torch.Tensor,
+    columns: torch.Tensor,
+    normalizers: torch.Tensor,
+    factors: torch.Tensor,
+    entropies: torch.Tensor,
+    temperature: float,
+    entropy_gradient: bool,
+    gradient: torch.Tensor,
+) -> None:
+    """Write the gradient with respect to the logits into `gradient`, which may be `logits`."""
+    parts = _chunks(logits, columns, normalizers, factors, entropies, gradient)
+    for part, column, normalizer, factor, entropy, into in parts:
+        logs = _scores(part, temperature) - normalizer[:, :1]
+        logs.sub_(normalizer[:, 1:])
+        own = logs.exp() if entropy_gradient else logs.exp_()
+        own.mul_(-factor[:, :1]).scatter_add_(1, column, factor[:, :1])
+        if entropy_gradient:
+            logs.clamp_(min=torch.finfo(logs.dtype).min)  # so that 0 * logs is 0
+            own.sub_(logs.exp() * (logs + entropy) * factor[:, 1:])
+        into.copy_(own)
 
 
 def _scores(logits: torch.Tensor, temperature: float) -> torch.Tensor:

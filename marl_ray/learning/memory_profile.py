@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import weakref
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -20,10 +19,10 @@ from torch.utils.flop_counter import flop_registry
 
 from marl_ray.config import LoraConfig
 from marl_ray.learning.attention import PACKED, PackedGroups
-from marl_ray.learning.logprobs import token_logprobs_and_entropies
 from marl_ray.learning.losses import policy_gradient
 from marl_ray.learning.micro_batches import Layout, MicroBatch, PromptRow, WeightedCompletion, pack, pad
-from marl_ray.learning.policy_model import compute_in, empty_model, remove_noise, token_logits
+from marl_ray.learning.policy_model import LogprobModel, empty_model, has_final_head, remove_noise
+from marl_ray.learning.precision import cast_on_forward, compute_dtype
 from marl_ray.models.lora import add_adapter, frozen_matrices, trainable
 
 SHALLOW = (2, 4)
@@ -133,17 +132,14 @@ def profile_memory(
     settings = copy.deepcopy(settings)
     remove_noise(settings)
     own = getattr(torch, dtype)
-    is_narrow = on_gpu and own != torch.float32
-    if is_narrow:  # the same operations and dtypes as on a GPU, on fake CPU tensors
-        computing: AbstractContextManager[Any] = torch.autocast("cpu", dtype=own, cache_enabled=False)
-    else:
-        computing = compute_in(own, torch.device("cpu"))
+    # The same operations and dtypes as on a GPU, on fake CPU tensors.
+    computing = compute_dtype(own, torch.device("cuda" if on_gpu else "cpu"))
     whole = _meta_model(settings, lora, trust_remote_code)
     learning = list(trainable(whole))
     ends = {id(layer.weight): layer.weight for layer in (whole.get_input_embeddings(), whole.get_output_embeddings())}
     layers = getattr(settings.get_text_config(), "num_hidden_layers", 0)
     short = [_with_fewer_layers(settings, few) for few in SHALLOW]
-    how = (shape, gradient_checkpointing, computing, is_narrow)
+    how = (shape, gradient_checkpointing, computing, on_gpu and own != torch.float32)
     if layers > SHALLOW[-1] and None not in short:
         less, more = (_run_micro_batch(_meta_model(few, lora, trust_remote_code), *how) for few in short)
         measured = more.with_layers(less, (layers - SHALLOW[1]) / (SHALLOW[1] - SHALLOW[0]))
@@ -208,7 +204,7 @@ def _run_micro_batch(
     model: Any,
     shape: MicroBatchShape,
     gradient_checkpointing: bool,
-    computing: AbstractContextManager[Any],
+    computing: torch.dtype,
     is_varlen: bool,
 ) -> _Measurement:
     own = model.config._attn_implementation
@@ -217,6 +213,7 @@ def _run_micro_batch(
         model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
     with FakeTensorMode(allow_non_fake_inputs=True):
         _make_fake(model)
+        cast_on_forward(model, computing)
         if shape.accumulated:
             for parameter in trainable(model):
                 parameter.grad = torch.empty_like(parameter)
@@ -251,14 +248,11 @@ def _batches(shape: MicroBatchShape, is_varlen: bool = False) -> tuple[MicroBatc
     return packed, pad([single] * max(1, packed.input_ids.numel() // single.size))
 
 
-def _measured(model: Any, batch: MicroBatch, layout: Layout, computing: AbstractContextManager[Any]) -> _Measurement:
+def _measured(model: Any, batch: MicroBatch, layout: Layout, dtype: torch.dtype) -> _Measurement:
     logits_numel = len(batch.tokens) * model.get_output_embeddings().out_features
+    policy = LogprobModel(model, layout, 1.0, dtype, final_head=has_final_head(model, batch))
     with MemoryTracker(model, logits_numel) as tracker:
-        with computing:
-            logits = token_logits(model, batch)
-            logprobs, _ = token_logprobs_and_entropies(logits, batch.tokens, 1.0)
-            del logits
-            loss = policy_gradient(logprobs, batch.weights)
-        loss.backward()
+        logprobs, _ = policy.score(batch)
+        policy_gradient(logprobs, batch.weights).backward()
     activations, logits = tracker.peak
     return _Measurement(activations, logits, tracker.flops, batch.input_ids.numel(), layout)

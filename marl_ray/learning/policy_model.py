@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from marl_ray.core.errors import UserError
 from marl_ray.learning.attention import PACKED, PackedGroups
-from marl_ray.learning.logprobs import token_logprobs_and_entropies
+from marl_ray.learning.logprobs import head_logprobs_and_entropies, token_logprobs_and_entropies
 from marl_ray.learning.micro_batches import (
     NO_TOKEN,
     Layout,
@@ -24,23 +25,54 @@ from marl_ray.learning.micro_batches import (
     pad,
 )
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
+from marl_ray.models.weight_files import stored_dtypes
 
 
 def load_policy(name: str, trust_remote_code: bool, device: torch.device, ranks: RankGroup = SINGLE_RANK) -> Any:
     """Return the model with float32 master weights and without dropout, so that it agrees with the sampler.
 
-    A model to be sharded over several ranks has its weights on rank 0's CPU, and on the meta device elsewhere.
+    A model to be sharded over several ranks is on rank 0's CPU, with weights in the dtype of its files, from which the
+    operating system reads them when they are used; on other ranks it is on the meta device.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     remove_noise(config)
     if ranks.rank:
         return empty_model(config, trust_remote_code)
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        name, config=config, dtype=torch.float32, trust_remote_code=trust_remote_code
-    )
-    return model.to(device if ranks.is_single else "cpu").train()
+    model = _load_as_stored(name, config, trust_remote_code)
+    if ranks.is_single:
+        model.to(device=device, dtype=torch.float32)  # one tensor after another
+        _set_dtype(model.config, torch.float32)
+    return model.train()
+
+
+def _load_as_stored(name: str, config: Any, trust_remote_code: bool) -> Any:
+    """Return the model in the dtype that its config names, if all of its weights are stored in this dtype, or in
+    float32."""
+    from huggingface_hub import try_to_load_from_cache
+    from transformers import AutoModelForCausalLM
+
+    def load(dtype: torch.dtype) -> Any:
+        return AutoModelForCausalLM.from_pretrained(
+            name, config=config, dtype=dtype, trust_remote_code=trust_remote_code
+        )
+
+    named = config.dtype
+    if named in (torch.bfloat16, torch.float16):
+        model = load(named)
+        folder = name if Path(name).is_dir() else Path(try_to_load_from_cache(name, "config.json") or "").parent
+        # A buffer that the model computes in 16 bits would differ from the same buffer in float32.
+        if stored_dtypes(Path(folder)) == {named} and named not in {buffer.dtype for buffer in model.buffers()}:
+            return model
+    return load(torch.float32)
+
+
+def _set_dtype(config: Any, dtype: torch.dtype) -> None:
+    """Set the dtype of a configuration and of its nested configurations, as `from_pretrained` does."""
+    for settings in (config, *(getattr(config, key, None) for key in config.sub_configs)):
+        if settings is not None:
+            settings.dtype = dtype
 
 
 def empty_model(config: Any, trust_remote_code: bool) -> Any:
@@ -63,21 +95,16 @@ def remove_noise(config: Any) -> None:
             setattr(config, key, 0.0)
 
 
-def compute_in(dtype: torch.dtype, device: torch.device) -> AbstractContextManager:
-    """Return autocast to `dtype` on a GPU, or to bfloat16 on a CPU with matrix units for it, without which it is slower
-    than float32; otherwise a context that does nothing."""
-    cpu_units = dtype == torch.bfloat16 and torch.cpu.get_capabilities().get("amx_bf16", False)
-    if dtype != torch.float32 and (device.type == "cuda" or cpu_units):
-        # No cache of cast weights: each is used once per pass, and a cache would keep them all until the end.
-        return torch.autocast(device.type, dtype=dtype, cache_enabled=False)
-    return nullcontext()
+CHUNKED_ABOVE = 2**29
+"""Number of logits above which they are computed in chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogprobModel:
     """A model that computes log-probabilities of tokens at the sampling temperature.
 
-    Computation uses `dtype` where possible; `ranks` is the rank group that shards the model.
+    `dtype` is that of the computation (see `marl_ray.learning.precision`), `ranks` the rank group that shards the
+    model, and `final_head` the result of `has_final_head`.
     """
 
     model: Any
@@ -85,6 +112,7 @@ class LogprobModel:
     temperature: float
     dtype: torch.dtype
     ranks: RankGroup = SINGLE_RANK
+    final_head: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -102,16 +130,28 @@ class LogprobModel:
         batcher = MicroBatcher(max_tokens, self.layout, self.ranks)
         numbers = {id(completion): number for number, completion in enumerate(c for r in rows for c in r.completions)}
         of_completion: dict[int, torch.Tensor] = {}
-        with torch.no_grad(), compute_in(self.dtype, self.device):
+        with torch.no_grad():
             for micro_batch in batcher.per_row(rows) if per_row else (*batcher.add(rows), *batcher.flush()):
                 batch = micro_batch.to(self.device)
-                known = token_logprobs(self.model, batch, self.temperature)[batch.tokens != NO_TOKEN].cpu()
+                known = self.score(batch)[0][batch.tokens != NO_TOKEN].cpu()
                 lengths = [len(completion.token_ids) for completion in batch.completions]
                 pairs = zip(batch.completions, known.split(lengths), strict=False)  # splitting 0 rows gives one part
                 of_completion |= {numbers[id(completion)]: logprobs for completion, logprobs in pairs}
         gathered = self.ranks.all_gather(of_completion)
         by_number = {number: logprobs for part in gathered for number, logprobs in part.items()}
         return [by_number[number] for number in range(len(numbers))]
+
+    def score(self, batch: MicroBatch, entropy_gradient: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return log pi of each token at the temperature and the entropy of its distribution, [B * C] each.
+
+        Entropies have a gradient only with `entropy_gradient`. More than CHUNKED_ABOVE logits are computed in chunks,
+        whose memory does not grow with the tokens.
+        """
+        head = self.model.get_output_embeddings()
+        if self.final_head and len(batch.tokens) * head.out_features > CHUNKED_ABOVE:
+            return _score_in_chunks(self.model, batch, self.temperature, entropy_gradient)
+        logits = token_logits(self.model, batch)
+        return token_logprobs_and_entropies(logits, batch.tokens, self.temperature, entropy_gradient)
 
 
 def token_logprobs(model: Any, batch: MicroBatch, temperature: float) -> torch.Tensor:
@@ -121,14 +161,80 @@ def token_logprobs(model: Any, batch: MicroBatch, temperature: float) -> torch.T
 
 def token_logits(model: Any, batch: MicroBatch) -> torch.Tensor:
     """Return the model's logits, [B * C, V], in its compute dtype."""
+    logits = _run(model, batch)
+    return (logits if _selects_columns(model) else logits[:, batch.columns]).flatten(0, 1)
+
+
+def _run(model: Any, batch: MicroBatch) -> torch.Tensor:
+    """Return the output of the model's head, for all columns of the input if the model cannot select columns."""
     arguments: dict[str, Any] = {"input_ids": batch.input_ids, "use_cache": False}
     if batch.groups is not None:
         arguments |= {"position_ids": batch.position_ids, "groups": batch.groups}
-    if "logits_to_keep" in inspect.signature(model.forward).parameters:
-        logits = model(**arguments, logits_to_keep=batch.columns).logits
-    else:
-        logits = model(**arguments).logits[:, batch.columns]
-    return logits.flatten(0, 1)
+    if _selects_columns(model):
+        arguments["logits_to_keep"] = batch.columns
+    output: torch.Tensor = model(**arguments).logits
+    return output
+
+
+def _selects_columns(model: Any) -> bool:
+    return "logits_to_keep" in inspect.signature(model.forward).parameters
+
+
+def _score_in_chunks(
+    model: Any, batch: MicroBatch, temperature: float, entropy_gradient: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return `LogprobModel.score` without memory for all logits.
+
+    The head computes log-probabilities and entropies in place of logits. It does so within the model's forward pass,
+    in which FSDP and `cast_on_forward` provide its weights.
+    """
+    head = model.get_output_embeddings()
+
+    def forward(hidden: torch.Tensor) -> torch.Tensor:
+        columns = hidden if _selects_columns(model) else hidden[:, batch.columns]
+        scores = head_logprobs_and_entropies(
+            columns.flatten(0, 1), head.weight, head.bias, batch.tokens, temperature, entropy_gradient
+        )
+        return torch.stack(scores, -1).view(*columns.shape[:2], 2)
+
+    with _head_replaced(head, forward):
+        logprobs, entropies = _run(model, batch).flatten(0, 1).unbind(-1)
+    return logprobs, entropies if entropy_gradient else entropies.detach()
+
+
+@contextmanager
+def _head_replaced(head: torch.nn.Module, forward: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+    head.forward = forward
+    try:
+        yield
+    finally:
+        del head.forward
+
+
+def short_batch(layout: Layout) -> MicroBatch:
+    """Return a micro-batch of four tokens."""
+    row = PromptRow((0, 1), (WeightedCompletion((2, 3), (0.0, 0.0), 0.0),))
+    return pack([row]) if layout == "packed" else pad([row])
+
+
+@torch.no_grad()
+def has_final_head(model: Any, batch: MicroBatch) -> bool:
+    """Return whether the model's logits are the output of a linear layer, unchanged, for any micro-batch. Some models
+    scale them, or limit them by a hyperbolic tangent."""
+    head = model.get_output_embeddings()
+    made: list[tuple[torch.Tensor, int]] = []
+
+    def forward(hidden: torch.Tensor) -> torch.Tensor:
+        output = hidden.new_zeros(*hidden.shape[:-1], 2)
+        made.append((output, output._version))
+        return output
+
+    try:
+        with _head_replaced(head, forward):
+            logits = _run(model, batch)
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+        return False  # the model's own code expects the width of the vocabulary
+    return type(head) is torch.nn.Linear and any(logits is output and logits._version == v for output, v in made)
 
 
 def choose_layout(model: Any, device: torch.device, max_length: int) -> tuple[Layout, str]:

@@ -20,6 +20,7 @@ from marl_ray.learning.entropy_bonus import entropy_weights
 from marl_ray.learning.losses import k1, k3
 from marl_ray.learning.micro_batches import PromptRow, WeightedCompletion, unweighted_row
 from marl_ray.learning.policy_model import LogprobModel, load_policy
+from marl_ray.learning.precision import cast_on_forward
 from marl_ray.learning.sharding import shard
 from marl_ray.models.lora import has_adapter, without_adapter
 
@@ -49,7 +50,9 @@ class ReferencePolicy:
         home = torch.device("cpu") if self._offloaded else policy.device
         model = load_policy(model_path, trust_remote_code, home, policy.ranks).requires_grad_(False).eval()
         model.set_attn_implementation(policy.model.config._attn_implementation)
-        if not policy.ranks.is_single:
+        if policy.ranks.is_single:
+            cast_on_forward(model, policy.dtype)
+        else:
             shard(model, policy.ranks, policy.device, policy.dtype, self._offloaded)
         if self._offloaded and policy.ranks.is_single and policy.device.type == "cuda":
             for tensor in (*model.parameters(), *model.buffers()):

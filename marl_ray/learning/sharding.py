@@ -18,6 +18,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from marl_ray.learning.arguments import MAX_UNREDUCED_BYTES
+from marl_ray.learning.precision import decoder_layers
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 from marl_ray.models.lora import named_weights
 
@@ -30,26 +31,25 @@ END, RESTART, NEXT, ACCOMPANY = 0, 1, 2, 3
 def shard(model: Any, ranks: RankGroup, device: torch.device, compute_dtype: torch.dtype, offload: bool) -> None:
     """Shard a model of `load_policy` in place, layer by layer; only rank 0 ever holds more than one full layer.
 
-    On a GPU layers are gathered and computed in `compute_dtype`, from float32 shards; gradients are summed in float32.
-    With `offload` the shards are in host memory, where the optimizer runs.
+    Layers are gathered and computed in `compute_dtype`, from float32 shards; gradients are summed in float32. With
+    `offload` the shards are in host memory, where the optimizer runs.
     """
     gpu = device.type == "cuda"
     precision = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
     options: dict[str, Any] = {
         "mesh": init_device_mesh(device.type, (ranks.size,)),
-        "mp_policy": precision if gpu and compute_dtype != torch.float32 else MixedPrecisionPolicy(),
+        "mp_policy": precision if compute_dtype != torch.float32 else MixedPrecisionPolicy(),
         "offload_policy": CPUOffloadPolicy() if gpu and offload else OffloadPolicy(),
         # By default the root's weights stay gathered after a forward pass until the backward pass. After a pass
         # without gradients that would leave the root's weights gathered, and not the trained ones.
         "reshard_after_forward": True,
     }
     remaining = ranks.broadcast(_tensors_of(model))
-    kinds = set(model._no_split_modules or ())  # transformers' decoder layers
-    layers = [(f"{name}.", module) for name, module in model.named_modules() if type(module).__name__ in kinds]
+    layers = [(f"{name}.", module) for name, module in decoder_layers(model).items()]
     for prefix, module in (*layers, ("", model)):
-        for names in [names for names in remaining if names[0].startswith(prefix)]:
-            _fill(model, names)
-            remaining.remove(names)
+        for stored in [stored for stored in remaining if stored[0][0].startswith(prefix)]:
+            _fill(model, *stored)
+            remaining.remove(stored)
         fully_shard(module, **options)
         module.set_force_sum_reduction_for_comms(True)  # gloo supports sums only
         module.set_gradient_divide_factor(1.0)
@@ -77,25 +77,29 @@ def _parameter_groups(model: torch.nn.Module) -> Iterator[Any]:
             yield from module._get_fsdp_state()._fsdp_param_groups
 
 
-def _tensors_of(model: torch.nn.Module) -> list[list[str]]:
-    """Return all names of each parameter and buffer; tied tensors have several names."""
-    names: dict[int, list[str]] = {}
+def _tensors_of(model: torch.nn.Module) -> list[tuple[list[str], torch.dtype]]:
+    """Return all names of each parameter and buffer, and its dtype; tied tensors have several names."""
+    found: dict[int, tuple[list[str], torch.dtype]] = {}
     for named in (model.named_parameters, model.named_buffers):
         for name, tensor in named(remove_duplicate=False):
-            names.setdefault(id(tensor), []).append(name)
-    return list(names.values())
+            found.setdefault(id(tensor), ([], tensor.dtype))[0].append(name)
+    return list(found.values())
 
 
-def _fill(model: torch.nn.Module, names: Sequence[str]) -> None:
-    """Broadcast rank 0's values of a parameter or buffer, and set them under all of its names."""
+def _fill(model: torch.nn.Module, names: Sequence[str], dtype: torch.dtype) -> None:
+    """Broadcast rank 0's values of a parameter or buffer in their dtype, and set them under all of its names.
+
+    Parameters of 16 bits become float32.
+    """
     places = [(model.get_submodule(place), last) for place, _, last in (name.rpartition(".") for name in names)]
     tensor = getattr(*places[0])
-    filled = torch.empty_like(tensor, device="cpu") if tensor.is_meta else tensor.detach()
+    filled = torch.empty(tensor.shape, dtype=dtype) if tensor.is_meta else tensor.detach()
     dist.broadcast(filled, 0)
-    if tensor.is_meta:
-        new = torch.nn.Parameter(filled, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else filled
-        for module, last in places:
-            setattr(module, last, new)
+    if isinstance(tensor, torch.nn.Parameter):
+        master = filled.float() if dtype in (torch.bfloat16, torch.float16) else filled
+        filled = torch.nn.Parameter(master, tensor.requires_grad)
+    for module, last in places:
+        setattr(module, last, filled)
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:

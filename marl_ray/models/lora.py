@@ -46,7 +46,7 @@ def add_adapter(model: Any, lora: LoraConfig, seed: int, name: str = NAME) -> No
         bias="none",
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng(), warnings.catch_warnings():
+    with torch.random.fork_rng(), warnings.catch_warnings(), _shown_in_float32(model):
         torch.manual_seed(seed)
         warnings.filterwarnings("ignore", "Already found a `peft_config`")  # several adapters are intended
         try:
@@ -57,6 +57,28 @@ def add_adapter(model: Any, lora: LoraConfig, seed: int, name: str = NAME) -> No
     for place, layer in adapted(model).items():
         if id(layer.base_layer.weight) in ends:
             raise UserError(f"lora.targets names {place}, whose weights are the embeddings: leave it out")
+
+
+@contextmanager
+def _shown_in_float32(model: Any) -> Iterator[None]:
+    """Replace parameters of 16 bits by float32 tensors without memory, because peft gives an adapter the dtype of its
+    layer."""
+    import torch
+
+    replaced, shown = [], {}
+    for module in model.modules():
+        for name, own in module._parameters.items():
+            if own is not None and own.dtype in (torch.bfloat16, torch.float16):
+                values = torch.zeros((), device=own.device).expand(own.shape)
+                shown.setdefault(id(own), torch.nn.Parameter(values, own.requires_grad))
+                replaced.append((module._parameters, name, own))
+    for parameters, name, own in replaced:
+        parameters[name] = shown[id(own)]
+    try:
+        yield
+    finally:
+        for parameters, name, own in replaced:
+            parameters[name] = own.requires_grad_(shown[id(own)].requires_grad)
 
 
 def trainable(model: Any) -> Iterator[Any]:
@@ -84,8 +106,8 @@ def frozen_matrices(model: Any) -> list[Any]:
 
 
 def narrow_frozen_matrices(model: Any, dtype: Any) -> None:
-    """Store the frozen matrices in `dtype`, in place. The results under autocast to `dtype` do not change, because
-    autocast converts these matrices in every operation. A model may have one adapter only, as peft gives further
+    """Store the frozen matrices in `dtype`, in place. The results of a model that computes in `dtype` do not change,
+    because its forward pass converts these matrices. A model may have one adapter only, as peft gives further
     adapters the dtype of the base model."""
     for tensor in frozen_matrices(model):
         tensor.data = tensor.data.to(dtype)

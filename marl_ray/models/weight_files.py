@@ -22,6 +22,11 @@ MAX_CHECKED_BYTES = 2 << 30
 CHECKED_DTYPES = {"F64", "F32", "F16", "BF16"}
 
 
+def has_model_files(path: Path) -> bool:
+    """Return whether a folder exists and has weights or a tokenizer, and not just a config.json."""
+    return path.is_dir() and any(file.suffix in WEIGHTS or file.name in TOKENIZERS for file in path.iterdir())
+
+
 def check_folder(path: Path, own_tokenizer: bool) -> None:
     """Raise UserError if a model folder has no tokenizer, or incomplete or infinite weights.
 
@@ -55,6 +60,22 @@ def _read_json(file: Path) -> Any:
     if not isinstance(content, dict):
         raise UserError(f"{file.name} is not a JSON object: download it again")
     return content
+
+
+def stored_dtypes(path: Path) -> set[Any]:
+    """Return the torch dtypes of the floating-point weights in the folder's safetensors files, from their headers.
+
+    An 8-bit type counts as float32.
+    """
+    import torch
+    from safetensors import safe_open
+
+    known = {"BF16": torch.bfloat16, "F16": torch.float16}
+    found = set()
+    for file in path.glob("*.safetensors"):
+        with safe_open(file, framework="pt") as tensors:
+            found |= {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
+    return {known.get(name, torch.float32) for name in found if "F" in name}
 
 
 def check_shapes(path: Path, settings: Any) -> None:

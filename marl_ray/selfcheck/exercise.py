@@ -113,6 +113,12 @@ class Exercise:
         deadline = Deadline(60.0, "heartbeat_s", "to answer a heartbeat")
         await self.generators.replicas.serving()[0].call(GenerationActor.heartbeat).within(deadline)
 
+    async def exit_at_weight(self, number: int) -> None:
+        """Let the generator kill itself when it loads weight `number` of the next update."""
+        deadline = Deadline(60.0, "sync_s", "to prepare its loss")
+        [replica] = self.generators.replicas.serving()
+        await replica.call(GenerationActor.exit_at_weight, number).within(deadline)
+
     async def engine_facts(self) -> Numbers:
         """Return the engine's model runner, attention backend and scheduling mode."""
         deadline = Deadline(60.0, "sync_s", "to describe its engine")

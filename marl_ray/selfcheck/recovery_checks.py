@@ -8,6 +8,7 @@ import time
 from statistics import median
 from typing import Any, Literal
 
+from marl_ray.config import Config
 from marl_ray.selfcheck.exercise import Exercise, Machine, Numbers, Skipped, exercise, on_one_device
 from marl_ray.selfcheck.small_models import write_wide_model
 
@@ -64,23 +65,32 @@ async def _in_flight(machine: Machine, mode: Literal["continue", "drain"]) -> Nu
 
 
 def lost_generator(machine: Machine) -> Numbers:
-    """Kill a generator during a weight update; its next incarnation joins a new rendezvous."""
-    resources = on_one_device(machine) if machine.gpus < 2 else {}
-    return asyncio.run(_lost_generator(machine, resources))
+    """Kill a generator in the middle of a weight update; its next incarnation joins a new rendezvous.
+
+    On GPUs the model has two messages, and the generator is killed between them, while the second one is sent.
+    """
+    if not machine.gpus:
+        return asyncio.run(_lost_generator(machine.config(resources=on_one_device(machine)), machine, 3))
+    with tempfile.TemporaryDirectory() as folder:
+        resources = on_one_device(machine) if machine.gpus < 2 else {}
+        few = {"num_generations": 2, "max_new_tokens": 4}
+        config = machine.config(model=write_wide_model(folder, LARGE_BYTES), grpo=few, resources=resources)
+        return asyncio.run(_lost_generator(config, machine, 0))
 
 
-async def _lost_generator(machine: Machine, resources: dict[str, Any]) -> Numbers:
-    async with exercise(machine, machine.config(resources=resources)) as (running, found):
-        await running.learn(await running.sample())
-        update = asyncio.ensure_future(running.learner.update_weights(changed=True))
-        await asyncio.sleep(0)  # the update is submitted
+async def _lost_generator(config: Config, machine: Machine, fatal_weight: int) -> Numbers:
+    async with exercise(machine, config) as (running, found):
+        await running.learn(await running.sample(2))
+        [replica] = running.generators.replicas.serving()
+        await running.exit_at_weight(fatal_weight)
         begun = time.perf_counter()
-        running.generators.replicas.serving()[0].kill()
-        await update
+        await running.learner.update_weights(changed=True)
+        if running.generators.replicas.serving() == [replica]:
+            raise RuntimeError("the generator received all weights, expected its death")
         await running.generators.replicas.wait_ready()
         found["return s"] = time.perf_counter() - begun
         found |= await running.update_weights()
-        found["gap after the return"] = await running.compare(await running.sample())
+        found["gap after the return"] = await running.compare(await running.sample(2))
         return found
 
 

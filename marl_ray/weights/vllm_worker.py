@@ -6,7 +6,9 @@ the engines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import signal
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +32,8 @@ class _Summed:
 
     checksum: Checksum
     model: Any
+    fatal_weight = -1
+    """Number of the received weight at which this process kills itself; negative: none."""
 
     def start_weight_update(self) -> None:
         self.checksum = Checksum()
@@ -37,7 +41,7 @@ class _Summed:
 
     def receive_weights(self, update_info: Any) -> None:
         model = self.model
-        self.model = _WatchedModel(model, self.checksum)
+        self.model = _WatchedModel(model, self.checksum, self.fatal_weight)
         try:
             super().receive_weights(update_info)  # type: ignore[misc]
         finally:
@@ -52,11 +56,18 @@ class _WatchedModel:
     stream, which does not wait for the first one.
     """
 
-    def __init__(self, model: torch.nn.Module, checksum: Checksum) -> None:
-        self._model, self._checksum = model, checksum
+    def __init__(self, model: torch.nn.Module, checksum: Checksum, fatal_weight: int) -> None:
+        self._model, self._checksum, self._left = model, checksum, fatal_weight
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
-        return self._model.load_weights(self._checksum.watch(weights))  # type: ignore[operator]
+        return self._model.load_weights(self._checksum.watch(self._until_fatal(weights)))  # type: ignore[operator]
+
+    def _until_fatal(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        for weight in weights:
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._left -= 1
+            yield weight
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -163,6 +174,10 @@ class WorkerExtension:
         """End an update whose sender is gone, so that a new one can start. The weights are invalid until then."""
         if self._weight_update_active:  # type: ignore[attr-defined]
             self.finish_weight_update()  # type: ignore[attr-defined]
+
+    def exit_at_weight(self, number: int) -> None:
+        """Kill this process when it loads weight `number` of an update, for a check of losses."""
+        self.weight_transfer_engine.fatal_weight = number  # type: ignore[attr-defined]
 
     def transfer_aborted(self) -> bool:
         """Return whether the transfer over NCCL has ended because another process is lost."""

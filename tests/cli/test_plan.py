@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from marl_ray.cli.main import main
+from marl_ray.toy import BASE_PATH
 from tests.factories import QUICKSTART
 
 
@@ -25,6 +26,15 @@ def test_a_run_that_fits_is_planned_actor_by_actor(tmp_path: Path, capsys: pytes
     assert sum("(1.5 CPUs, 8.0 GiB): 1.5 of 1.5 CPUs" in line for line in err.splitlines()) == 1
     assert sum("(1 CPUs, 8.0 GiB): 0.5 of 1 CPUs" in line for line in err.splitlines()) == 1
     assert "assumed: prompts of 80 tokens" in err
+
+
+def test_a_folder_with_only_a_config_is_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_bytes((BASE_PATH / "config.json").read_bytes())
+    nodes = tmp_path / "nodes.yaml"
+    nodes.write_text("nodes: [{cpus: 4, memory_gib: 16}]")
+    name = f"model.name={tmp_path}"
+    assert main(["plan", "magrpo", "--config", str(QUICKSTART), "--cluster", str(nodes), "--override", name]) == 0
+    assert "agent 0 learner" in capsys.readouterr().err
 
 
 def test_an_invalid_cluster_is_rejected_before_the_config_is_read(

@@ -13,6 +13,7 @@ import torch
 from marl_ray.core.batch import UpdateStats
 from marl_ray.core.errors import UserError
 from marl_ray.learning.learner import STATE_FILE, Learner
+from marl_ray.learning.precision import cast_on_forward, compute_dtype
 from tests.learning.toy_learners import group, learner, same, state, update
 
 
@@ -102,14 +103,14 @@ def test_bfloat16_is_used_only_on_cpus_with_matrix_units(units: bool, monkeypatc
     moved = []
     for dtype in (torch.float32, torch.bfloat16):
         one = learner()
-        one.logprob_model = replace(one.logprob_model, dtype=dtype)
+        cast_on_forward(one.policy, compute_dtype(dtype, one.device))
         before = state(one)
         update(one, group(1.0, 2.0, 4.0))
         assert {parameter.dtype for parameter in one.policy.parameters()} == {torch.float32}
         moved.append(torch.cat([(b - a).flatten() for a, b in zip(before, state(one), strict=True)]))
     exact, rounded = moved
     assert torch.equal(exact, rounded) is not units
-    assert torch.nn.functional.cosine_similarity(exact, rounded, dim=0) > 0.9
+    assert torch.nn.functional.cosine_similarity(exact, rounded, dim=0) > 0.85
 
 
 def cut(file: Path) -> None:

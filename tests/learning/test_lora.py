@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from marl_ray.config import AgentConfig, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch
 from marl_ray.core.errors import UserError
-from marl_ray.learning import gradient_accumulator, policy_model
+from marl_ray.learning import learner as learner_module
 from marl_ray.learning.arguments import narrows_frozen_matrices
 from marl_ray.learning.learner import Learner
 from marl_ray.learning.learner_files import save_merged_model
@@ -252,10 +251,8 @@ def test_embeddings_are_rejected_as_targets(base: Path) -> None:
 
 
 def test_frozen_matrices_in_16_bits_do_not_change_training(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Train on a CPU in place of a GPU, with autocast to the same dtype."""
-    autocast = partial(torch.autocast, "cpu", dtype=torch.bfloat16, cache_enabled=False)
-    for module in (gradient_accumulator, policy_model):
-        monkeypatch.setattr(module, "compute_in", lambda *_: autocast())
+    """Train on a CPU in place of a GPU, computing in the same dtype."""
+    monkeypatch.setattr(learner_module, "compute_dtype", lambda *_: torch.bfloat16)
     wide, narrow = learner(base, kl=0.1), learner(base, kl=0.1)
     assert not narrows_frozen_matrices(LORA, 1, False, 2)
     assert narrows_frozen_matrices(LORA, 1, True, 2)

@@ -1,0 +1,94 @@
+"""The dtype in which a model computes from float32 weights: the same one with one rank and with several.
+
+With several ranks, FSDP casts the shards of a decoder layer before it gathers them (its mixed-precision policy). With
+one rank, `cast_on_forward` casts the weights of a decoder layer when the layer computes. In both cases the residual
+stream has the compute dtype, and gradients are summed over micro-batches in float32.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+
+def compute_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """Return `dtype` on a GPU, and bfloat16 on a CPU with matrix units for it, without which it is slower than float32;
+    otherwise float32."""
+    cpu_units = dtype == torch.bfloat16 and torch.cpu.get_capabilities().get("amx_bf16", False)
+    return dtype if device.type == "cuda" or cpu_units else torch.float32
+
+
+def decoder_layers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    """Return the decoder layers of a transformers model by name."""
+    kinds = set(model._no_split_modules or ())  # type: ignore[arg-type]
+    return {name: module for name, module in model.named_modules() if type(module).__name__ in kinds}
+
+
+def cast_on_forward(model: Any, dtype: torch.dtype) -> None:
+    """Let the model compute with copies of its parameters in `dtype`, made for one decoder layer at a time.
+
+    The parameters themselves keep dtype and names, and receive the gradient of their copies. Nothing changes
+    if all of them have this dtype.
+    """
+    if all(parameter.dtype == dtype for parameter in model.parameters() if parameter.is_floating_point()):
+        return
+    layers = list(decoder_layers(model).values())
+    for module in (*layers, model.base_model, model):
+        if "forward" not in vars(module):
+            module.forward = _with_cast(module, module.forward, dtype, set(layers) - {module})
+
+
+@contextmanager
+def computing_in(model: Any, dtype: torch.dtype) -> Iterator[None]:
+    """Apply `cast_on_forward` within the context."""
+    cast_on_forward(model, dtype)
+    try:
+        yield
+    finally:
+        for module in (*decoder_layers(model).values(), model.base_model, model):
+            vars(module).pop("forward", None)
+
+
+def _with_cast(
+    module: torch.nn.Module, forward: Callable[..., Any], dtype: torch.dtype, excluded: set[torch.nn.Module]
+) -> Callable[..., Any]:
+    @functools.wraps(forward)
+    def cast_forward(*args: Any, **kwargs: Any) -> Any:
+        cast: dict[int, torch.Tensor] = {}  # a tied parameter has one copy
+        replaced: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+        try:
+            for parameters, name, own in _parameters(module, excluded):
+                if own.is_floating_point() and own.dtype != dtype:
+                    replaced.append((parameters, name, own))
+                    if id(own) not in cast:
+                        cast[id(own)] = own.to(dtype)
+                    parameters[name] = cast[id(own)]
+            args, kwargs = tree_map_only(torch.Tensor, _cast_inputs(dtype), (args, kwargs))
+            return forward(*args, **kwargs)
+        finally:
+            for parameters, name, own in replaced:
+                parameters[name] = own
+
+    return cast_forward
+
+
+def _cast_inputs(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the function that FSDP applies to a layer's inputs."""
+    return lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def _parameters(
+    module: torch.nn.Module, excluded: set[torch.nn.Module]
+) -> list[tuple[dict[str, Any], str, torch.Tensor]]:
+    """Return the parameters of a module outside of `excluded` modules, with the dictionaries that hold them."""
+    found: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+    found += [(module._parameters, name, p) for name, p in module._parameters.items() if p is not None]
+    for child in module.children():
+        if child not in excluded:
+            found += _parameters(child, excluded)
+    return found
