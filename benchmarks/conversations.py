@@ -10,7 +10,7 @@ that executes nothing. Prints
   for comparison, the answers whose ids would change if their text was tokenised again;
 - the seconds of a second turn as a new prompt with first prompt and answer, as a conversation, and as a conversation
   without the engine's prefix cache;
-- the seconds of one gradient with a row per turn and with a row per conversation, and the cosine of both.
+- the seconds and tokens of one gradient with a row per turn and with a row per conversation, and the cosine of both.
 
 The exit code is 1 if a token has drifted or if the cosine is below 0.9999.
 """
@@ -46,7 +46,7 @@ from marl_ray.rollout.episode_runner import EpisodeRunner
 MAX_LENGTH = 1024
 LEARNED, TIMED, LONG_PROMPT = 6, 8, 9
 """Conversations of the learning part and of the timing part, and tasks in each prompt of the timing part."""
-MIN_COSINE = 0.9999
+MIN_COSINE, MICROBATCH = 0.9999, 8192
 PARTS = ("drift", "turn", "learning")
 
 
@@ -259,27 +259,33 @@ def measure_learning(path: str, groups: Sequence[Group]) -> bool:
     import torch
 
     from marl_ray.learning.gradient_accumulator import GradientAccumulator
-    from marl_ray.learning.micro_batches import PromptRow, trainable_rows
+    from marl_ray.learning.micro_batches import MicroBatcher, PromptRow, trainable_rows
     from marl_ray.learning.policy_model import LogprobModel, choose_layout, load_policy
 
     model = load_policy(path, False, torch.device("cpu"))
     layout, _ = choose_layout(model, torch.device("cpu"), MAX_LENGTH)
     policy = LogprobModel(model, layout, 1.0, torch.float32)
     rows = trainable_rows(groups)
-    joins, gradients = PromptRow.extended_by, []
-    for name in ("warm-up", "a row per turn", "a row per conversation"):
+    joins = PromptRow.extended_by
+    best: dict[str, tuple[float, int]] = {}
+    gradients: dict[str, Any] = {}
+    for name in ("a row per turn", "a row per conversation") * 2:
         PromptRow.extended_by = joins if name.endswith("conversation") else lambda *_: None  # type: ignore[method-assign]
-        accumulator = GradientAccumulator(policy, OptimizerConfig(importance="none", microbatch_tokens=8192))
+        batcher = MicroBatcher(MICROBATCH, layout)
+        tokens = sum(batch.input_ids.numel() for batch in (*batcher.add(rows), *batcher.flush()))
+        accumulator = GradientAccumulator(policy, OptimizerConfig(importance="none", microbatch_tokens=MICROBATCH))
         begun = time.perf_counter()
         accumulator.add(rows, len(rows))
         accumulator.close(1)
-        seconds = time.perf_counter() - begun
-        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
-        if name != "warm-up":
-            print(f"gradient with {name}: {seconds:.2f} s")
+        best[name] = min(best.get(name, (float("inf"), 0)), (time.perf_counter() - begun, tokens))
+        gradients[name] = torch.cat([p.grad.flatten() for p in model.parameters()]).double()
     PromptRow.extended_by = joins  # type: ignore[method-assign]
-    cosine = float(torch.cosine_similarity(gradients[1], gradients[2], dim=0))
-    print(f"cosine of both gradients: {cosine:.8f}")
+    for name, (seconds, tokens) in best.items():
+        print(f"gradient with {name}: {seconds:.2f} s for {tokens} tokens")
+    first, second = gradients.values()
+    cosine = float(first @ second / (first.norm() * second.norm()))
+    distance = float((first - second).norm() / first.norm())
+    print(f"cosine of both gradients: {cosine:.8f}, relative difference {distance:.1e}")
     return cosine > MIN_COSINE
 
 
