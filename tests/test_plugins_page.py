@@ -65,7 +65,7 @@ def test_the_config_passes_a_dry_run(folder: Path) -> None:
     tree = yaml.safe_load(CONFIG) | {"model": {"name": "bundled:toy-base", "max_length": 1024}}
     config = from_tree(tree, "magrpo")
     check(config, dry=True)
-    with pytest.raises(UserError, match="estimator own:above_greedy uses the reward of a joint action that is not"):
+    with pytest.raises(UserError, match="estimator own:against_greedy uses the reward of a joint action that is not"):
         from_tree(tree | {"magrpo": tree["magrpo"] | {"handoff": "all", "num_turns": 2}}, "magrpo")
 
 

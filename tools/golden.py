@@ -81,6 +81,7 @@ def cases(data: Path, port: int) -> dict[str, list[tuple[str, ...]]]:
                 "model.top_p=0.95",
             )
         ],
+        "whole_tree": [(*MAGRPO, "--override", *QUICK, "magrpo.handoff=all", "magrpo.num_generations=4")],
         "whitened": [
             (*MAGRPO, "--override", *QUICK, "magrpo.normalize_advantages=true", "magrpo.loss_aggregation=token_mean")
         ],

@@ -14,10 +14,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from marl_ray.config.schema import Config
+from marl_ray.core.chat import Prompt, as_text
 from marl_ray.core.concurrency import gather, wait_within
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.environments.base import Environment, Executor
+from marl_ray.environments.plugin_checks import ROLES
 
 PROMPT = "prompt"
 """Column of a row that holds the prompt."""
@@ -25,8 +27,8 @@ PROMPT = "prompt"
 
 @dataclass(frozen=True, eq=False)
 class TaskRow:
-    """A prompt (one text, or one per agent as a list or by name) and the other columns of its row. Rows are equal if
-    their texts are, since values of columns need not be hashable."""
+    """A prompt (one for all agents, or one per agent as a list or by name) and the other columns of its row. Rows are
+    equal if their texts are, since values of columns need not be hashable."""
 
     prompt: Any
     columns: Mapping[str, Any]
@@ -57,10 +59,11 @@ class AnsweredPrompt:
 class RewardEnvironment(Environment[AnsweredPrompt]):
     """A complete environment: prompts, the names of the agents, and a function from answers to a reward.
 
-    `prompts` and `eval_prompts` are lists of texts, or data sets. An entry is one of
-    - a text, which every agent receives;
-    - one text per agent, as a list in the order of `agents` or as a mapping by their names;
-    - a row: a mapping with the prompt (as above) in column `prompt`, and other columns.
+    `prompts` and `eval_prompts` are lists of prompts, or data sets. A prompt is a text, or a list of chat messages
+    (mappings with `role` and `content`). An entry is one of
+    - a prompt, which every agent receives;
+    - one prompt per agent, as a list in the order of `agents` or as a mapping by their names;
+    - a row: a mapping with the entry (as above) in column `prompt`, and other columns.
 
     `reward(prompt, answers)` receives the prompt as given and the list of answers in the order of `agents`. Further
     parameters receive the columns of their names: `def reward(prompt, answers, solution)`. The function returns
@@ -131,7 +134,7 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
     def roles(self, task: Task) -> list[str]:
         return self.agents
 
-    def first_prompts(self, task: Task) -> list[str]:
+    def first_prompts(self, task: Task) -> list[Prompt]:
         return self._prompts(task)
 
     def revisions(self, task: Task) -> list[str]:
@@ -175,14 +178,15 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
     def previous_answers(self, attempt: AnsweredPrompt) -> list[str]:
         return list(attempt.answers)
 
-    def _prompts(self, task: Task) -> list[str]:
-        prompt = _row(task).prompt
-        texts = [prompt] * self.num_agents if isinstance(prompt, str) else prompt
-        texts = [prompt[name] for name in self.agents] if _is_by_name(prompt, self.agents) else texts
-        if not _is_list(texts) or len(texts) != self.num_agents or not all(isinstance(text, str) for text in texts):
-            expected = f"one text, or one per agent ({', '.join(self.agents)})"
-            raise UserError(f"the prompt of {task.id} should be {expected}, got {prompt!r:.200}")
-        return list(texts)
+    def _prompts(self, task: Task) -> list[Prompt]:
+        given = _row(task).prompt
+        prompts = [given] * self.num_agents if _is_prompt(given) else given
+        prompts = [given[name] for name in self.agents] if _is_by_name(given, self.agents) else prompts
+        if not _is_list(prompts) or len(prompts) != self.num_agents or not all(map(_is_prompt, prompts)):
+            one = "one text or list of chat messages (role and content, at last of the user)"
+            expected = f"{one}, or one per agent ({', '.join(self.agents)})"
+            raise UserError(f"the prompt of {task.id} should be {expected}, got {given!r:.200}")
+        return list(prompts)
 
     def _call(self, function: Callable[..., Any], attempt: AnsweredPrompt) -> Any:
         names, takes_all = self._columns[function]
@@ -230,8 +234,9 @@ def prompt_task(row: Mapping[str, Any], number: int) -> Task:
         raise UserError(f"task {name} has no column {PROMPT}; its columns: {listed}")
     prompt = row[PROMPT]
     columns = {str(key): value for key, value in row.items() if key != PROMPT}
-    texts = prompt.values() if isinstance(prompt, Mapping) else [prompt] if isinstance(prompt, str) else prompt
-    return Task(name, "\n".join(map(str, texts)), {"row": TaskRow(prompt, columns)})
+    entries = prompt.values() if isinstance(prompt, Mapping) else [prompt] if _is_prompt(prompt) else prompt
+    texts = (as_text(entry) if _is_prompt(entry) else str(entry) for entry in entries)
+    return Task(name, "\n".join(texts), {"row": TaskRow(prompt, columns)})
 
 
 def fingerprint_of_rows(splits: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
@@ -270,6 +275,19 @@ def _columns_of(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
 
 def _name(function: Callable[..., Any]) -> str:
     return f"the function {getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def _is_prompt(value: Any) -> bool:
+    """Return whether the value is a text, or a list of chat messages that ends with one of the user."""
+    if isinstance(value, str):
+        return True
+    messages = value if isinstance(value, list | tuple) else ()
+    return all(map(_is_message, messages)) and bool(messages) and messages[-1]["role"] == "user"
+
+
+def _is_message(value: Any) -> bool:
+    known = isinstance(value, Mapping) and value.keys() == {"role", "content"}
+    return known and value["role"] in ROLES and isinstance(value["content"], str)
 
 
 def _is_list(value: Any) -> bool:

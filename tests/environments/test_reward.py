@@ -151,7 +151,7 @@ def test_mistakes_are_found_before_a_run(settings: dict[str, Any], message: str)
 
 
 def test_prompts_fit_the_agents() -> None:
-    with pytest.raises(UserError, match=r"prompt/0 should be one text, or one per agent \(helper, main\)"):
+    with pytest.raises(UserError, match=r"prompt/0 should be one text .*, or one per agent \(helper, main\)"):
         outcomes(environment(prompts=[["a", "b", "c"]]), ["a", "b"])
     with pytest.raises(UserError, match="task prompt/0 has no column prompt; its columns: question"):
         prompt_task({"question": "?"}, 0)
@@ -160,8 +160,44 @@ def test_prompts_fit_the_agents() -> None:
         environment().from_config(from_tree(tree, "magrpo"))
 
 
+def test_chat_messages_are_prompts() -> None:
+    shared = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Say a word."}]
+    own = [{"role": "user", "content": "Help."}]
+    seen: list[Any] = []
+
+    def reward(prompt: Any, answers: list[str]) -> float:
+        seen.append(prompt)
+        return 1.0
+
+    prompts = [shared, [own, "Answer."], {"main": "Answer.", "helper": own}, {"prompt": shared, "total": 3}]
+    env = environment(reward, prompts=prompts)
+    tasks = tasks_of(env)
+    check_environment(env, tasks, [["a", "b"]], execute=lambda attempts: asyncio.run(env.execute(attempts, None)))  # type: ignore[arg-type]
+    assert [env.first_prompts(task) for task in tasks] == [
+        [shared, shared],
+        [own, "Answer."],
+        [own, "Answer."],
+        [shared, shared],
+    ]
+    assert [task.prompt for task in tasks[:3]] == ["Be short.\n\nSay a word.", "Help.\nAnswer.", "Answer.\nHelp."]
+    assert outcomes(env, ["a", "b"]) == [Outcome(1.0)]
+    assert seen[-1] == shared, "the reward function receives the prompt as given"
+
+
+@pytest.mark.parametrize(
+    "message", [{"role": "user"}, {"role": "assistant", "content": "a"}, {"role": "user", "content": 3}], ids=str
+)
+def test_malformed_chat_messages_are_rejected(message: Any) -> None:
+    for prompt in ([message], [[message], "Answer."]):
+        with pytest.raises(UserError, match=r"prompt/0 should be one text or list of chat messages \(role and content"):
+            outcomes(environment(prompts=[prompt]), ["a", "b"])
+
+
 def test_data_sets_of_the_library_are_prompts() -> None:
     datasets = pytest.importorskip("datasets")
     rows = rows_of(datasets.Dataset.from_list([{"prompt": "a", "total": 1}, {"prompt": "b", "total": 2}]))
     assert rows == [{"prompt": "a", "total": 1}, {"prompt": "b", "total": 2}]
     assert fingerprint_of_rows({"train": rows}) != fingerprint_of_rows({"train": rows[:1]})
+    messages = [{"role": "user", "content": "Say a word."}]
+    env = environment(prompts=datasets.Dataset.from_list([{"prompt": messages, "total": 1}]))
+    assert env.first_prompts(tasks_of(env)[0]) == [messages, messages]
