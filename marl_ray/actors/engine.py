@@ -24,8 +24,9 @@ from marl_ray.core.episode import Completion, SamplingSpec
 from marl_ray.core.errors import UserError
 
 T = TypeVar("T")
-OnTokens = Callable[[tuple[int, ...]], None]
-"""Receives all tokens so far of a streamed completion, on the engine's thread."""
+OnTokens = Callable[[tuple[int, ...], str], None]
+"""Receives all tokens so far of a streamed completion, on the engine's thread. With stop texts also the text so far,
+without an end that may begin a stop text."""
 
 CPU_SEQUENCES = 256
 """Default number of sequences in flight on a CPU."""
@@ -367,7 +368,7 @@ class Engine:
             outputs: list[Any] = self._engine.step()
             for output in outputs:
                 if (on_tokens := self._listeners.get(output.request_id)) is not None:
-                    on_tokens(tuple(output.outputs[0].token_ids))
+                    on_tokens(tuple(output.outputs[0].token_ids), output.outputs[0].text)
                 if output.finished:
                     self._listeners.pop(output.request_id, None)
                     group = [_convert(o) for o in sorted(output.outputs, key=lambda o: o.index)]

@@ -36,8 +36,9 @@ class GenerationActor(Actor):
         self.id, self.spec, self.model, self._gpus = id, spec, model, gpus
         self.version: WeightVersion | None = None
         self.learner_incarnation = 0
-        self._streamed: dict[str, tuple[int, ...]] = {}
-        """Tokens of streamed requests since the last call of `progress`, by name."""
+        self._streamed: dict[str, tuple[int, ...] | str] = {}
+        """Streamed requests with new tokens since the last call of `progress`, by name: all of their tokens, or their
+        text if the engine has decoded them."""
         self._has_progress = asyncio.Event()
 
     async def start(self) -> list[str]:
@@ -100,8 +101,8 @@ class GenerationActor(Actor):
             return Generation(tuple(prompt_ids), ())
         loop = asyncio.get_running_loop()
 
-        def on_tokens(token_ids: tuple[int, ...]) -> None:
-            loop.call_soon_threadsafe(self._note_tokens, name, token_ids)
+        def on_tokens(token_ids: tuple[int, ...], text: str) -> None:
+            loop.call_soon_threadsafe(self._note_tokens, name, text if sampling.stop else token_ids)
 
         samples = await self.engine.stream(name, prompt_ids, sampling, on_tokens)
         return self._with_texts(prompt_ids, samples, sampling)
@@ -134,15 +135,17 @@ class GenerationActor(Actor):
             return {}
         self._has_progress.clear()
         streamed, self._streamed = self._streamed, {}
-        texts = self.tokenizer.batch_decode(list(streamed.values()), skip_special_tokens=True)
-        return dict(zip(streamed, texts, strict=True))
+        token_ids = {name: tokens for name, tokens in streamed.items() if not isinstance(tokens, str)}
+        texts = self.tokenizer.batch_decode(list(token_ids.values()), skip_special_tokens=True)
+        decoded = {name: text for name, text in streamed.items() if isinstance(text, str)}
+        return decoded | dict(zip(token_ids, texts, strict=True))
 
     async def abort(self, name: str) -> None:
         """Stop a streamed request. Does nothing if this replica does not have it."""
         await self.engine.abort(name)
 
-    def _note_tokens(self, name: str, token_ids: tuple[int, ...]) -> None:
-        self._streamed[name] = token_ids
+    def _note_tokens(self, name: str, so_far: tuple[int, ...] | str) -> None:
+        self._streamed[name] = so_far
         self._has_progress.set()
 
     async def heartbeat(self) -> None:

@@ -21,6 +21,8 @@ from marl_ray.environments import ENVIRONMENTS
 FORMAT = 1
 PRIVATE_SECTIONS = ("output", "wandb", "trackio", "mlflow")
 """Sections about the machine and the accounts of the training run, which an export leaves out."""
+BETWEEN_TURNS = ("composition", "original_prompt", "previous_response", "sandbox_slice", "stop")
+"""Settings of `external` that determine the prompts and the number of later turns."""
 PLACEHOLDER = Task("task", "{prompt}", {"entry_point": "{entry_point}", "tests": ()})
 
 
@@ -55,6 +57,8 @@ def team_description(
             "top_p": agent.top_p,
             "top_k": config.model.top_k,
             "max_new_tokens": agent.max_new_tokens,
+            "min_new_tokens": agent.min_new_tokens,
+            "stop": list(agent.stop),
         }
         agents.append(
             {
@@ -64,9 +68,12 @@ def team_description(
                 "folder": folders[number],
                 "base_model": agent.name,
                 "chat_template": through_template[number],
+                "chat_template_kwargs": dict(agent.chat_template_kwargs),
+                "system_prompt": agent.system_prompt,
                 "sampling": sampling,
             }
         )
+    external = to_tree(config)["external"]
     return {
         "format": FORMAT,
         "marl_ray": marl_ray.__version__,
@@ -79,7 +86,8 @@ def team_description(
         "turns": config.rollout.num_turns,
         "max_length": config.model.max_length,
         "eval_temperature": config.evaluation.eval_temperature,
-        "external": to_tree(config)["external"]["mode"],
+        "external": external["mode"],
+        "between_turns": {name: external[name] for name in BETWEEN_TURNS},
         "prompts": prompts,
         "seed": config.seed,
         "config": export_tree(config),
@@ -103,12 +111,14 @@ def prompt_templates(config: Config) -> dict[str, Any] | None:
 
 def read_sampling(team: Mapping[str, Any], agent: int) -> dict[str, Any]:
     """Return an agent's sampling settings with the names of transformers' generation config. A `top_k` of 0 turns off
-    the restriction to 50 tokens that transformers applies by default."""
+    the restriction to 50 tokens that transformers applies by default. Stop texts are left out, because `generate`
+    rejects them without a tokenizer."""
     sampling = team["agents"][agent]["sampling"]
-    return {
+    settings = {
         "do_sample": sampling["temperature"] > 0,
         "temperature": sampling["temperature"],
         "top_p": sampling["top_p"],
         "top_k": sampling["top_k"] or 0,
         "max_new_tokens": sampling["max_new_tokens"],
     }
+    return settings | ({"min_new_tokens": sampling["min_new_tokens"]} if sampling["min_new_tokens"] else {})

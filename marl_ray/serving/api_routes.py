@@ -7,7 +7,6 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -107,20 +106,11 @@ class ApiRoutes:
         return lambda on_event: self.player.ask_team(task, asked, on_event)
 
     def _ask_agent(self, agent: int, prompt: Any, asked: SamplingRequest, choice: int) -> Ask:
-        async def ask(on_event: OnEvent) -> Answer:
-            stop = StopTexts(asked.stops, lambda text: on_event({"event": "text", "text": text}))
-            asking = asyncio.ensure_future(self.player.ask_agent(agent, prompt, asked, choice, stop.add))
-            stop.on_end = asking.cancel
-            try:
-                answer = await asking
-            except asyncio.CancelledError:
-                if not stop.ended:
-                    raise
-                return Answer(stop.text, "stop", Usage())
-            finally:
-                asking.cancel()
-            stop.flush()
-            return replace(answer, text=stop.text)
+        def ask(on_event: OnEvent) -> Coroutine[Any, Any, Answer]:
+            def on_text(text: str) -> None:
+                on_event({"event": "text", "text": text})
+
+            return self.player.ask_agent(agent, prompt, asked, choice, on_text)
 
         return ask
 
@@ -192,45 +182,6 @@ class ApiRoutes:
 
 Ask = Callable[[OnEvent], Coroutine[Any, Any, Answer]]
 """Answers a request and reports its events."""
-
-
-class StopTexts:
-    """The text of an answer up to the first stop text. Withholds the beginning of a possible stop text."""
-
-    def __init__(self, stops: list[str], on_text: Callable[[str], None]) -> None:
-        self.text, self.ended = "", False
-        self.on_end: Callable[[], Any] = lambda: None
-        self._stops, self._on_text, self._pending = stops, on_text, ""
-
-    def add(self, text: str) -> None:
-        """Take the next part of the text."""
-        if self.ended:
-            return
-        self._pending += text
-        places = [place for stop in self._stops if (place := self._pending.find(stop)) >= 0]
-        if places:
-            self._pending = self._pending[: min(places)]
-            self.ended = True
-            self.flush()
-            self.on_end()
-            return
-        kept = max((_overlap(self._pending, stop) for stop in self._stops), default=0)
-        self._emit(len(self._pending) - kept)
-
-    def flush(self) -> None:
-        """Pass on the withheld text."""
-        self._emit(len(self._pending))
-
-    def _emit(self, size: int) -> None:
-        shown, self._pending = self._pending[:size], self._pending[size:]
-        self.text += shown
-        if shown:
-            self._on_text(shown)
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest end of `text` that begins `stop`."""
-    return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
 
 
 class ReplyFormat:

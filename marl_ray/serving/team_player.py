@@ -13,7 +13,7 @@ from typing import Any
 
 from marl_ray.actors.text_streams import TextStreams
 from marl_ray.config import Config
-from marl_ray.core.chat import Prompt
+from marl_ray.core.chat import Prompt, with_system_prompt
 from marl_ray.core.episode import Completion, Generation, Node, SamplingSpec, Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.random_streams import stream_seed
@@ -88,7 +88,7 @@ class _AgentStream:
 
 
 def requested_sampling(sampling: SamplingSpec, request: SamplingRequest, seed: int) -> SamplingSpec:
-    """Return the sampling with the settings of a request in place of the config's."""
+    """Return the sampling with the settings of a request in place of the config's, and the stop texts of both."""
     tokens = request.max_completion_tokens or request.max_tokens or sampling.max_new_tokens
     return replace(
         sampling,
@@ -98,6 +98,7 @@ def requested_sampling(sampling: SamplingSpec, request: SamplingRequest, seed: i
         temperature=sampling.temperature if request.temperature is None else request.temperature,
         top_p=sampling.top_p if request.top_p is None else request.top_p,
         seed=seed,
+        stop=(*sampling.stop, *request.stops),
     )
 
 
@@ -145,8 +146,8 @@ class TeamPlayer:
         choice: int,
         on_text: Callable[[str], None],
     ) -> Answer:
-        """Return one agent's answer to a text, which is not put into the chat template, or to messages. Raises
-        ApiError."""
+        """Return one agent's answer to a text, which is not put into the chat template, or to messages, after the
+        agent's system prompt if they have no system message. Raises ApiError."""
         settings = self.config.agents[agent]
         eval_temperature = self.config.evaluation.eval_temperature
         sampling = SamplingSpec(
@@ -156,15 +157,18 @@ class TeamPlayer:
             settings.top_p,
             self.config.model.top_k,
             0,
+            min_new_tokens=settings.min_new_tokens,
             stop=settings.stop,
             template_kwargs=settings.chat_template_kwargs,
         )
         seed = secrets.randbits(62) if request.seed is None else stream_seed(request.seed, agent, choice)
         sampling = requested_sampling(sampling, request, seed)
+        if not isinstance(prompt, str) and not any(message["role"] == "system" for message in prompt):
+            prompt = with_system_prompt(prompt, settings.system_prompt)
         try:
             generation = await self.streams[agent].stream(prompt, sampling, on_text, raw=isinstance(prompt, str))
         except UserError as error:
-            if isinstance(prompt, list) and "chat template" in str(error):
+            if not isinstance(prompt, str) and "chat template" in str(error):
                 raise ApiError(400, str(error), "invalid_value", "messages") from None
             raise
         if not generation.completions:

@@ -90,6 +90,21 @@ def test_the_description_has_everything_that_a_player_needs(run: RunFolder, tmp_
     assert generation.eos_token_id == GenerationConfig.from_pretrained(run.models / "agent_0").eos_token_id
 
 
+def test_the_description_has_the_settings_of_conversations(tmp_path: Path) -> None:
+    settings: dict[str, object] = {"model.system_prompt": "Be brief.", "model.stop": ["END"]}
+    settings |= {"model.chat_template_kwargs": {"enable_thinking": False}, "external.composition": "chat"}
+    run = make_run(tmp_path / "one", **settings, **{"magrpo.min_new_tokens": 3, "external.stop": "visible"})
+    folder = export(run, tmp_path / "team")
+    team = json.loads((folder / "team.json").read_text())
+    for agent in team["agents"]:
+        assert (agent["system_prompt"], agent["chat_template_kwargs"]) == ("Be brief.", {"enable_thinking": False})
+        assert (agent["sampling"]["stop"], agent["sampling"]["min_new_tokens"]) == (["END"], 3)
+    assert (team["between_turns"]["composition"], team["between_turns"]["stop"]) == ("chat", "visible")
+    original, config = SavedRun.read(run.path).config(), SavedRun.read(folder).config()
+    assert (config.agents, config.external) == (original.agents, original.external)
+    assert GenerationConfig.from_pretrained(folder / "models" / "agent_0").min_new_tokens == 3
+
+
 def test_passwords_in_addresses_are_left_out(tmp_path: Path) -> None:
     address = {"external.expert_base_url": "http://me:secret@localhost:8000/v1", "external.expert_model": "m"}
     folder = export(make_run(tmp_path / "one", **address), tmp_path / "team")

@@ -30,10 +30,12 @@ ROOM = 4000
 
 
 class CannedStreams:
-    """An agent that writes `aux`, or a main function that calls `aux`, in parts of four characters. A prompt with the
-    word `hang` is never answered, and one with the word `lost` fails like a lost engine."""
+    """An agent that writes `aux`, or a main function that calls `aux`, up to a stop text, in parts of four characters.
+    A prompt with the word `hang` is never answered, and one with the word `lost` fails like a lost engine. `calls` has
+    the prompts, the histories and the sampling."""
 
     def __init__(self) -> None:
+        self.calls: list[tuple[Any, tuple[int, ...], SamplingSpec]] = []
         self.hanging = threading.Event()
         self.aborted = threading.Event()
 
@@ -45,12 +47,14 @@ class CannedStreams:
         raw: bool = False,
         history: tuple[int, ...] = (),
     ) -> Generation:
+        self.calls.append((prompt, history, sampling))
         text = prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)
         if len(text) > ROOM:
             return Generation((1,) * len(text), ())
         if "lost" in text:
             raise UserError("agent 0 generator 0 died")
         answer = self._answer(text)[: 4 * sampling.max_new_tokens]
+        answer = min((answer.partition(stop)[0] for stop in sampling.stop), key=len, default=answer)
         for start in range(0, len(answer), 4):
             on_text(answer[start : start + 4])
             await asyncio.sleep(0)
@@ -74,15 +78,18 @@ class CannedStreams:
 
 
 @contextmanager
-def canned_team(key: str | None = None, **limits: Any) -> Iterator[tuple[str, CannedStreams, Any]]:
-    """Yield the address of a server, the streams of all agents, and the server's guard."""
-    config = quickstart_config()
+def canned_team(
+    key: str | None = None, settings: dict[str, Any] | None = None, **limits: Any
+) -> Iterator[tuple[str, CannedStreams, Any]]:
+    """Yield the address of a server, the streams of all agents, and the server's guard. `settings` override the
+    config."""
+    config = quickstart_config(**(settings or {}))
     config = replace(config, model=replace(config.model, max_length=64))
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     streams = CannedStreams()
-    settings = SandboxSettings(isolation="auto", limits=Limits(test_cpu_s=2.0, test_wall_s=20.0, program_wall_s=60.0))
+    programs = SandboxSettings(isolation="auto", limits=Limits(test_cpu_s=2.0, test_wall_s=20.0, program_wall_s=60.0))
     listening = bind("127.0.0.1", 0)
-    with listening, LocalSandboxPool(settings, 1) as sandbox:
+    with listening, LocalSandboxPool(programs, 1) as sandbox:
         player = TeamPlayer(config, environment, [streams, streams], sandbox)  # type: ignore[list-item]
         bounds = ServerLimits(**limits)
         guard = make_app(player, ["aux", "main"], bounds, key, "127.0.0.1")
