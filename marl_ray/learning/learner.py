@@ -120,7 +120,9 @@ class Learner:
             self.padding_reason = beside.padding_reason
             self.policy = beside.policy
         dtype = compute_dtype(self.dtype, self.device)
-        self.logprob_model = LogprobModel(self.policy, layout, agent.temperature, dtype, ranks, final_head)
+        self.logprob_model: LogprobModel = LogprobModel(
+            self.policy, layout, agent.temperature, dtype, ranks, final_head
+        )
         self.reference: ReferencePolicy | None = None
         if agent.reference_kl_coef:
             self.reference = ReferencePolicy(model_path, trust, self.logprob_model, agent, credit, optimizer)

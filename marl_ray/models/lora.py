@@ -65,7 +65,8 @@ def _shown_in_float32(model: Any) -> Iterator[None]:
     layer."""
     import torch
 
-    replaced, shown = [], {}
+    replaced: list[tuple[dict[str, Any], str, Any]] = []
+    shown: dict[int, Any] = {}
     for module in model.modules():
         for name, own in module._parameters.items():
             if own is not None and own.dtype in (torch.bfloat16, torch.float16):

@@ -159,5 +159,5 @@ def test_the_memory_of_logits_does_not_grow_with_the_tokens(dtype: str, monkeypa
 
 
 def test_small_micro_batches_are_computed_at_once() -> None:
-    """2,048 tokens, the default on CPUs, of the largest vocabularies."""
+    # The default number of tokens on CPUs, and the largest vocabulary.
     assert policy_model.CHUNKED_ABOVE >= 2048 * 262_144

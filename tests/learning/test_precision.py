@@ -50,7 +50,7 @@ def narrow_gradients(ranks: RankGroup, folder: str, ways: list[dict[str, Any]]) 
 
 @pytest.mark.slow
 def test_one_and_two_ranks_have_the_same_gradient_in_bfloat16(tiny_policy: Path) -> None:
-    """Differences are those of sums in another order; the gradients of other precisions differ ten times as much."""
+    """Compare gradients that are sums in another order."""
     ways: list[dict[str, Any]] = [{}, {"gradient_checkpointing": True}, {"lora": LoraConfig(rank=2)}]
     before = learner_module.compute_dtype
     try:
@@ -144,4 +144,4 @@ def test_ranks_load_their_shards_without_the_whole_model(tiny_policy: Path, tmp_
     for whole, peak, weights in of_ranks:
         assert weights.keys() == dict(alone.policy.named_parameters()).keys()
         assert all(torch.equal(weights[name], p) for name, p in alone.policy.named_parameters())
-        assert peak < 0.9 * whole, "its shard, the layer in progress and what the allocator keeps"
+        assert peak < 0.9 * whole, "its shard, the layer in progress and memory that the allocator keeps"
