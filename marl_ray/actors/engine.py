@@ -25,8 +25,7 @@ from marl_ray.core.errors import UserError
 
 T = TypeVar("T")
 OnTokens = Callable[[tuple[int, ...], str], None]
-"""Receives all tokens so far of a streamed completion, on the engine's thread. With stop texts also the text so far,
-without an end that may begin a stop text."""
+"""Receives a streamed completion's tokens and, with stop texts, text before any stop text, on the engine's thread."""
 
 CPU_SEQUENCES = 256
 """Default number of sequences in flight on a CPU."""

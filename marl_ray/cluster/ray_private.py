@@ -24,6 +24,8 @@ from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
 from marl_ray.core.stop_signals import STOP_SIGNALS
 
 RAY_VERSION = "2.60.0"
+SYSTEM_CONFIG = {"task_events_report_interval_ms": 0}
+"""Settings of a local Ray instance. Zero turns the collection of task events off."""
 CRASH_LOG_LINES = ("Raylet is terminated", "has been marked dead", "A worker died or was killed while executing")
 """Parts of the log lines that Ray prints after the crash of a raylet or an actor's process."""
 
@@ -34,6 +36,7 @@ def init_on_localhost(**options: Any) -> None:
     Ray binds to every interface unless it believes that clusters are disabled, as on macOS. Its helper processes read
     the environment variable; this process has read it already. Unused helper processes are not started: the autoscaler,
     the dashboard server (which runs even without a dashboard) and, without `log_to_driver`, the log monitor.
+    Events of tasks are not collected: their store in the GCS would grow by megabytes per minute in a server.
     The processes have a session of their own, so that a closed terminal, or a signal to this process' group, stops the
     run in order instead of taking Ray away from it.
 
@@ -46,7 +49,7 @@ def init_on_localhost(**options: Any) -> None:
         unused.append("start_log_monitor")
     try:
         with _without_helpers(unused), _in_own_session():
-            ray.init(address="local", _node_ip_address="127.0.0.1", **options)
+            ray.init(address="local", _node_ip_address="127.0.0.1", _system_config=SYSTEM_CONFIG, **options)
     except Exception as error:  # Ray raises no subclass
         if "timed out during startup" not in str(error):
             raise

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
+from marl_ray.data import evalplus
 from marl_ray.data.date_windows import DATE
 from marl_ray.data.loading import DataRow, UnsupportedRow
 from marl_ray.environments.bug_fix.patching import diff_lines, parse_buggy_program
@@ -50,7 +51,8 @@ class Conversion:
 
 
 def _humaneval(dataset: str, row: DataRow, number: int) -> Task:
-    """Convert a row with HumanEval's fields: task_id, prompt, entry_point, test."""
+    """Convert a row with HumanEval's fields: task_id, prompt, entry_point, test. In EvalPlus's rows base_input and
+    plus_input with canonical_solution take the place of test."""
     return _checked(_from_humaneval(row, dataset, number))
 
 
@@ -154,12 +156,18 @@ def _from_humaneval(row: DataRow, dataset_type: str, number: int) -> Task:
         raise UserError(f"task {task_id} has no entry point (field entry_point)")
     if not entry_point.isidentifier() or keyword.iskeyword(entry_point):
         raise UserError(f"task {task_id}: entry point {entry_point!r} is not a function's name")
-    tests: str | tuple[str, ...] = text_of(row, "test") or lines_of(row, "test_list")
-    if not tests:
-        raise UserError(f"task {task_id} has no tests (field test)")
     prompt = text_of(row, "prompt")
     if not prompt:
         raise UserError(f"task {task_id} has no problem text (field prompt)")
+    tests: str | tuple[str, ...] = text_of(row, "test") or lines_of(row, "test_list")
+    if evalplus.has_inputs(row):
+        try:
+            tests = evalplus.input_tests(row, task_id, entry_point)
+            prompt = evalplus.declared_prompt(row, prompt, entry_point)
+        except (ValueError, TypeError, LookupError) as error:
+            raise UserError(f"task {task_id}: {error}") from None
+    if not tests:
+        raise UserError(f"task {task_id} has no tests (field test)")
     return Task(task_id, prompt, {"entry_point": entry_point, "tests": tests})
 
 

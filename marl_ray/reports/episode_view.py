@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import heapq
+import itertools
 import json
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -127,12 +128,12 @@ def _agent_view(
     }
 
 
-def _difference(before: str, after: str) -> Iterator[tuple[str | None, str]]:
-    """Yield (style class, line) of a line-by-line comparison."""
-    styles = {"+": "added", "-": "removed", " ": None}
-    for line in difflib.ndiff(before.splitlines(), after.splitlines()):
-        if line[0] in styles:
-            yield styles[line[0]], line
+def _difference(before: str, after: str) -> Iterator[tuple[str | None, str | None, bool]]:
+    """Yield (line before, line after, equal) of a comparison side by side; None where a side has no line."""
+    old, new = before.splitlines(), after.splitlines()
+    for kind, i, j, k, m in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        for left, right in itertools.zip_longest(old[i:j], new[k:m]):
+            yield left, right, kind == "equal"
 
 
 def _action_table(node: NodeRecord) -> dict[str, Any] | None:

@@ -36,6 +36,7 @@ from marl_ray.reports.diagnostics import Rows, describe_wait_times, find_problem
 from marl_ray.reports.episode_view import episode_view, select_episodes
 from marl_ray.reports.run_summary import read_metrics, reward_table
 from marl_ray.reports.svg_charts import format_number, layout_chart
+from marl_ray.reports.wait_picture import wait_picture
 from marl_ray.storage.resume import SavedRun
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.sinks import read_rows
@@ -136,6 +137,7 @@ def _view_run(folder: RunFolder, count: int) -> RunView:
         "problems": find_problems(rows),
         "reward_table": "\n".join(reward_table(rows)),
         "wait_times": wait_times,
+        "waits": wait_picture(read_rows(folder.timeline)) if folder.timeline.exists() else None,
         "error": folder.error.read_text(errors="replace") if folder.error.exists() else "",
         "chart_sections": _chart_sections(rows),
         "episodes_note": f"{len(episodes)} of {pluralize(total, 'episode')} that the run kept: best, worst and last",
