@@ -103,7 +103,12 @@ class RunFolder:
     @property
     def is_empty(self) -> bool:
         """Whether the folder contains no result of a run."""
-        return set(self.path.iterdir()) <= {self.config, self.machine, self.lock, self.log_file, self.trackers}
+        return set(self.path.iterdir()) <= set(self._files_of_start)
+
+    @property
+    def _files_of_start(self) -> tuple[Path, ...]:
+        """Files that exist before the first row. The lock is the last one to be deleted."""
+        return self.config, self.machine, self.first_prompts, self.log_file, self.trackers, self.lock
 
     def remove_incomplete(self) -> None:
         """Delete incomplete checkpoints and models of an interrupted run."""
@@ -114,7 +119,7 @@ class RunFolder:
     def remove_if_empty(self) -> None:
         """Delete the folder of a run that failed before its first row."""
         if self.is_empty:
-            for file in (self.config, self.machine, self.log_file, self.trackers, self.lock):
+            for file in self._files_of_start:
                 file.unlink(missing_ok=True)
             with suppress(OSError):  # on NFS, an open file stays under another name
                 os.rmdir(self.path)
