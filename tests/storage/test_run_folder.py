@@ -56,7 +56,12 @@ def test_a_renamed_lock_file_does_not_hide_the_error(tmp_path: Path, monkeypatch
     folder.make()
     for file in (folder.config, folder.machine, folder.log_file, folder.lock):
         file.write_text("")
-    monkeypatch.setattr(Path, "unlink", lambda path, missing_ok: path.rename(path.with_name(".nfs01")))
+
+    def rename(path: Path, missing_ok: bool) -> None:
+        if path.exists():
+            path.rename(path.with_name(".nfs01"))
+
+    monkeypatch.setattr(Path, "unlink", rename)
     folder.remove_if_empty()
     assert [path.name for path in folder.path.iterdir()] == [".nfs01"]
 
