@@ -1,4 +1,4 @@
-"""Parsing of requests, stop texts, streamed parts of a text, and the guard, without engines."""
+"""Parsing of requests, streamed parts of a text, and the guard, without engines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from starlette.testclient import TestClient
 
 from marl_ray.actors.text_streams import TextStream
 from marl_ray.cli.main import main
-from marl_ray.serving.api_routes import StopTexts
 from marl_ray.serving.http_server import page
 from marl_ray.serving.request_formats import (
     ApiError,
@@ -90,27 +89,6 @@ def test_tests_that_cannot_be_parsed_are_rejected(tests: Any) -> None:
     with pytest.raises(ApiError) as caught:
         make_task("t", TeamFields(entry_point="f", tests=tests))
     assert (caught.value.status, caught.value.param) == (400, "marl_ray.tests")
-
-
-def test_a_text_ends_before_the_first_stop_text() -> None:
-    for size in range(1, 8):
-        parts: list[str] = []
-        ended: list[bool] = []
-        stop = StopTexts(["\n\n", "END"], parts.append)
-        stop.on_end = lambda ended=ended: ended.append(True)
-        text = "one\ntwo EN three\n\nfour END"
-        for start in range(0, len(text), size):
-            stop.add(text[start : start + size])
-        assert ("".join(parts), stop.text, ended) == ("one\ntwo EN three", "one\ntwo EN three", [True])
-
-
-def test_a_text_without_a_stop_text_is_complete() -> None:
-    parts: list[str] = []
-    stop = StopTexts(["END"], parts.append)
-    stop.add("one E")
-    assert "".join(parts) == "one "
-    stop.flush()
-    assert (stop.text, stop.ended) == ("one E", False)
 
 
 def test_a_stream_withholds_incomplete_characters() -> None:
