@@ -29,7 +29,9 @@ class StubEngine:
     def step(self) -> list[Any]:
         self.threads["step"] = threading.get_ident()
         logprobs = SimpleNamespace(logprobs=())
-        output = SimpleNamespace(token_ids=(), logprobs=logprobs, index=0, finish_reason="stop", weight_versions=())
+        output = SimpleNamespace(
+            token_ids=(), text="", logprobs=logprobs, index=0, finish_reason="stop", weight_versions=()
+        )
         return [SimpleNamespace(finished=True, request_id=self.requests.pop(), outputs=[output])]
 
     def collective_rpc(self, method: str, args: tuple[Any, ...] = ()) -> list[Any]:

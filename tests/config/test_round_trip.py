@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from marl_ray.config import from_tree, to_tree, to_yaml
@@ -149,7 +149,7 @@ def draw_some(draw: st.DrawFn, keys: Mapping[str, str], algorithm: str) -> dict[
 
 @st.composite
 def trees(draw: st.DrawFn, algorithm: str) -> dict[str, Any]:
-    """Sample the tree of a valid file."""
+    """Sample the tree of a file, which is valid except where two rare values are incompatible."""
     known = known_settings(algorithm)
     flat = draw_some(draw, {key: key for key in known if key != "agents"}, algorithm)
     turns = flat.get(f"{algorithm}.num_turns", 1)
@@ -194,11 +194,15 @@ def trees(draw: st.DrawFn, algorithm: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("algorithm", ["magrpo", "grpo"])
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_saved_config_loads_unchanged(algorithm: str, data: st.DataObject) -> None:
+    """Hypothesis fails the test if most samples are rejected."""
     given = data.draw(trees(algorithm))
-    config = from_tree(given, algorithm)
+    try:
+        config = from_tree(given, algorithm)
+    except UserError:
+        reject()
     assert from_tree(to_tree(config), algorithm) == config
     assert from_tree(yaml.safe_load(to_yaml(config)), algorithm) == config
     assert pickle.loads(pickle.dumps(config)) == config
