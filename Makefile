@@ -1,7 +1,8 @@
 # make quickstart   install, then train two tiny agents on CPU
 # make demo         install, then train two SmolLM2-135M to divide a text between them (10 minutes)
 # make test         install, then run the tests of a change (at most 10 minutes)
-# make test-all     install, then run all tests
+# make test-slow    install, then run the other tests
+# make test-all     both
 # make docs         build the documentation site into build/docs; fails on a broken link
 # make wheel        build a wheel into build/wheel
 # make setup        install only (into .venv; does nothing when it is up to date)
@@ -11,7 +12,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart demo test test-all docs wheel setup check style types imports lock
+.PHONY: quickstart demo test test-slow test-all docs wheel setup check style types imports lock
 
 quickstart: setup
 	$(BIN)/python -m marl_ray.train_magrpo --config configs/quickstart.yaml
@@ -24,8 +25,10 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not slow"
 
-test-all: setup
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+test-slow: setup
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m slow
+
+test-all: test test-slow
 
 docs: setup
 	$(BIN)/mkdocs build --strict --quiet
