@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,11 @@ from marl_ray.telemetry import logs
 
 # Ray reads its token once per process. All tests of a process, in any order, use this one.
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+# Under nohup, and in background jobs of a script, tests of these signals would inherit that they are ignored.
+for number in (signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL if number == signal.SIGHUP else signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

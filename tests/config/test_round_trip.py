@@ -197,12 +197,11 @@ def trees(draw: st.DrawFn, algorithm: str) -> dict[str, Any]:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_saved_config_loads_unchanged(algorithm: str, data: st.DataObject) -> None:
-    """Hypothesis fails the test if most samples are rejected."""
     given = data.draw(trees(algorithm))
     try:
         config = from_tree(given, algorithm)
     except UserError:
-        reject()
+        reject()  # Hypothesis fails a test that rejects most samples
     assert from_tree(to_tree(config), algorithm) == config
     assert from_tree(yaml.safe_load(to_yaml(config)), algorithm) == config
     assert pickle.loads(pickle.dumps(config)) == config
