@@ -7,6 +7,7 @@ A split is a name with an optional slice, as in `datasets`: `test`, `test[33:163
 
 from __future__ import annotations
 
+import codecs
 import json
 import logging
 import re
@@ -155,7 +156,7 @@ def read_jsonl(path: Path, what: str = "data file") -> Iterator[tuple[int, dict[
             if not line.strip():
                 continue
             try:
-                row = json.loads(line.decode())
+                row = json.loads(line.removeprefix(codecs.BOM_UTF8).decode())
                 json.dumps(row, ensure_ascii=False).encode()  # rejects lone surrogates such as \ud800
             except UnicodeEncodeError as error:
                 surrogate = error.object[error.start : error.end]

@@ -12,7 +12,7 @@ import pytest
 
 from marl_ray.core.errors import UserError
 from marl_ray.data import infer_type
-from marl_ray.data.loading import load_tasks
+from marl_ray.data.loading import load_tasks, read_jsonl
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is not there")
@@ -107,6 +107,12 @@ def test_parquet(tmp_path: Path) -> None:
 )
 def test_missing_splits_are_rejected(twenty: str, split: str, said: str) -> None:
     assert said in message(twenty, split)
+
+
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"a": "\u2028"}\r\n\n{"a": 2}', encoding="utf-8-sig")
+    assert list(read_jsonl(file)) == [(1, {"a": "\u2028"}), (3, {"a": 2})]
 
 
 def test_unreadable_files_are_rejected(tmp_path: Path, twenty: str) -> None:
