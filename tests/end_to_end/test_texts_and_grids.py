@@ -44,10 +44,12 @@ def test_a_private_grid(tmp_path: Path) -> None:
     assert "Row 1 should be: " in first[1]
 
 
-@pytest.mark.parametrize(("dataset", "level"), [("posts", "structure"), ("abstracts", "jaccard")])
-def test_writing(tmp_path: Path, dataset: str, level: str) -> None:
-    kind = {"posts": "tldr", "abstracts": "arxiv"}[dataset]
-    data = [f"dataset.name=bundled:{dataset}", "dataset.train_split=train", "magrpo.max_new_tokens=24"]
+@pytest.mark.parametrize(
+    ("kind", "dataset", "tokens", "level"), [("tldr", "posts", 24, "structure"), ("arxiv", "abstracts", 400, "jaccard")]
+)
+def test_writing(tmp_path: Path, kind: str, dataset: str, tokens: int, level: str) -> None:
+    lengths = [f"magrpo.min_new_tokens={tokens}", f"magrpo.max_new_tokens={tokens}"]
+    data = [f"dataset.name=bundled:{dataset}", "dataset.train_split=train", *lengths]
     model = ["model.name=bundled:toy-base", "model.max_length=1024", "model.model_kwargs.torch_dtype=float32"]
     step, _ = trained(tmp_path, f"magrpo_{kind}_config.yaml", *data, *model)
     assert {f"turn_1/level/{level}", "turn_1/length_ratio", "turn_1/transition_kinds"} <= set(step)
