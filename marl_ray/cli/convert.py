@@ -1,4 +1,4 @@
-"""`marl-ray convert`: results and samples in the formats of other evaluation programs."""
+"""`marl-ray convert`: results and samples in the formats of other evaluation programs, and configs of CoMLRL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from marl_ray.cli.parser import Parser
 from marl_ray.core.errors import UserError
 
-FORMATS = ("evalplus", "livecodebench", "completions", "lm-eval", "inspect", "parquet")
+FORMATS = ("evalplus", "livecodebench", "completions", "lm-eval", "inspect", "parquet", "config")
 EPILOG = """formats of an evaluation's folder (marl-ray eval --episodes):
   evalplus       samples.jsonl for evalplus.evaluate: the joint programs of the last turn
   livecodebench  JSON for LiveCodeBench's custom evaluator
@@ -21,19 +21,21 @@ EPILOG = """formats of an evaluation's folder (marl-ray eval --episodes):
 
 formats of a file:
   completions    from EvalPlus's samples.jsonl or LiveCodeBench's JSON, with --dataset and --type
+  config         from a YAML file of CoMLRL 1.4.3
 
 examples:
   marl-ray convert evaluations/one --to evalplus --output samples.jsonl
   marl-ray convert runs/one --to parquet --output episodes.parquet
   marl-ray convert samples.jsonl --to completions --dataset humaneval.jsonl --type humaneval --output mine.jsonl
+  marl-ray convert comlrl.yaml --to config --output mine.yaml
 
-See docs/how-to/evaluate.md."""
+See docs/how-to/evaluate.md and docs/reference/comlrl.md."""
 
 
 def main(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="marl-ray convert",
-        description="Write an evaluation in the format of another program, or read its samples for marl-ray score.",
+        description="Write an evaluation in the format of another program, or read its samples or CoMLRL's config.",
         epilog=EPILOG,
     )
     parser.add_argument("source", type=Path, metavar="SOURCE", help="folder of marl-ray eval, run folder, or a file")
@@ -61,7 +63,9 @@ def _convert(options: argparse.Namespace) -> None:
     if options.to == "parquet":
         print(f"{write_episode_table(options.source, target)} rows in {target}")
         return
-    if expand_home(options.source).is_file():
+    if options.to == "config":
+        text = _config(options.source)
+    elif expand_home(options.source).is_file():
         text = _completions(options)
     else:
         evaluation = read_finished_evaluation(options.source)
@@ -75,6 +79,20 @@ def _convert(options: argparse.Namespace) -> None:
             text = WRITERS[options.to](samples)
     write_atomically(target, text.encode())
     print(f"{options.to} in {target}")
+
+
+def _config(source: Path) -> str:
+    """Return the text of a config from one of CoMLRL, and print a note per setting that was left out."""
+    import yaml
+
+    from marl_ray.config import from_tree
+    from marl_ray.config.comlrl import convert_comlrl
+    from marl_ray.config.values import read_yaml
+
+    tree, notes = convert_comlrl(read_yaml(source))
+    from_tree(tree, "magrpo", note=notes.append)
+    print("\n".join(notes), end="\n" if notes else "")
+    return yaml.safe_dump(tree, sort_keys=False)
 
 
 def _completions(options: argparse.Namespace) -> str:

@@ -1,0 +1,143 @@
+"""Config files of CoMLRL 1.4.3: their settings in the places that these have here.
+
+`marl-ray convert FILE --to config` writes the converted file. `python -m tools.comlrl_settings WHEEL` compares the
+tables with the dataclasses of CoMLRL's package, and writes docs/reference/comlrl.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from marl_ray.config.compat import VALUE_ALIASES
+from marl_ray.core.errors import UserError
+
+_DEVICES = "resources.generator and resources.learner place the models"
+_PREFERENCES = "there is no preference learning here"
+_SHIFTED = "whitened advantages do not depend on the baseline, so the estimator is magrpo"
+_UNEQUAL = "mareinforce would compare returns of different lengths; set to null"
+_VALUE_HEAD = "a value head is one linear layer here"
+ADVICE: Mapping[str, str] = {
+    "parallel_training": _DEVICES,
+    "agent_devices": _DEVICES,
+    "critic_devices": _DEVICES,
+    "reference_devices": "resources.learner.offload_reference sets the memory of the reference policy",
+    "eval_batch_size": "evaluations are batched by the engine; resources.generator.max_num_seqs limits the batch",
+    "external_prompt_passthrough": "later prompts are complete; external.original_prompt repeats the first one",
+    "use_separate_critic": "critic_body: own (true) or shared (false)",
+    "critic_type": "critics estimate the value of prompts, v",
+    "value_clip_range": "values are not clipped; clip_separately limits the critic's gradient",
+    "critic_value_head_hidden_dim": _VALUE_HEAD,
+    "value_head_hidden_dim": _VALUE_HEAD,
+    "critic_model_name": "the critic starts from the agent's initial model",
+    "collaboration_mode": "each agent has a policy, or agents share one by agents.N.policy; no policy writes all parts",
+    "num_iterations": _PREFERENCES,
+    "log_reward_distribution": _PREFERENCES,
+    "policy_checkpoint_dir": _PREFERENCES,
+    "pair_selection": _PREFERENCES,
+    "dpo_beta": _PREFERENCES,
+    "use_environment_step": _PREFERENCES,
+    "environment_steps_per_pair": _PREFERENCES,
+    "rl_algorithm": _PREFERENCES,
+}
+"""What replaces a setting of CoMLRL's trainers that does not exist here, by its name."""
+_REWARD_MODEL = ("reward_model_", "reward_learning_", "reward_num_", "reward_train_", "reward_max_", "reward_freeze_")
+PREFERENCE_PREFIXES = ("preference_", "comparator_", *_REWARD_MODEL)
+"""Further settings of preference learning."""
+DROPPED: Mapping[str, tuple[Any, ...] | None] = {
+    "parallel_training": None,
+    "agent_devices": None,
+    "critic_devices": None,
+    "reference_devices": None,
+    "eval_batch_size": None,
+    "external_prompt_passthrough": None,
+    "critic_type": ("v", None),
+    "value_clip_range": (None,),
+    "critic_value_head_hidden_dim": (None,),
+    "value_head_hidden_dim": (None,),
+    "collaboration_mode": ("decentralized",),
+}
+"""Settings without a counterpart that a conversion leaves out, if they have one of these values (None: any value)."""
+
+_SAMPLING: dict[str, Any] = {"max_new_tokens": 256, "num_turns": 2, "num_agents": 2, "agent_learning_rate": 5e-6}
+_EVALUATION: dict[str, Any] = {"eval_interval": 16, "eval_num_samples": 4}
+REINFORCE: dict[str, Any] = {
+    "num_train_epochs": 20,
+    "num_generations": 4,
+    "rollout_buffer_size": 2,
+    "logging_steps": 50,
+}
+REINFORCE |= _SAMPLING | _EVALUATION
+ACTOR_CRITIC: dict[str, Any] = {
+    "num_train_epochs": 40,
+    "num_generations": 1,
+    "rollout_buffer_size": 8,
+    "logging_steps": 1,
+}
+ACTOR_CRITIC |= {"value_loss_coef": 0.6} | _SAMPLING | _EVALUATION
+TRAINERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+    "magrpo": (REINFORCE, {}),
+    "marloo": (REINFORCE, {"estimator": "marloo"}),
+    "maremax": (REINFORCE, {"estimator": "maremax"}),
+    "mareinforce": (REINFORCE, {"estimator": "mareinforce"}),
+    "iac": (ACTOR_CRITIC, {"critic": "iac"}),
+    "maac": (ACTOR_CRITIC, {"critic": "maac"}),
+}
+"""Defaults of a trainer that `compat: comlrl` does not set, and the settings that select it here, by section."""
+ESTIMATORS = VALUE_ALIASES["{algorithm}.estimator"]
+REFUSED_SECTIONS = {
+    "madpo": _PREFERENCES,
+    "madpo_iter": _PREFERENCES,
+    "marlhf": _PREFERENCES,
+    "marlhf_iter": _PREFERENCES,
+    "centralized_magrpo": ADVICE["collaboration_mode"],
+}
+
+
+def advice(name: str) -> str | None:
+    """Return what replaces a setting of CoMLRL that does not exist here, None for another name."""
+    return _PREFERENCES if name.startswith(PREFERENCE_PREFIXES) else ADVICE.get(name)
+
+
+def convert_comlrl(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the tree of a config with the settings of CoMLRL's file, and one note per setting that was left out.
+
+    Other sections are copied. Raises UserError, which names all settings that cannot be converted.
+    """
+    if refused := [f"{name} ({REFUSED_SECTIONS[name]})" for name in tree if name in REFUSED_SECTIONS]:
+        raise UserError(f"no counterpart: {'; '.join(refused)}")
+    sections = [name for name in TRAINERS if isinstance(tree.get(name), Mapping)]
+    if len(sections) != 1:
+        found = " and ".join(sections) or "none"
+        raise UserError(f"a config of CoMLRL has one of the sections {', '.join(TRAINERS)}; found {found}")
+    trainer = sections[0]
+    defaults, selected = TRAINERS[trainer]
+    section, notes, refused = dict(selected), [], []
+    given = dict(tree[trainer])
+    if trainer == "iac":
+        separate = given.pop("use_separate_critic", True)
+        section["critic_body"] = "own" if separate else "shared"
+        if separate:
+            given.pop("value_clip_range", None)  # CoMLRL clips values of a shared model only
+        elif "value_clip_range" not in given:
+            notes.append(f"iac.value_clip_range, by default 0.2, is left out: {ADVICE['value_clip_range']}")
+    for name, value in given.items():
+        if name in DROPPED and (DROPPED[name] is None or value in DROPPED[name]):  # type: ignore[operator]
+            if DROPPED[name] is None and value is not None:
+                notes.append(f"{trainer}.{name} is left out: {ADVICE[name]}")
+        elif (replacement := advice(name)) is not None:
+            refused.append(f"{trainer}.{name} ({replacement})")
+        else:
+            section[name] = value
+    if refused:
+        raise UserError(f"no counterpart: {'; '.join(refused)}")
+    estimator = ESTIMATORS.get(section.pop("advantage_mode", None), section.get("estimator", "magrpo"))
+    if estimator in ("marloo", "maremax") and section.get("advantage_normalization", True):
+        notes.append(f"{estimator} is left out: {_SHIFTED}")
+        estimator = "magrpo"
+    if estimator == "mareinforce" and "critic" not in section and "early_termination_threshold" not in section:
+        notes.append(f"the default of early_termination_threshold is left out: {_UNEQUAL}")
+        section["early_termination_threshold"] = None
+    section["estimator"] = estimator
+    other = {name: value for name, value in tree.items() if name != trainer}
+    return {"compat": "comlrl", **other, "magrpo": {**defaults, **section}}, notes

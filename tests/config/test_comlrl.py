@@ -1,0 +1,96 @@
+"""Conversion of CoMLRL's configs, and its page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from marl_ray.cli.main import main
+from marl_ray.config import from_tree
+from marl_ray.config.comlrl import ADVICE, DROPPED, REFUSED_SECTIONS, TRAINERS, advice, convert_comlrl
+from marl_ray.core.errors import UserError
+from tests.factories import ROOT
+
+OTHER = {"model": {"name": "m"}, "dataset": {"name": "bundled:toy"}}
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_section_alone_becomes_a_valid_config_with_comlrl_s_defaults(trainer: str) -> None:
+    tree, notes = convert_comlrl({**OTHER, trainer: {}})
+    config = from_tree(tree, "magrpo")
+    assert (config.rollout.num_turns, config.agents[0].temperature) == (2, 0.6)
+    assert config.credit.critic == (trainer if trainer in ("iac", "maac") else "none")
+    changed = {"marloo": ["marloo"], "maremax": ["maremax"], "mareinforce": ["the"]}
+    assert [note.split(" ")[0] for note in notes] == changed.get(trainer, [])
+
+
+@pytest.mark.parametrize(("mode", "estimator"), [("rloo", "marloo"), ("max", "maremax"), ("mean", "magrpo")])
+def test_estimators_differ_without_whitening(mode: str, estimator: str) -> None:
+    given = {"advantage_mode": mode, "advantage_normalization": False}
+    assert convert_comlrl({**OTHER, "magrpo": given}) == convert_comlrl(
+        {**OTHER, estimator: {"advantage_normalization": False}}
+    )
+    assert from_tree(convert_comlrl({**OTHER, "magrpo": given})[0], "magrpo").agents[0].estimator == estimator
+
+
+def test_given_values_win_and_devices_are_left_out() -> None:
+    given = {"num_turns": 1, "agent_devices": ["cuda:0"], "eval_batch_size": 1, "critic_type": "v", "top_k": None}
+    tree, notes = convert_comlrl({**OTHER, "iac": {**given, "use_separate_critic": False}})
+    assert from_tree(tree, "magrpo").credit.critic_body == "shared"
+    assert tree["magrpo"]["num_turns"] == 1
+    assert [note.split(" ")[0] for note in notes] == [
+        "iac.value_clip_range,",
+        "iac.agent_devices",
+        "iac.eval_batch_size",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sections", "says"),
+    [
+        ({}, "has one of the sections"),
+        ({"magrpo": {}, "iac": {}}, "magrpo and iac"),
+        ({"madpo": {"dpo_beta": 0.1}}, r"no counterpart: madpo \(there is no preference"),
+        (
+            {"maac": {"critic_type": "q", "value_head_hidden_dim": 8}},
+            "maac.critic_type .*; maac.value_head",
+        ),
+        ({"iac": {"use_separate_critic": False, "value_clip_range": 0.1}}, "iac.value_clip_range"),
+        (
+            {"magrpo": {"comparator_api_key": "x", "collaboration_mode": "centralized"}},
+            "comparator_api_key .*no pol",
+        ),
+    ],
+)
+def test_all_settings_without_a_counterpart_are_named_at_once(sections: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        convert_comlrl({**OTHER, **sections})
+
+
+def test_every_setting_that_is_left_out_has_advice() -> None:
+    assert DROPPED.keys() <= ADVICE.keys()
+    assert not REFUSED_SECTIONS.keys() & TRAINERS.keys()
+
+
+def test_a_setting_of_comlrl_in_a_config_is_refused_by_name() -> None:
+    with pytest.raises(UserError, match=r"magrpo.agent_devices', known from CoMLRL: resources.generator"):
+        from_tree({**OTHER, "magrpo": {"agent_devices": ["cuda:0"]}}, "magrpo")
+
+
+def test_the_command_writes_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target = tmp_path / "comlrl.yaml", tmp_path / "mine.yaml"
+    source.write_text(yaml.safe_dump({**OTHER, "magrpo": {"parallel_training": "mp"}}))
+    assert main(["convert", str(source), "--to", "config", "--output", str(target)]) == 0
+    assert "magrpo.parallel_training is left out" in capsys.readouterr().out
+    assert from_tree(yaml.safe_load(target.read_text()), "magrpo").rollout.num_turns == 2
+
+
+def test_the_page_has_every_setting_that_is_converted_or_refused() -> None:
+    page = (ROOT / "docs" / "reference" / "comlrl.md").read_text()
+    listed = {name for row in re.findall(r"^\|([^|]+)\|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    assert ADVICE.keys() <= listed
+    assert {name for name in listed if advice(name) is None} >= {"num_turns", "discount", "joint_mode"}
