@@ -241,7 +241,7 @@ def _unused_settings(config: Config) -> Iterator[str]:
     clipped = [loss for loss, needs in requirements.LOSS_REQUIREMENTS.items() if needs.clip_range is not None]
     for key in ("clip_low", "clip_high"):
         if getattr(optimizer, key) is not None and loss_requirements(optimizer.loss).clip_range is None:
-            yield f"{section}.{key} is for loss {' and '.join(clipped)}, not {optimizer.loss}: leave it out"
+            yield f"{section}.{key} is for loss {', '.join(clipped)}, not {optimizer.loss}: leave it out"
     if optimizer.reference_kl != "k1_in_reward" and not any(agent.reference_kl_coef for agent in config.agents):
         yield f"""{section}.reference_kl is {optimizer.reference_kl}, but there is no reference policy: set
         {section}.reference_kl_coef above 0, or leave it out"""

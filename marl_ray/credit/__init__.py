@@ -32,6 +32,9 @@ LOSSES = Registry(
         "clip": "marl_ray.learning.policy_losses:TokenClip",
         "gspo": "marl_ray.learning.policy_losses:SequenceClip",
         "m2po": "marl_ray.learning.policy_losses:SecondMoment",
+        "cispo": "marl_ray.learning.loss_variants.cispo:ClippedWeights",
+        "sapo": "marl_ray.learning.loss_variants.sapo:SoftGate",
+        "gmpo": "marl_ray.learning.loss_variants.gmpo:GeometricMean",
     },
     needs="token_loss",
 )

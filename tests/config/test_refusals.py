@@ -92,7 +92,7 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
             {"magrpo": {"loss": "gspo", "train_batch_size": 2, "loss_aggregation": "token_mean"}},
             "averages over the tokens of a completion itself",
         ),
-        ({"magrpo": {"clip_high": 0.28}}, "magrpo.clip_high is for loss clip and gspo, not policy_gradient"),
+        ({"magrpo": {"clip_high": 0.28}}, "magrpo.clip_high is for loss clip, gspo, cispo, gmpo, not policy_gradient"),
         ({"magrpo": {"loss": "clip", "train_batch_size": 2, "clip_low": 1.5}}, "clip_low should be at most 1"),
         ({"magrpo": {"overlong": "mask", "overlong_buffer": 5}}, "magrpo.overlong_buffer is for overlong penalty"),
         (
@@ -107,7 +107,7 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
         ({"magrpo": {"reference_kl_enabled": 1}}, "magrpo.reference_kl_enabled should be true or false, got 1"),
         (
             {"magrpo": {"loss": "ppo"}},
-            "unknown loss 'ppo': known: policy_gradient, clip, gspo, m2po (or module:Attr of your own)",
+            "unknown loss 'ppo': known: policy_gradient, clip, gspo, m2po, cispo, sapo, gmpo (or module:Attr",
         ),
         (
             {"magrpo": {"num_turns": "two"}},

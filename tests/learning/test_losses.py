@@ -188,7 +188,10 @@ def test_gradient_equals_numerical_differentiation(tiny_policy: Path, layout: La
 
 @pytest.mark.parametrize(
     ("loss", "importance"),
-    [("m2po", "none"), *((loss, mode) for loss in ("policy_gradient", "clip", "gspo") for mode in ("none", "mask"))],
+    [
+        *((loss, "none") for loss in ("m2po", "cispo", "sapo", "gmpo")),
+        *((loss, mode) for loss in ("policy_gradient", "clip", "gspo") for mode in ("none", "mask")),
+    ],
 )
 def test_layout_and_micro_batch_size_change_nothing(tiny_policy: Path, loss: str, importance: str) -> None:
     rows = moved_rows(weights_of(tiny_learner(tiny_policy).policy))
