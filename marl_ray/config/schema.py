@@ -47,6 +47,9 @@ class CreditConfig(Section):
     mc: the whole return."""
     discount: Discount = 1.0
     """Discount factor per turn."""
+    learn_in_turns: NonNegativeInt = 0
+    """Number of steps in a row in which only one policy learns, before the next policy's turn: each policy then adapts
+    to partners that do not change meanwhile. All agents answer in all steps. 0: all policies learn in every step."""
     turn_gradient_weights: tuple[float, ...] = (1.0,)
     """Weight of each turn in the loss, not all 0. null: all 1."""
     normalize_advantages: bool = False
@@ -280,6 +283,11 @@ class Config(Section):
             first = number if agent.policy is None else agent.policy
             members[first] = (*members.get(first, ()), number)
         return tuple(PolicyId(members[first]) for first in sorted(members))
+
+    @property
+    def learning_policies(self) -> tuple[PolicyId, ...]:
+        """Policies that learn: the first agent's learning_rate is not 0."""
+        return tuple(policy for policy in self.policies if self.agents[policy.number].learning_rate > 0)
 
     @property
     def learner_groups(self) -> tuple[tuple[PolicyId, ...], ...]:
