@@ -23,15 +23,13 @@ See docs/how-to/warmstart.md."""
 def main(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="marl-ray warmstart",
-        description="Fine-tune every policy on good answers: a run's own answers with high returns (rejection sampling),\n"
-        "or answers in a file. Writes one model per policy and a config.yaml that trains them further.",
+        description="Fine-tune every policy on good answers: a run's own answers with high returns (rejection\n"
+        "sampling), or answers in a file. Writes one model per policy and a config.yaml that trains them further.",
         epilog=EPILOG,
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--run", type=Path, metavar="RUN_DIR", help="take the answers of this run's batch log")
-    source.add_argument(
-        "--answers", type=Path, metavar="FILE", help="take the answers of a .jsonl file; needs --config"
-    )
+    source.add_argument("--answers", type=Path, metavar="FILE", help="take the answers of a .jsonl file, for --config")
     parser.flags += ["--run", "--answers"]
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file; default with --run: the run's config")
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="new or empty folder")
