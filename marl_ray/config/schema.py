@@ -276,6 +276,11 @@ class Config(Section):
         return len(self.agents)
 
     @property
+    def team_size(self) -> int:
+        """Number of agents without frozen partners."""
+        return self.num_agents - len(self.partners.stand_in)
+
+    @property
     def policies(self) -> tuple[PolicyId, ...]:
         """Policies of the run, ordered by their first agents."""
         members: dict[int, tuple[int, ...]] = {}

@@ -32,8 +32,8 @@ class BatchBuilder:
     """Batch number `step`, built from `episodes` episodes.
 
     With `episodes` None (dynamic sampling) the number is unknown until `close`, and episodes are added in their order.
-    Groups of the first mini-batch are put on `queues`, one queue per policy. With `learn_in_turns` the batches of agents
-    that do not learn in this step are empty.
+    Groups of the first mini-batch are put on `queues`, one queue per policy. With `learn_in_turns` agents that do not
+    learn in this step have empty batches.
     """
 
     def __init__(

@@ -25,9 +25,7 @@ def test_a_frozen_policy_has_no_turn() -> None:
     assert [[agent for agent in range(3) if learns(agent, step, config)] for step in range(3)] == [[0], [2], [0]]
 
 
-@pytest.mark.parametrize(
-    ("length", "steps", "expected"), [(1, 10, 5), (1, 11, 6), (4, 10, 6), (4, 13, 8), (20, 10, 10)]
-)
+@pytest.mark.parametrize(("length", "steps", "expected"), [(1, 10, 5), (1, 11, 6), (4, 10, 6), (4, 13, 8), (20, 9, 9)])
 def test_the_learning_rate_is_scheduled_over_the_steps_in_which_a_policy_learns(
     length: int, steps: int, expected: int
 ) -> None:

@@ -74,7 +74,7 @@ class FrozenPartners(Environment[AttemptOfTeams]):
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        settings, team = config.partners, config.num_agents - len(config.partners.stand_in)
+        settings, team = config.partners, config.team_size
         if not settings.environment or settings.environment == NAME:
             raise UserError("environment frozen_partners needs the environment of the team: set partners.environment")
         if not settings.stand_in:
