@@ -102,8 +102,8 @@ def _trained_further(run: RunFolder) -> bool:
 
 
 def _source_in(label: str, folder: Path, run: RunFolder, config: Config) -> ModelSource:
-    """Return the source in `folder` of a run. The run's config determines which agents share a policy. The team of a run
-    with frozen partners may be evaluated without them."""
+    """Return the source in `folder` of a run. The run's config determines which agents share a policy. The frozen
+    partners of a run may be left out."""
     own = SavedRun.read(run.path).config()
     present = sorted(path.name for path in folder.iterdir() if re.fullmatch(r"(agent|policy)_\d+", path.name))
     expected = sorted(policy.key for policy in own.policies)

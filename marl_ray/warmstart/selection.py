@@ -41,7 +41,7 @@ class AnswerSelection:
         return sorted(index for index in indices if returns[index] >= least)
 
     def describe(self, returns: Sequence[float]) -> str:
-        """Return why no answer among those with these returns was accepted."""
+        """Return the reason why no answer was accepted, from the returns of all answers."""
         highest = f"the highest return of {len(returns)} answers is {max(returns):g}"
         if self.min_return is not None and max(returns) < self.min_return:
             return f"{highest}: lower --min-return {self.min_return:g}"
@@ -71,7 +71,7 @@ def demonstration(prompt_ids: tuple[int, ...], completion: Completion) -> Group:
 
 
 def hold_out(groups: Sequence[Group], share: float, seed: int, whose: str) -> tuple[list[Group], list[Group]]:
-    """Return the groups to train on and the held-out groups: those of a random `share` of the prompts, at least one.
+    """Return the groups to train on and the held-out groups, a random `share` of the prompts and at least one.
 
     Raises UserError if all groups have one prompt.
     """

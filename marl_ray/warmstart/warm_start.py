@@ -115,7 +115,7 @@ def _check_target(path: Path) -> Path:
 def _demonstrations(
     config: Config, request: WarmStartRequest, templates: Mapping[str, bool]
 ) -> dict[PolicyId, list[Group]]:
-    """Return the demonstrations of every policy, those of all its agents."""
+    """Return the demonstrations of every policy, from all of its agents."""
     selection = request.selection or AnswerSelection(None, 1)
     if request.run is not None:
         of_agent, source = logged_groups(RunFolder(request.run), config.num_agents), str(request.run)

@@ -119,7 +119,7 @@ class FrozenPartners(Environment[AttemptOfTeams]):
         return self._with_stand_ins(self.base.revisions(task))
 
     def _with_stand_ins(self, values: Sequence[Any]) -> list[Any]:
-        """Return the values of the team's agents, then those that frozen agents share with them."""
+        """Return the values of the team's agents, then the values of the agents that frozen agents stand in for."""
         return [*values, *(values[agent] for agent in self.stand_in)]
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> AttemptOfTeams:
