@@ -205,7 +205,12 @@ def test_an_evaluation_needs_a_config(capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_team_of_a_run_with_frozen_partners_is_evaluated_without_them(tmp_path: Path, config: Config) -> None:
     partners = {"environment": "code_generation", "stand_in": [1]}
     agents = ["bundled:toy-base", "bundled:toy-base", {"name": "old", "learning_rate": 0}]
-    tree = {"environment": "frozen_partners", "partners": partners, "agents": agents, "dataset": {"name": "bundled:toy"}}
+    tree = {
+        "environment": "frozen_partners",
+        "partners": partners,
+        "agents": agents,
+        "dataset": {"name": "bundled:toy"},
+    }
     run = RunFolder(tmp_path / "three")
     run.make()
     run.write_config(to_yaml(from_tree({**tree, "magrpo": {}}, "magrpo")), 0)
