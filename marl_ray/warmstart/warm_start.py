@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -99,7 +100,7 @@ def warm_start(config: Config, request: WarmStartRequest) -> str:
     finally:
         shutil.rmtree(hidden.path, ignore_errors=True)
     losses = ", ".join(f"{result.policy.key} {result.losses[0]:.3f} to {result.losses[-1]:.3f}" for result in results)
-    command = f"marl-ray train {config.algorithm} --config {RunFolder(target).config}"
+    command = f"marl-ray train {config.algorithm} --config {shlex.quote(str(RunFolder(target).config))}"
     return f"{pluralize(len(results), 'model')} in {target}; held-out loss: {losses} nats per token; next: {command}"
 
 

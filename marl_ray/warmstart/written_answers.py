@@ -84,10 +84,17 @@ class AnswersFile:
 
     def _group(self, joint: JointAnswer, agent: int, tokenizer: Any, left_out: Counter[str]) -> Group | None:
         """Return an agent's answer as a group. Return None if it is too long to be sampled, counted in `left_out`."""
+        from jinja2 import TemplateError
+
         settings = self.config.agents[agent]
         prompt = with_system_prompt(joint.prompts[agent], settings.system_prompt)
         template = self.templates[settings.name]
-        prompt_ids = tuple(encode_prompt(tokenizer, prompt, template, settings.chat_template_kwargs))
+        try:
+            prompt_ids = tuple(encode_prompt(tokenizer, prompt, template, settings.chat_template_kwargs))
+        except (TemplateError, TypeError, ValueError) as error:
+            raise UserError(
+                f"the chat template of {settings.name} rejects a prompt of agent {agent}: {error}"
+            ) from None
         answer_ids = tuple(encode_answer(tokenizer, joint.answers[agent], settings.stop))
         if len(answer_ids) > settings.max_new_tokens:
             left_out[f"{self.config.algorithm}.max_new_tokens ({settings.max_new_tokens})"] += 1
