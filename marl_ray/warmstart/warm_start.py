@@ -63,17 +63,6 @@ class WarmStartRequest:
     held_out: float
 
 
-@dataclass(frozen=True, slots=True)
-class WarmStartedPolicy:
-    """The result for one policy: the number of training and held-out demonstrations, and the held-out loss before
-    training and after each epoch, in nats per token."""
-
-    policy: PolicyId
-    trained: int
-    held_out: int
-    losses: tuple[float, ...]
-
-
 def warm_start(config: Config, request: WarmStartRequest) -> str:
     """Train and write all policies, and return a summary. The folder is complete or absent. Raises UserError."""
     disable_progress_bar()  # of transformers, which shows one even for small files
@@ -83,12 +72,13 @@ def warm_start(config: Config, request: WarmStartRequest) -> str:
     found = _demonstrations(config, request, templates)
     hidden = RunFolder(target.with_name(f".{target.name}.partial"))
     shutil.rmtree(hidden.path, ignore_errors=True)
-    results = []
+    losses = []
     try:
         hidden.models.mkdir(parents=True)
         for policy, groups in found.items():
             parts = hold_out(groups, request.held_out, config.seed, policy.key)
-            results.append(_train(config, policy, request, *parts, hidden.model(policy)))
+            before, *_, after = _train(config, policy, request, *parts, hidden.model(policy))
+            losses.append(f"{policy.key} {before:.3f} to {after:.3f}")
         hidden.config.write_text(to_yaml(_config_of_models(config, RunFolder(target), templates)))
         fsync_tree(hidden.path)
         if target.exists():
@@ -99,9 +89,9 @@ def warm_start(config: Config, request: WarmStartRequest) -> str:
         raise UserError(f"{target} cannot be written ({error.strerror or error}): give another --to") from None
     finally:
         shutil.rmtree(hidden.path, ignore_errors=True)
-    losses = ", ".join(f"{result.policy.key} {result.losses[0]:.3f} to {result.losses[-1]:.3f}" for result in results)
     command = f"marl-ray train {config.algorithm} --config {shlex.quote(str(RunFolder(target).config))}"
-    return f"{pluralize(len(results), 'model')} in {target}; held-out loss: {losses} nats per token; next: {command}"
+    held_out = f"held-out loss: {', '.join(losses)} nats per token"
+    return f"{pluralize(len(losses), 'model')} in {target}; {held_out}; next: {command}"
 
 
 def _check_target(path: Path) -> Path:
@@ -165,8 +155,9 @@ def _train(
     groups: Sequence[Group],
     held_out: Sequence[Group],
     folder: Path,
-) -> WarmStartedPolicy:
-    """Train one policy on `groups` and write its model to `folder`."""
+) -> list[float]:
+    """Train one policy on `groups` and write its model to `folder`. Return the held-out loss before training and after
+    each epoch, in nats per token."""
     config, size = supervised(config, request.learning_rate), request.batch_size
     steps = request.epochs * math.ceil(len(groups) / size)
     learner = Learner(*local_learner_arguments(config, policy, steps))
@@ -190,7 +181,7 @@ def _train(
         logger.warning(f"{policy.key}: the held-out loss rose after epoch {best}: lower --epochs or --learning-rate")
     texts = [learner.tokenizer.decode(group.prompt_ids) for group in (*held_out, *groups)[:PROBES]]
     learner.export(str(folder), texts)
-    return WarmStartedPolicy(policy, len(groups), len(held_out), tuple(losses))
+    return losses
 
 
 def _batches(groups: Sequence[Group], size: int, config: Config, policy: PolicyId, epoch: int) -> Iterator[list[Group]]:
