@@ -11,6 +11,7 @@ from marl_ray.core.text import did_you_mean
 
 COMMANDS = {
     "train": "train the agents",
+    "warmstart": "fine-tune the agents on good answers, of a run or of a file, before training",
     "plan": "check a config, print it resolved, and estimate memory, placement and time",
     "eval": "estimate pass@k, returns and levels of models on a split, and compare models",
     "compare": "compare runs: paired differences, a table and a figure for a paper",

@@ -23,10 +23,13 @@ class TrainingBudget:
     groups_per_step: int
     joint_samples_per_step: int
     optimizer_steps_per_step: int
+    learning_steps: int
+    """Steps in which a policy learns, less than all of them with `learn_in_turns`."""
 
     @property
     def optimizer_steps(self) -> int:
-        return self.total_steps * self.optimizer_steps_per_step
+        """Optimizer steps of one policy in the whole run, over which its learning rate is scheduled."""
+        return self.learning_steps * self.optimizer_steps_per_step
 
 
 def joint_actions_by_turn(config: Config) -> list[int]:
@@ -90,7 +93,15 @@ def training_budget(config: Config, num_tasks: int) -> TrainingBudget:
     samples = max_prompts_per_step(config, tasks) * per_episode
     groups = tasks * nodes
     optimizer_steps = -(-groups // (config.optimizer.train_batch_size or groups))
-    return TrainingBudget(steps_per_epoch, total, groups, samples, optimizer_steps)
+    return TrainingBudget(steps_per_epoch, total, groups, samples, optimizer_steps, learning_steps(config, total))
+
+
+def learning_steps(config: Config, total: int) -> int:
+    """Return in how many of `total` steps the policy learns whose turn is first."""
+    if not (length := config.credit.learn_in_turns):
+        return total
+    cycles, rest = divmod(total, length * len(config.learning_policies))
+    return cycles * length + min(rest, length)
 
 
 def describe_budget(config: Config, num_tasks: int | None) -> str:
@@ -117,6 +128,9 @@ def describe_budget(config: Config, num_tasks: int | None) -> str:
             agent.estimator for agent in config.agents if estimator_requirements(agent.estimator).greedy_sample
         )
         lines.append(f"estimator {', '.join(names)}: one more greedy joint sample per node, as baseline only")
+    if config.credit.learn_in_turns:
+        steps, policies = pluralize(config.credit.learn_in_turns, "step"), len(config.learning_policies)
+        lines.append(f"learn_in_turns: {policies} policies learn alternately, {steps} each")
     if rollout.dynamic_sampling:
         lines.append(
             f"dynamic_sampling: a step samples up to {pluralize(max_prompts_per_step(config, tasks), 'task')} and "

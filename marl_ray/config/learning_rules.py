@@ -37,6 +37,7 @@ def learning_problems(config: Config) -> Iterator[str]:
     yield from _optimizer_problems(config)
     yield from _lora_problems(config)
     yield from _policy_problems(config)
+    yield from _learn_in_turns_problems(config)
     yield from _unused_settings(config)
     yield from _length_problems(config)
 
@@ -222,6 +223,17 @@ def _policy_problems(config: Config) -> Iterator[str]:
                 name = f"resources.{key}" if key in ("generator", "learner") else key
                 yield f"""agents.{number}.{name} differs from that of agent {agent.policy}, whose policy it shares:
                 leave it out, or give agent {number} a policy of its own"""
+
+
+def _learn_in_turns_problems(config: Config) -> Iterator[str]:
+    if not config.credit.learn_in_turns:
+        return
+    key = f"{config.algorithm}.learn_in_turns"
+    if len(config.learning_policies) < 2:
+        yield f"{key} is {config.credit.learn_in_turns}, and fewer than two policies learn: set it to 0"
+    if config.rollout.dynamic_sampling:
+        yield f"""{key} is {config.credit.learn_in_turns}, and with dynamic_sampling the step of an episode, and so its
+        learner, is not known when it is judged: set {config.algorithm}.dynamic_sampling to false"""
 
 
 def _unused_settings(config: Config) -> Iterator[str]:

@@ -47,6 +47,9 @@ class CreditConfig(Section):
     mc: the whole return."""
     discount: Discount = 1.0
     """Discount factor per turn."""
+    learn_in_turns: NonNegativeInt = 0
+    """Number of steps in a row in which only one policy learns, before the next policy's turn: each policy then adapts
+    to partners that do not change meanwhile. All agents answer in all steps. 0: all policies learn in every step."""
     turn_gradient_weights: tuple[float, ...] = (1.0,)
     """Weight of each turn in the loss, not all 0. null: all 1."""
     normalize_advantages: bool = False
@@ -246,6 +249,7 @@ class Config(Section):
     sandbox: sections.SandboxConfig = field(default_factory=sections.SandboxConfig)
     code_generation: sections.CodeGenerationConfig = field(default_factory=sections.CodeGenerationConfig)
     code_completion: sections.CodeCompletionConfig = field(default_factory=sections.CodeCompletionConfig)
+    partners: sections.PartnersConfig = field(default_factory=sections.PartnersConfig)
     judge: sections.JudgeConfig = field(default_factory=sections.JudgeConfig)
     resources: sections.ResourcesConfig = field(default_factory=sections.ResourcesConfig)
     wandb: tracker_sections.WandbConfig = field(default_factory=tracker_sections.WandbConfig)
@@ -273,6 +277,11 @@ class Config(Section):
         return len(self.agents)
 
     @property
+    def team_size(self) -> int:
+        """Number of agents without frozen partners."""
+        return self.num_agents - len(self.partners.stand_in)
+
+    @property
     def policies(self) -> tuple[PolicyId, ...]:
         """Policies of the run, ordered by their first agents."""
         members: dict[int, tuple[int, ...]] = {}
@@ -280,6 +289,11 @@ class Config(Section):
             first = number if agent.policy is None else agent.policy
             members[first] = (*members.get(first, ()), number)
         return tuple(PolicyId(members[first]) for first in sorted(members))
+
+    @property
+    def learning_policies(self) -> tuple[PolicyId, ...]:
+        """Policies that learn: the first agent's learning_rate is not 0."""
+        return tuple(policy for policy in self.policies if self.agents[policy.number].learning_rate > 0)
 
     @property
     def learner_groups(self) -> tuple[tuple[PolicyId, ...], ...]:

@@ -55,6 +55,21 @@ def in_order(episodes: Sequence[Episode], config: Config) -> list[Node]:
     return sorted(nodes, key=lambda node: node.turn) if ordered_by_turn(config) else nodes
 
 
+def learns(agent: int, step: int, config: Config) -> bool:
+    """Return whether an agent learns from batch `step`: always, or with `learn_in_turns` in its policy's turn.
+
+    In turns every update is an ascent of one policy against partners that are fixed, and as each batch is sampled from
+    the current policies, no importance ratio for the partners' updates is needed. HAPPO (Kuba et al., 2022, "Trust
+    region policy optimisation in multi-agent reinforcement learning") updates all policies on one batch instead, one
+    after another, and multiplies the advantages by the ratios of the policies that are already updated.
+    """
+    length = config.credit.learn_in_turns
+    if not length:
+        return True
+    policies = config.learning_policies
+    return config.policy_of(agent) == policies[step // length % len(policies)]
+
+
 def build_group(node: Node, agent: int, config: Config) -> Group:
     """Return the agent's group at a node, with returns and weights, before the mini-batch's normalizer.
 
@@ -166,8 +181,9 @@ def interleave(groups: Sequence[Sequence[Group]]) -> list[Group]:
 
 
 def build_agent_batch(episodes: Sequence[Episode], agent: int, step: int, config: Config) -> Batch:
-    """Return one agent's batch built from complete episodes."""
-    groups = [build_group(node, agent, config) for node in in_order(episodes, config)]
+    """Return one agent's batch built from complete episodes; empty if it does not learn in this step."""
+    nodes = in_order(episodes, config) if learns(agent, step, config) else []
+    groups = [build_group(node, agent, config) for node in nodes]
     if needs_whole_batch(config.agents[agent]):
         groups = weight_batch(groups, config.agents[agent], config.credit)
     return build_batch(groups, step, config)

@@ -102,11 +102,12 @@ def _trained_further(run: RunFolder) -> bool:
 
 
 def _source_in(label: str, folder: Path, run: RunFolder, config: Config) -> ModelSource:
-    """Return the source in `folder` of a run. The run's config determines which agents share a policy."""
+    """Return the source in `folder` of a run. The run's config determines which agents share a policy. The frozen
+    partners of a run may be left out."""
     own = SavedRun.read(run.path).config()
     present = sorted(path.name for path in folder.iterdir() if re.fullmatch(r"(agent|policy)_\d+", path.name))
     expected = sorted(policy.key for policy in own.policies)
-    if own.num_agents != config.num_agents:
+    if config.num_agents not in (own.num_agents, own.team_size):
         raise UserError(
             f"{folder} belongs to a run of {pluralize(own.num_agents, 'agent')}, but the config has {config.num_agents}"
         )
@@ -118,7 +119,7 @@ def _source_in(label: str, folder: Path, run: RunFolder, config: Config) -> Mode
             "has ended, when models/ holds complete models"
         )
     weights = tuple(str(folder / own.policy_of(agent).key) for agent in range(config.num_agents))
-    agents = zip(weights, own.agents, strict=True)
+    agents = zip(weights, own.agents, strict=False)  # frozen partners of the run come last
     adapters = {path: agent.name for path, agent in agents if (Path(path) / ADAPTER_FILE).exists()}
     return ModelSource(label, weights, adapters)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,16 @@ def encode_prompt(
     return tokenizer.apply_chat_template(
         as_messages(prompt), add_generation_prompt=True, return_dict=False, **template_kwargs
     )
+
+
+def encode_answer(tokenizer: Any, text: str, stop: Sequence[str] = ()) -> list[int]:
+    """Return the token ids of a given answer as an agent would sample it: up to and including EOS, or with stop texts
+    the first of them. Raises UserError if the tokenizer has no EOS token."""
+    if stop:
+        return tokenizer(text + stop[0], add_special_tokens=False).input_ids
+    if tokenizer.eos_token_id is None:
+        raise UserError("the tokenizer has no EOS token to end an answer: set model.special_tokens.eos_token")
+    return [*tokenizer(text, add_special_tokens=False).input_ids, tokenizer.eos_token_id]
 
 
 def decide_template(name: str, tokenizer: Any, config: ModelConfig) -> tuple[bool, str]:

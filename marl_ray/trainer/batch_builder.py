@@ -19,6 +19,7 @@ from marl_ray.credit.groups import (
     build_group,
     critic_needs_whole_batch,
     interleave,
+    learns,
     merge_batches,
     needs_whole_batch,
     ordered_by_turn,
@@ -31,7 +32,8 @@ class BatchBuilder:
     """Batch number `step`, built from `episodes` episodes.
 
     With `episodes` None (dynamic sampling) the number is unknown until `close`, and episodes are added in their order.
-    Groups of the first mini-batch are put on `queues`, one queue per policy.
+    Groups of the first mini-batch are put on `queues`, one queue per policy. With `learn_in_turns` agents that do not
+    learn in this step have empty batches.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class BatchBuilder:
             [] if needs_whole_batch(agent) else groups for agent, groups in zip(config.agents, self.groups, strict=True)
         ]
         """`groups`, or for an estimator that compares the whole batch, groups that have no weights yet."""
+        self._learning = [agent for agent in range(config.num_agents) if learns(agent, step, config)]
         self._turns = range(1 if config.rollout.handoff == "all" else config.rollout.num_turns)
         self._open = episodes is None
         """Whether episodes beyond the known ones may be added."""
@@ -83,8 +86,8 @@ class BatchBuilder:
     def _build_groups(self) -> None:
         while self._done < len(self._order) and (position := self._order[self._done]) in self._nodes:
             for node in self._nodes[position]:
-                for agent, groups in enumerate(self._unweighted):
-                    groups.append(build_group(node, agent, self.config))
+                for agent in self._learning:
+                    self._unweighted[agent].append(build_group(node, agent, self.config))
             self._done += 1
         if self._done == len(self._order) and not self._open and not self.batches:
             for settings, groups, unweighted in zip(self.config.agents, self.groups, self._unweighted, strict=True):

@@ -40,7 +40,10 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give a command: train, plan, eval, compare, score, convert, export, serve, report, scale, replay, "),
+        (
+            [],
+            "give a command: train, warmstart, plan, eval, compare, score, convert, export, serve, report, ",
+        ),
         (["trian"], "unknown command trian: did you mean train?"),
         (["quux"], "unknown command quux"),
         (["--verson"], "unknown flag --verson: did you mean --version?"),

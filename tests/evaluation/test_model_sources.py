@@ -200,3 +200,23 @@ def test_an_evaluation_needs_a_config(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit, match="2"):
         main(["eval", "--model", "base", "--k", "1,x"])
     assert "--k: 'x' is not a whole number of at least 1" in capsys.readouterr().err
+
+
+def test_the_team_of_a_run_with_frozen_partners_is_evaluated_without_them(tmp_path: Path, config: Config) -> None:
+    partners = {"environment": "code_generation", "stand_in": [1]}
+    agents = ["bundled:toy-base", "bundled:toy-base", {"name": "old", "learning_rate": 0}]
+    tree = {
+        "environment": "frozen_partners",
+        "partners": partners,
+        "agents": agents,
+        "dataset": {"name": "bundled:toy"},
+    }
+    run = RunFolder(tmp_path / "three")
+    run.make()
+    run.write_config(to_yaml(from_tree({**tree, "magrpo": {}}, "magrpo")), 0)
+    for agent in range(3):
+        run.model(PolicyId((agent,))).mkdir(parents=True)
+    (source,) = find_model_sources([str(run)], config)
+    assert source.weights == tuple(str(run.model(PolicyId((agent,)))) for agent in (0, 1))
+    (model,) = evaluated_models([source], config, swap=False)
+    assert model.config.num_agents == 2

@@ -117,6 +117,23 @@ def test_a_shared_policy_gets_the_groups_of_all_its_agents(size: int | None, agg
     assert merge_batches([first]) == first
 
 
+@pytest.mark.parametrize("handoff", ["random", "all"])
+def test_policies_that_learn_in_turns_have_empty_batches_in_other_steps(handoff: str) -> None:
+    run, rng = run_of(3, 2, handoff, None, learn_in_turns=2), random.Random(1)
+    run = replace(run, agents=(*run.agents[:2], replace(run.agents[2], policy=0)))
+    episodes = [episode(random_tree(2, 2, 3, "aligned", handoff, rng)) for _ in range(2)]
+    learned = []
+    for step in range(6):
+        builder, queues = build(run, episodes, step)
+        assert builder.batches == [build_agent_batch(episodes, agent, step, run) for agent in range(3)]
+        learned.append([agent for agent, batch in enumerate(builder.batches) if batch.mini_batches])
+        assert [policy for policy, queue in queues.items() if read(queue)] == [
+            policy for policy in run.policies if learned[-1] == list(policy.agents)
+        ]
+        assert all(batch.step == step for batch in builder.batches)
+    assert learned == [[0, 2], [0, 2], [1], [1], [0, 2], [0, 2]]
+
+
 @pytest.mark.parametrize("size", [None, 2])
 def test_a_batch_that_a_critic_compares_as_a_whole_comes_as_a_whole(size: int | None) -> None:
     run, rng = run_of(2, 2, "all", size, critic="iac", normalize_advantages=True), random.Random(1)

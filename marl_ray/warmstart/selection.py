@@ -1,0 +1,99 @@
+"""Rejection sampling: the answers that a warm start trains on, and the prompts that it holds out.
+
+Candidates are groups (`marl_ray.core.batch.Group`): answers to one prompt with their returns. The answers with high
+returns become demonstrations (Yuan et al., 2023, "Scaling relationship on learning mathematical reasoning with large
+language models").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from marl_ray.core.batch import Group
+from marl_ray.core.episode import Completion
+from marl_ray.core.errors import UserError
+from marl_ray.core.random_streams import random_stream
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSelection:
+    """The conditions on an answer: a return of at least `min_return`, and among the `best` of its group with a return
+    above the group's mean. None: no condition. Groups whose returns are all equal have no best answer."""
+
+    min_return: float | None
+    best: int | None
+
+    def accepted(self, returns: Sequence[float]) -> list[int]:
+        """Return the indices of the accepted answers of a group, in order.
+
+        Example:
+            >>> AnswerSelection(None, 1).accepted([0.0, 2.0, 2.0]), AnswerSelection(2.0, None).accepted([0.0, 2.0, 2.0])
+            ([1], [1, 2])
+        """
+        indices: Iterable[int] = range(len(returns))
+        if self.best is not None:
+            above = [index for index in indices if returns[index] > fmean(returns)]
+            indices = sorted(above, key=lambda index: -returns[index])[: self.best]
+        least = -math.inf if self.min_return is None else self.min_return
+        return sorted(index for index in indices if returns[index] >= least)
+
+    def describe(self, returns: Sequence[float]) -> str:
+        """Return the reason why no answer was accepted, from the returns of all answers."""
+        highest = f"the highest return of {len(returns)} answers is {max(returns):g}"
+        if self.min_return is not None and max(returns) < self.min_return:
+            return f"{highest}: lower --min-return {self.min_return:g}"
+        return f"no group has answers with different returns, and {highest}: give --min-return instead of --best"
+
+
+def demonstrations(groups: Sequence[Group], selection: AnswerSelection, whose: str) -> list[Group]:
+    """Return one group per accepted answer, with return 1. Equal answers to equal prompts count once.
+
+    Raises UserError, in the name of `whose`, if no answer is accepted.
+    """
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], Group] = {}
+    for group in groups:
+        for index in selection.accepted(group.returns):
+            completion = group.completions[index]
+            if completion.token_ids:
+                found.setdefault((group.prompt_ids, completion.token_ids), demonstration(group.prompt_ids, completion))
+    if not found:
+        returns = [value for group in groups for value in group.returns]
+        raise UserError(f"{whose} has no demonstration: " + (selection.describe(returns) if returns else "no answer"))
+    return list(found.values())
+
+
+def demonstration(prompt_ids: tuple[int, ...], completion: Completion) -> Group:
+    """Return a group of one answer with return 1, without a weight yet."""
+    return Group(0, prompt_ids, (completion,), returns=(1.0,), weights=())
+
+
+def hold_out(groups: Sequence[Group], share: float, seed: int, whose: str) -> tuple[list[Group], list[Group]]:
+    """Return the groups to train on and the held-out groups, a random `share` of the prompts and at least one.
+
+    Raises UserError if all groups have one prompt.
+    """
+    prompts = sorted({group.prompt_ids for group in groups})
+    if len(prompts) < 2:
+        raise UserError(f"{whose} has demonstrations for one prompt only, and one is held out: give more prompts")
+    count = min(max(1, round(share * len(prompts))), len(prompts) - 1)
+    held_out = set(random_stream(seed, "held_out", whose).sample(prompts, count))
+    parts = [[group for group in groups if (group.prompt_ids in held_out) is held] for held in (False, True)]
+    return parts[0], parts[1]
+
+
+def merged_by_prompt(groups: Iterable[Group]) -> list[Group]:
+    """Return one group per prompt, with the answers of all groups with this prompt."""
+    merged: dict[tuple[int, ...], Group] = {}
+    for group in groups:
+        before = merged.get(group.prompt_ids)
+        merged[group.prompt_ids] = (
+            group
+            if before is None
+            else replace(
+                before, completions=before.completions + group.completions, returns=before.returns + group.returns
+            )
+        )
+    return list(merged.values())

@@ -1,0 +1,214 @@
+"""A supervised warm start of every policy, by the learner of a run and without Ray.
+
+Supervised fine-tuning is the policy gradient with advantage 1: MAREINFORCE, whose advantage is the return, on groups of
+one demonstration with return 1. The loss of a step is then the mean negative log-probability per token, at the agent's
+sampling temperature.
+
+The result has the layout of a run folder, so that every command that reads the models of a run reads it too:
+
+| file | contents |
+|---|---|
+| models/agent_*/ | one model per policy, complete also if the config has LoRA adapters |
+| config.yaml | the config of a run that starts from these models |
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from transformers.utils.logging import disable_progress_bar
+
+from marl_ray.config import Config, CreditConfig, from_tree, to_tree, to_yaml
+from marl_ray.core.batch import Group
+from marl_ray.core.errors import UserError
+from marl_ray.core.files import expand_home, fsync, fsync_tree
+from marl_ray.core.ids import PolicyId
+from marl_ray.core.random_streams import random_stream
+from marl_ray.core.text import pluralize
+from marl_ray.credit.groups import build_batch, weight_group
+from marl_ray.learning.arguments import local_learner_arguments
+from marl_ray.learning.learner import Learner
+from marl_ray.learning.micro_batches import unweighted_row
+from marl_ray.models.names import check_model
+from marl_ray.storage.run_folder import RunFolder
+from marl_ray.telemetry.logs import progress_bar_disabled, tqdm
+from marl_ray.warmstart.selection import AnswerSelection, demonstrations, hold_out, merged_by_prompt
+from marl_ray.warmstart.written_answers import AnswersFile
+
+logger = logging.getLogger(__name__)
+PROBES = 64
+"""Number of prompts on which the saved tokenizer is compared with the model's."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStartRequest:
+    """The arguments of `marl-ray warmstart`, other than the config: the source of answers, `run` or `answers`, and the
+    training settings. Without `learning_rate` each agent has its own; without `selection` the best answer of each group
+    is taken, or all answers of a file without rewards."""
+
+    run: Path | None
+    answers: Path | None
+    folder: Path
+    selection: AnswerSelection | None
+    epochs: int
+    batch_size: int
+    learning_rate: float | None
+    held_out: float
+
+
+def warm_start(config: Config, request: WarmStartRequest) -> str:
+    """Train and write all policies, and return a summary. The folder is complete or absent. Raises UserError."""
+    disable_progress_bar()  # of transformers, which shows one even for small files
+    target = _check_target(request.folder)
+    names = dict.fromkeys(agent.name for agent in config.agents)
+    templates = {name: check_model(name, config.model)[0] for name in names}
+    found = _demonstrations(config, request, templates)
+    hidden = RunFolder(target.with_name(f".{target.name}.partial"))
+    shutil.rmtree(hidden.path, ignore_errors=True)
+    losses = []
+    try:
+        hidden.models.mkdir(parents=True)
+        for policy, groups in found.items():
+            parts = hold_out(groups, request.held_out, config.seed, policy.key)
+            before, *_, after = _train(config, policy, request, *parts, hidden.model(policy))
+            losses.append(f"{policy.key} {before:.3f} to {after:.3f}")
+        hidden.config.write_text(to_yaml(_config_of_models(config, RunFolder(target), templates)))
+        fsync_tree(hidden.path)
+        if target.exists():
+            target.rmdir()  # an empty folder
+        os.replace(hidden.path, target)
+        fsync(target.parent)
+    except OSError as error:
+        raise UserError(f"{target} cannot be written ({error.strerror or error}): give another --to") from None
+    finally:
+        shutil.rmtree(hidden.path, ignore_errors=True)
+    command = f"marl-ray train {config.algorithm} --config {shlex.quote(str(RunFolder(target).config))}"
+    held_out = f"held-out loss: {', '.join(losses)} nats per token"
+    return f"{pluralize(len(losses), 'model')} in {target}; {held_out}; next: {command}"
+
+
+def _check_target(path: Path) -> Path:
+    target = expand_home(path).absolute()
+    if target.is_dir() and any(target.iterdir()):
+        raise UserError(f"output folder {target} is not empty: give another --to")
+    if target.exists() and not target.is_dir():
+        raise UserError(f"{target} is a file: give another --to")
+    return target
+
+
+def _demonstrations(
+    config: Config, request: WarmStartRequest, templates: Mapping[str, bool]
+) -> dict[PolicyId, list[Group]]:
+    """Return the demonstrations of every policy, from all of its agents."""
+    selection = request.selection or AnswerSelection(None, 1)
+    if request.run is not None:
+        of_agent, source = logged_groups(RunFolder(request.run), config.num_agents), str(request.run)
+    else:
+        assert request.answers is not None
+        of_agent, has_rewards = AnswersFile(request.answers, config, templates).groups()
+        of_agent, source = [merged_by_prompt(groups) for groups in of_agent], str(request.answers)
+        if not has_rewards and request.selection is not None:
+            raise UserError(f"{source} has no rewards: leave out --min-return and --best")
+        if not has_rewards:
+            selection = AnswerSelection(None, None)
+    return {
+        policy: [g for agent in policy.agents for g in demonstrations(of_agent[agent], selection, f"agent {agent}")]
+        for policy in config.policies
+    }
+
+
+def logged_groups(folder: RunFolder, agents: int) -> list[list[Group]]:
+    """Return the groups of each agent in the batch log of a run. Raises UserError."""
+    steps = folder.log.steps()
+    if not steps:
+        raise UserError(f"{folder} has no logged batch: a run with output.keep_batches: true keeps all of its batches")
+    batches = [folder.log.read(step, agents).batches for step in steps]
+    return [[g for of_step in batches for part in of_step[a].mini_batches for g in part.groups] for a in range(agents)]
+
+
+def supervised(config: Config, learning_rate: float | None) -> Config:
+    """Return the config whose learners fit demonstrations: return 1 is advantage 1, and every token weighs the same."""
+    agents = []
+    for number, agent in enumerate(config.agents):
+        rate = agent.learning_rate if learning_rate is None else learning_rate
+        if rate == 0:
+            raise UserError(f"agent {number} has learning_rate 0: give --learning-rate")
+        agents.append(replace(agent, estimator="mareinforce", reference_kl_coef=0.0, learning_rate=rate))
+    optimizer = replace(
+        config.optimizer, loss="policy_gradient", importance="none", entropy_coef=0.0, train_batch_size=None
+    )
+    credit, lora = CreditConfig(loss_aggregation="token_mean"), replace(config.lora, export="merged")
+    return replace(config, agents=tuple(agents), credit=credit, optimizer=optimizer, lora=lora)
+
+
+def _train(
+    config: Config,
+    policy: PolicyId,
+    request: WarmStartRequest,
+    groups: Sequence[Group],
+    held_out: Sequence[Group],
+    folder: Path,
+) -> list[float]:
+    """Train one policy on `groups` and write its model to `folder`. Return the held-out loss before training and after
+    each epoch, in nats per token."""
+    config, size = supervised(config, request.learning_rate), request.batch_size
+    steps = request.epochs * math.ceil(len(groups) / size)
+    learner = Learner(*local_learner_arguments(config, policy, steps))
+    losses, total = [mean_loss(learner, held_out)], len(groups) + len(held_out)
+    logger.info(f"{policy.key}: {pluralize(total, 'demonstration')}, {len(held_out)} of them held out")
+    with tqdm(total=steps, desc=policy.key, disable=progress_bar_disabled(), dynamic_ncols=True, leave=False) as bar:
+        for epoch in range(request.epochs):
+            trained = []
+            for part in _batches(groups, size, config, policy, epoch):
+                stats = learner.update(build_batch(part, learner.step, config))
+                if stats.skipped_steps:
+                    raise UserError(f"{policy}: the loss is not finite in step {learner.step}: lower --learning-rate")
+                trained.append(stats.loss)
+                bar.set_postfix_str(f"loss {stats.loss:.3f}", refresh=False)
+                bar.update()
+            losses.append(mean_loss(learner, held_out))
+            means = f"loss {sum(trained) / len(trained):.3f}, held-out loss {losses[-1]:.3f} (before: {losses[0]:.3f})"
+            logger.info(f"{policy.key}: epoch {epoch + 1} of {request.epochs}: {means} nats per token")
+    best = losses.index(min(losses))
+    if best < request.epochs:
+        logger.warning(f"{policy.key}: the held-out loss rose after epoch {best}: lower --epochs or --learning-rate")
+    texts = [learner.tokenizer.decode(group.prompt_ids) for group in (*held_out, *groups)[:PROBES]]
+    learner.export(str(folder), texts)
+    return losses
+
+
+def _batches(groups: Sequence[Group], size: int, config: Config, policy: PolicyId, epoch: int) -> Iterator[list[Group]]:
+    """Yield the groups of each optimizer step of an epoch, weighted and in random order."""
+    order = random_stream(config.seed, "warmstart", policy.number, epoch).sample(range(len(groups)), len(groups))
+    settings, credit = config.agents[policy.number], config.credit
+    for start in range(0, len(order), size):
+        yield [weight_group(groups[number], settings, credit) for number in order[start : start + size]]
+
+
+def mean_loss(learner: Learner, groups: Sequence[Group]) -> float:
+    """Return the mean negative log-probability of the answers' tokens, in nats."""
+    rows = [unweighted_row(group) for group in groups]
+    logprobs = learner.logprob_model.logprobs(rows, learner.settings.tokens_per_microbatch)
+    return -sum(float(of_answer.double().sum()) for of_answer in logprobs) / sum(map(len, logprobs))
+
+
+def _config_of_models(config: Config, folder: RunFolder, templates: Mapping[str, bool]) -> Config:
+    """Return the config with the models of `folder`, and prompts in the format of the models before.
+
+    A folder's name does not tell whether its model is a chat model, so use_chat_template becomes explicit.
+    """
+    agents = range(config.num_agents)
+    changes: dict[str, object] = {
+        f"agents.{agent}.name": str(folder.model(config.policy_of(agent))) for agent in agents
+    }
+    changes["output.run_name"] = None
+    if config.model.use_chat_template is None and len(set(templates.values())) == 1:
+        changes["model.use_chat_template"] = next(iter(templates.values()))
+    return from_tree(to_tree(config), config.algorithm, changes)

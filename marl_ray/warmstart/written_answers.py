@@ -1,0 +1,187 @@
+"""Joint answers in a JSONL file, tokenized for the agents' models.
+
+| line | source |
+|---|---|
+| `{"task_id": ID, "completions": [TEXT, ...]}` | answers to the first prompts of a training task |
+| `{"prompts": [PROMPT, ...], "completions": [TEXT, ...]}` | answers to given prompts; one text as `prompts`: for all |
+| `{"task": ID, "nodes": [...]}` | an episode of `episodes.jsonl`, of a run or of `marl-ray eval --episodes` |
+
+Lists have one entry per agent. The first two kinds may have a `reward`, for which answers are selected.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from marl_ray.config import Config
+from marl_ray.core.batch import Group
+from marl_ray.core.chat import Prompt, with_system_prompt
+from marl_ray.core.episode import Completion, Task
+from marl_ray.core.errors import UserError
+from marl_ray.core.files import expand_home
+from marl_ray.core.text import did_you_mean, pluralize
+from marl_ray.data.loading import read_jsonl
+from marl_ray.environments import ENVIRONMENTS
+from marl_ray.environments.plugin_checks import check_prompts, qualified_method_name
+from marl_ray.evaluation.scoring import tasks_by_id
+from marl_ray.models.names import resolve_model
+from marl_ray.models.tokenization import encode_answer, encode_prompt, load_tokenizer
+
+logger = logging.getLogger(__name__)
+FILE = "answers file"
+KEYS = ("task_id", "prompts", "completions", "reward")
+
+
+@dataclass(frozen=True, slots=True)
+class JointAnswer:
+    """One prompt and one answer per agent, and the reward per agent if it is known."""
+
+    prompts: Sequence[Prompt]
+    answers: Sequence[str]
+    rewards: Sequence[float] | None
+
+
+class AnswersFile:
+    """Reads the joint answers of a file for the agents of `config`. `templates` says per model name whether its prompts
+    go through the chat template."""
+
+    def __init__(self, path: Path, config: Config, templates: Mapping[str, bool]) -> None:
+        self.path, self.config, self.templates = expand_home(path), config, templates
+
+    def groups(self) -> tuple[list[list[Group]], bool]:
+        """Return each agent's groups of one answer, and whether the answers have rewards. Raises UserError."""
+        joint = list(self._joint_answers())
+        if not joint:
+            raise UserError(f"{FILE} {self.path} is empty")
+        known = {answer.rewards is not None for answer in joint}
+        if len(known) > 1:
+            raise UserError(f"{FILE} {self.path} has answers with and without reward: give all of them a reward")
+        left_out: Counter[str] = Counter()
+        agents = range(self.config.num_agents)
+        tokenizers = {
+            name: load_tokenizer(resolve_model(name), self.config.model)
+            for name in dict.fromkeys(agent.name for agent in self.config.agents)
+        }
+        groups = [
+            [
+                group
+                for answer in joint
+                if (group := self._group(answer, agent, tokenizers[self.config.agents[agent].name], left_out))
+            ]
+            for agent in agents
+        ]
+        for reason, count in left_out.items():
+            logger.warning(f"{pluralize(count, 'answer')} left out: longer than {reason}")
+        if missing := [agent for agent in agents if not groups[agent]]:
+            raise UserError(f"all answers of agent {missing[0]} are too long: raise {' or '.join(left_out)}")
+        return groups, known == {True}
+
+    def _group(self, joint: JointAnswer, agent: int, tokenizer: Any, left_out: Counter[str]) -> Group | None:
+        """Return an agent's answer as a group. Return None if it is too long to be sampled, counted in `left_out`."""
+        from jinja2 import TemplateError
+
+        settings = self.config.agents[agent]
+        prompt = with_system_prompt(joint.prompts[agent], settings.system_prompt)
+        template = self.templates[settings.name]
+        try:
+            prompt_ids = tuple(encode_prompt(tokenizer, prompt, template, settings.chat_template_kwargs))
+        except (TemplateError, TypeError, ValueError) as error:
+            raise UserError(
+                f"the chat template of {settings.name} rejects a prompt of agent {agent}: {error}"
+            ) from None
+        answer_ids = tuple(encode_answer(tokenizer, joint.answers[agent], settings.stop))
+        if len(answer_ids) > settings.max_new_tokens:
+            left_out[f"{self.config.algorithm}.max_new_tokens ({settings.max_new_tokens})"] += 1
+            return None
+        if len(prompt_ids) + len(answer_ids) > self.config.model.max_length:
+            left_out[f"model.max_length ({self.config.model.max_length}), with the prompt"] += 1
+            return None
+        completion = Completion(answer_ids, joint.answers[agent], (0.0,) * len(answer_ids), "stop", ())
+        return Group(0, prompt_ids, (completion,), (joint.rewards[agent] if joint.rewards else 1.0,), weights=())
+
+    def _joint_answers(self) -> Iterator[JointAnswer]:
+        try:
+            for number, row in read_jsonl(self.path, FILE):
+                try:
+                    yield from self._of_episode(row) if "nodes" in row else [self._of_line(row)]
+                except UserError as error:
+                    raise UserError(f"{FILE} {self.path}, line {number}: {error}") from None
+                except (KeyError, IndexError, TypeError) as error:
+                    problem = f"not an episode of this config ({type(error).__name__})"
+                    raise UserError(f"{FILE} {self.path}, line {number}: {problem}") from None
+        except OSError as error:
+            raise UserError(f"{FILE} {self.path} cannot be read ({error.strerror})") from None
+
+    def _of_line(self, row: Mapping[str, Any]) -> JointAnswer:
+        if unknown := next((key for key in row if key not in KEYS), None):
+            raise UserError(f"unknown key {unknown!r}{did_you_mean(unknown, KEYS)}")
+        answers, reward, agents = row.get("completions"), row.get("reward"), self.config.num_agents
+        if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
+            raise UserError("completions should be a list of one text per agent")
+        if len(answers) != agents:
+            raise UserError(f"{pluralize(len(answers), 'completion')} for {pluralize(agents, 'agent')}")
+        if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
+            raise UserError(f"reward should be a number, not {reward!r:.40}")
+        if ("prompts" in row) == ("task_id" in row):
+            raise UserError("give either prompts or a task_id")
+        prompts = row["prompts"] if "prompts" in row else self._prompts(str(row["task_id"]), answers)
+        if isinstance(prompts, str):
+            prompts = [prompts] * agents
+        if not isinstance(prompts, list) or len(prompts) != agents:
+            raise UserError("prompts should be one text, or a list of one prompt per agent")
+        try:
+            check_prompts("the file", prompts, agents)
+        except (TypeError, ValueError):
+            raise UserError("a prompt should be a text, or chat messages that end with one of role user") from None
+        return JointAnswer(prompts, answers, None if reward is None else [float(reward)] * agents)
+
+    def _of_episode(self, row: Mapping[str, Any]) -> Iterator[JointAnswer]:
+        """Yield the joint answers of all turns; with composition chat, whose later prompts continue a conversation, of
+        the first turn."""
+        for node in row["nodes"]:
+            if node["turn"] > 1 and self.config.external.composition == "chat":
+                continue
+            if len(node["prompts"]) != self.config.num_agents:
+                agents = pluralize(len(node["prompts"]), "agent")
+                raise UserError(f"an episode of {agents}, and the config has {self.config.num_agents}")
+            for action in node["joint_actions"]:
+                indices = action["indices"]
+                prompts = [self._prompt_of(node, agent, index) for agent, index in enumerate(indices)]
+                answers = [node["responses"][agent][index] for agent, index in enumerate(indices)]
+                yield JointAnswer(prompts, answers, action.get("rewards", [action["reward"]] * len(indices)))
+
+    def _prompt_of(self, node: Mapping[str, Any], agent: int, index: int) -> Prompt:
+        others = node.get("other_prompts", [[]] * (agent + 1))[agent]
+        own = len(node["responses"][agent]) - len(others)
+        prompt: Prompt = node["prompts"][agent] if index < own else others[index - own]
+        return prompt
+
+    def _prompts(self, name: str, answers: Sequence[str]) -> list[Prompt]:
+        """Return the agents' prompts of a training task. Agents of a later round read the earlier answers."""
+        if name not in self._tasks:
+            dataset = self.config.dataset
+            raise UserError(f"{dataset.name} {dataset.train_split!r} has no task {name!r}: give prompts instead")
+        task, environment = self._tasks[name], self._environment
+        given = environment.first_prompts(task)
+        check_prompts(qualified_method_name(environment, "first_prompts"), given, self.config.num_agents)
+        prompts, earlier = list(given), {}
+        for round_agents in environment.order(task):
+            for agent in round_agents if earlier else ():
+                prompts[agent] = environment.prompt_after(task, agent, prompts[agent], earlier)
+            earlier = earlier | {agent: answers[agent] for agent in round_agents}
+        return prompts
+
+    @cached_property
+    def _tasks(self) -> dict[str, Task]:
+        dataset = self.config.dataset
+        return tasks_by_id(dataset.name, dataset.train_split, dataset.type)
+
+    @cached_property
+    def _environment(self) -> Any:
+        return ENVIRONMENTS.get(self.config.environment).from_config(self.config)
