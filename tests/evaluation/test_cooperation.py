@@ -129,7 +129,7 @@ def test_the_critical_path_is_the_longest_answer_of_each_round() -> None:
 
 
 def test_tokens_of_a_tree_are_those_of_one_episode() -> None:
-    """Two of three joint actions continue, with answers of 4 and 8 tokens, and one ended its branch."""
+    # Two of three joint actions continue, with answers of 4 and 8 tokens, and the third ended its branch.
     root = make_node(0, [1.0, 1.0, 1.0], {0: node_of(1, [4], True), 1: node_of(1, [8], True)}, agents=1)
     root.stopped = {2: 1}
     assert token_counts([make_episode(root)], [[0]], 1.0)["tokens/all"] == 2 + (4 + 8 + 0) / 3

@@ -1,4 +1,4 @@
-"""Measures of cooperation and of credit in training: what is known without an execution, and numbers by hand."""
+"""Measures of cooperation and of credit in training: rewards known without an execution, and numbers by hand."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_influence_is_the_share_of_the_variance_that_an_answer_changes() -> None
 
 
 def test_credit_that_replays_partners_is_faithful_where_contributions_add_up() -> None:
-    """In a sum the difference to the siblings beside one partner is the difference beside any partner."""
+    # In a sum the difference to the siblings beside one partner is the difference beside any partner.
     replayed, _ = measured(config(estimator="difference", counterfactual="siblings"), Counting(2))
     assert replayed["agent_0/turn_1/credit_fidelity"] == pytest.approx(1)
     shared, episodes = measured(config(), FreeSum(2))
