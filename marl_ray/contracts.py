@@ -75,6 +75,8 @@ def check_environment(
         environment.check_task(task)
         _check_texts(environment, task)
         _check_order(environment, task, joint)
+        if environment.interchangeable_agents:
+            _check_interchangeable(environment, task, joint, execute)
         for attempt, report in _attempts(environment, task, joint, execute):
             outcome = environment.outcome(attempt, report)
             _check_outcome(outcome, environment.num_agents)
@@ -200,6 +202,20 @@ def _check_texts(environment: Environment[Any], task: Task) -> None:
     require(len(set(lists["roles"])) == len(lists["roles"]), f"two roles have the same name: {lists['roles']}")
 
 
+def _check_interchangeable(
+    environment: Environment[Any], task: Task, joint: Sequence[Sequence[str]], execute: Execute | None
+) -> None:
+    """Check that the reward does not depend on who gives an answer."""
+    turned = [[*texts[1:], texts[0]] for texts in joint]
+    rewards = (
+        [environment.outcome(*pair).reward for pair in _attempts(environment, task, answers, execute)]
+        for answers in (joint, turned)
+    )
+    for texts, own, other in zip(joint, *rewards, strict=True):
+        problem = f"agents are not interchangeable: {own} for {texts!r:.200}, and {other} if the agents exchange them"
+        require(math.isclose(own, other, abs_tol=1e-9), problem)
+
+
 def _check_order(environment: Environment[Any], task: Task, joint: Sequence[Sequence[str]]) -> None:
     """Check the order of answers, and the prompts of agents that answer after others."""
     order = environment.order(task)
@@ -225,6 +241,8 @@ def _attempts(
             attempt = environment.attempt(task, texts, last)
             again = environment.attempt(task, texts, last)
             require(attempt.program == again.program, "attempt returned two different programs for the same responses")
+            has_program = environment.runs_programs or attempt.program is None
+            require(has_program, "runs_programs is False, and an attempt has a program")
         attempts.append(attempt)
     programs = collect_programs(attempts)
     if programs and execute is None:

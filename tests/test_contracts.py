@@ -150,6 +150,15 @@ class Programs(Talk):
         return attempt
 
 
+class FreePrograms(Talk):
+    runs_programs = False
+
+    def attempt(self, task: Task, responses: Sequence[str], last: bool) -> Any:
+        attempt = Said(responses)
+        attempt.program = Program("x = 1", ("assert x",), "x")  # type: ignore[assignment]
+        return attempt
+
+
 @pytest.mark.parametrize(
     ("broken", "says"),
     [
@@ -183,6 +192,11 @@ class Programs(Talk):
         (made(probes=lambda self, *_: [Program("", (), "f")]), "the attempt has probes: pass `execute`"),
         (made(probed=lambda self, *_: {"needed": "no"}), "probed must be finite numbers by name"),
         (Programs(2), "attempt returned two different programs"),
+        (FreePrograms(2), "runs_programs is False, and an attempt has a program"),
+        (
+            made(interchangeable_agents=True, outcome=lambda self, a, _: Outcome(float(len(a.texts[0])))),
+            "agents are not interchangeable: 6.0 for ['Hello.', 'And you?'], and 8.0 if the agents exchange them",
+        ),
     ],
 )
 def test_a_broken_environment_fails_the_check(broken: Talk, says: str) -> None:

@@ -43,6 +43,7 @@ def main(argv: Sequence[str]) -> int:
 def _report(options: argparse.Namespace) -> None:
     from marl_ray.core.files import expand_home
     from marl_ray.reports.chrome_trace import trace_of
+    from marl_ray.reports.cooperation_summary import cooperation_summary
     from marl_ray.reports.html_report import render_report
     from marl_ray.reports.returns_plot import plot_run
     from marl_ray.reports.run_summary import read_metrics, reward_table
@@ -67,7 +68,7 @@ def _report(options: argparse.Namespace) -> None:
         rows = read_metrics(folder)
         if len(folders) > 1:
             print(folder.path.name)
-        for line in reward_table(rows):
+        for line in (*reward_table(rows), *cooperation_summary(rows)):
             print(line)
         plot_run(rows, folder.plot, folder.path.name)
         print(folder.plot)

@@ -244,6 +244,10 @@ def _unused_settings(config: Config) -> Iterator[str]:
             yield f"{section}.critic_target {no_critic}"
         if optimizer.critic_learning_rate is not None:
             yield f"{section}.critic_learning_rate {no_critic}"
+    measured = config.output.measure_cooperation
+    if measured != "free" and config.num_agents == 1:
+        yield f"""output.measure_cooperation {measured} recombines the answers of several agents, and there is one:
+        leave it out"""
     if credit.critic_body == "own" and credit.critic != "iac":
         yield f"{section}.critic_body own is for critic iac, not {credit.critic}: leave it out"
     if optimizer.clip_separately and (credit.critic, credit.critic_body) != ("iac", "shared"):

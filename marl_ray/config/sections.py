@@ -288,6 +288,9 @@ class OutputConfig(Section):
     """Measure the value of helpers (metrics helper_needed and helper_suffices), at evaluations or at every step, by up
     to seven more executions per helper for each distinct program that passes a test and calls the helper. With
     code_generation.helper_reward executed, they are always measured."""
+    measure_cooperation: Literal["free", "eval", "always"] = "free"
+    """Recombination of the answers of turn 1, for the metrics cooperation/*. free: only measures whose rewards are
+    known without an execution; eval: also execute recombined programs at evaluations; always: at every step too."""
     tensorboard: bool = False
     """Write all metrics to tensorboard/ in the run folder. Requires the package tensorboard."""
     sinks: tuple[str, ...] = ()

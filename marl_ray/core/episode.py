@@ -129,6 +129,7 @@ class Node:
     Lists have one entry per agent. `children` and `transitions` (metrics of the transition to the child) are keyed by
     the index of the joint action. `greedy` and `counterfactuals` are present if an estimator needs them: the latter
     are, by agent, the rewards of the joint actions [J] with a counterfactual action in place of the agent's completion.
+    `recombined` are all joint actions that were executed for these baselines, by the agents' texts, without indices.
 
     `stopped` maps the joint actions after which the branch ended because they solved the task (`external.stop`) to the
     number of turns that were left.
@@ -151,6 +152,7 @@ class Node:
     transitions: dict[int, Mapping[str, float]] = field(default_factory=dict)
     greedy: GreedySample | None = None
     counterfactuals: dict[int, list[float]] = field(default_factory=dict)
+    recombined: dict[tuple[str, ...], JointAction] = field(default_factory=dict)
     other_prompts: list[list[Prompt]] = field(default_factory=list)
     other_prompt_ids: list[list[tuple[int, ...]]] = field(default_factory=list)
     stopped: dict[int, int] = field(default_factory=dict)

@@ -106,11 +106,15 @@ def critic_needs_whole_batch(credit: CreditConfig) -> bool:
 
 def weight_group(group: Group, agent: AgentConfig, credit: CreditConfig) -> Group:
     """Return the group with the weights that follow from its returns and baselines."""
+    return _with_weights(group, group_advantages(group, agent, credit), agent, credit)
+
+
+def group_advantages(group: Group, agent: AgentConfig, credit: CreditConfig) -> list[float]:
+    """Return the advantages [G] of a group by an estimator that does not need the whole batch."""
     estimator = ESTIMATORS.get(agent.estimator)
     if len(group.returns) == 1 and estimator_requirements(agent.estimator).siblings:  # nothing to compare
-        return _with_weights(group, (0.0,), agent, credit)
-    values = advantages(group.returns, estimator, credit.normalize_advantages, group.baselines)
-    return _with_weights(group, values, agent, credit)
+        return [0.0]
+    return advantages(group.returns, estimator, credit.normalize_advantages, group.baselines)
 
 
 def weight_batch(groups: Sequence[Group], agent: AgentConfig, credit: CreditConfig) -> list[Group]:

@@ -46,6 +46,14 @@ class Environment(ABC, Generic[A]):
     modes: ClassVar[tuple[str, ...]] = ()
     """The external modes that `feedback` supports. `plain` and `expert_edits` need no support."""
 
+    interchangeable_agents: ClassVar[bool] = False
+    """Whether prompts of the first turn differ in nothing but the agents' names, and the reward does not depend on who
+    gives an answer. Answers of one agent may then take the places of all agents (docs/explanation/cooperation.md)."""
+
+    runs_programs: ClassVar[bool] = True
+    """Whether attempts may have programs. If not, rewards are computed from the responses alone, and training runs
+    measure cooperation from recombined answers without an execution."""
+
     pays_probes: bool = False
     """Whether rewards depend on probes, so that every attempt is probed."""
 

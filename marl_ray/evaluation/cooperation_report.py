@@ -8,9 +8,9 @@ import numpy as np
 
 from marl_ray.core.episode import Episode
 from marl_ray.core.random_streams import stream_seed
-from marl_ray.evaluation.cooperation import least_contribution
 from marl_ray.evaluation.results import EvaluationSummary
 from marl_ray.evaluation.statistics import Estimate, bootstrap_estimates
+from marl_ray.telemetry.cooperation import contribution_name, least_contribution
 from marl_ray.telemetry.revisions import pass_at_2, revision_counts
 
 Matrix = Mapping[tuple[str, str], Estimate]
@@ -31,8 +31,8 @@ def revision_lines(label: str, episodes: Sequence[Episode]) -> Iterator[str]:
 def cooperation_lines(summary: EvaluationSummary) -> Iterator[str]:
     """Yield a line per model with measures of cooperation: the agent that contributes least."""
     for label, numbers in summary.models.items():
-        if (found := least_contribution(numbers)) is not None:
-            agent, estimate = found
+        if (agent := least_contribution({name: estimate.mean for name, estimate in numbers.items()})) is not None:
+            estimate = numbers[contribution_name(agent)]
             free = ", which may be nothing: a free rider" if estimate.low <= 0 else ""
             interval = f"[{estimate.low:.3f}, {estimate.high:.3f}]"
             yield f"{label}: agent {agent} contributes least, {estimate.mean:.3f} {interval} of the reward{free}"

@@ -84,7 +84,7 @@ class EvaluationRequest:
     folder: Path
     episodes: bool
     cooperation: bool = False
-    """Whether answers are recombined and rewarded again (`marl_ray.evaluation.cooperation`)."""
+    """Whether answers are recombined and rewarded again (`marl_ray.telemetry.cooperation`)."""
     since: str | None = None
     """First day of the tasks' dates, as YYYY-MM-DD (`marl_ray.data.date_windows`)."""
     until: str | None = None

@@ -13,9 +13,9 @@ from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Episode, Task
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Executor
-from marl_ray.evaluation.cooperation import Answers, cooperation, crossed, first_answers, token_counts
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.telemetry.cooperation import Answers, cooperation, crossed, first_answers, token_counts
 
 MAX_CONCURRENT_TASKS = 64
 
@@ -34,11 +34,13 @@ class Recombiner:
     async def measure(self, label: str, episodes: Sequence[Sequence[Episode]]) -> list[dict[str, float]]:
         """Return the measures of a model by task, from its episodes by task."""
         tokens = [
-            token_counts(each, self._environment.order(task)) for each, task in zip(episodes, self._tasks, strict=True)
+            token_counts(each, self._environment.order(task), self._runner.config.credit.discount)
+            for each, task in zip(episodes, self._tasks, strict=True)
         ]
         if not self._enabled:
             return tokens
-        answers = self._answers[label] = [first_answers(each) for each in episodes]
+        alike = self._environment.interchangeable_agents
+        answers = self._answers[label] = [first_answers(each, alike) for each in episodes]
 
         async def of_task(task: Task, own: Answers | None) -> dict[str, float]:
             async with self._limit:

@@ -12,15 +12,18 @@ from typing import Any, TypeGuard
 from marl_ray.reports.diagnostics import Rows
 from marl_ray.reports.svg_charts import Series
 
-SECTIONS = ("Rewards", "Reward levels", "Other turn metrics", "Agents", "Rollout and sandbox", "Time")
-REWARDS, LEVELS, TURNS, AGENTS, ROLLOUT, TIME = SECTIONS
+SECTIONS = ("Rewards", "Cooperation", "Reward levels", "Other turn metrics", "Agents", "Rollout and sandbox", "Time")
+REWARDS, COOPERATION, LEVELS, TURNS, AGENTS, ROLLOUT, TIME = SECTIONS
 FIRST = ("reward_mean", "all_passed", "expected_return", "tests_passed_rate")
 """Turn metrics that come before the others, in section Rewards."""
+REVISIONS = ("keep_rate", "fix_rate", "first_pass@2")
+CREDIT = ("influence", "credit_fidelity", "credit_variance")
 STEP_TIMES = ("step", "rollout", "learn", "sync", "idle")
 Z_95 = 1.96
 """Standard errors in half of a 95 % interval."""
 TURN_METRIC = re.compile(r"turn_(\d+)/(.+)")
 AGENT_METRIC = re.compile(r"(agent|policy)_(\d+)/(.+)")
+CONTRIBUTION = re.compile(r"cooperation/agent_(\d+)_contribution")
 DEVICE_METRIC = re.compile(r"memory/device_(\d+)/(.+)")
 X_AXIS = ("step", "env_steps")
 
@@ -105,10 +108,22 @@ def _classify(key: str) -> tuple[str, str, str]:
     """Return the metric's section, chart title and label."""
     if match := TURN_METRIC.fullmatch(key):
         turn, name = f"turn {match[1]}", match[2]
+        if name in REVISIONS:
+            return COOPERATION, f"revisions in {turn}", name
         if name.startswith("level/"):
             return LEVELS, turn, name.removeprefix("level/")
         return (REWARDS if name in FIRST else TURNS), name, turn
+    if match := CONTRIBUTION.fullmatch(key):
+        return COOPERATION, "contribution to the reward", f"agent {match[1]}"
+    if key.startswith("cooperation/"):
+        return COOPERATION, key.removeprefix("cooperation/").replace("_", " "), ""
+    if key.startswith(("tokens/", "reward_per_token/")):
+        title, _, label = key.partition("/")
+        return COOPERATION, "tokens per episode" if title == "tokens" else "reward per token", label.replace("_", " ")
     if match := AGENT_METRIC.fullmatch(key):
+        turn, _, name = match[3].partition("/")
+        if name in CREDIT:
+            return COOPERATION, f"{name.replace('_', ' ')}, {turn.replace('_', ' ')}", f"agent {match[2]}"
         return AGENTS, match[3], f"{match[1]} {match[2]}"
     if key.startswith("time/"):
         name = key.removeprefix("time/")

@@ -23,6 +23,7 @@ from marl_ray.config.values import read_yaml
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import pluralize
 from marl_ray.reports.chart_groups import (
+    COOPERATION,
     REWARDS,
     TURNS,
     ChartGroup,
@@ -32,6 +33,7 @@ from marl_ray.reports.chart_groups import (
     metric_points,
     metric_series,
 )
+from marl_ray.reports.cooperation_summary import cooperation_summary
 from marl_ray.reports.diagnostics import Rows, describe_wait_times, find_problems
 from marl_ray.reports.episode_view import episode_view, select_episodes
 from marl_ray.reports.run_summary import read_metrics, reward_table
@@ -136,6 +138,7 @@ def _view_run(folder: RunFolder, count: int) -> RunView:
         "summary": _summary(rows, settings),
         "problems": find_problems(rows),
         "reward_table": "\n".join(reward_table(rows)),
+        "cooperation": list(cooperation_summary(rows)),
         "wait_times": wait_times,
         "waits": wait_picture(read_rows(folder.timeline)) if folder.timeline.exists() else None,
         "error": folder.error.read_text(errors="replace") if folder.error.exists() else "",
@@ -193,7 +196,9 @@ def _chart_sections(rows: Rows) -> list[dict[str, Any]]:
 def _compare(runs: Sequence[RunView]) -> dict[str, Any]:
     """Return shared reward charts, tables of the last values, and the settings that differ."""
     groups = chart_groups([row for run in runs for row in run.rows])
-    rewards, others = ([group for group in groups if group.section == section] for section in (REWARDS, TURNS))
+    rewards, cooperation, others = (
+        [group for group in groups if group.section == section] for section in (REWARDS, COOPERATION, TURNS)
+    )
     charts = []
     for group in rewards:
         for label, metric in group.metrics.items():
@@ -204,6 +209,7 @@ def _compare(runs: Sequence[RunView]) -> dict[str, Any]:
         "charts": charts,
         "header": ["", *(run.name for run in runs)],
         "rewards": _last_values(runs, rewards),
+        "cooperation": _last_values(runs, cooperation),
         "other_metrics": _last_values(runs, others),
         "settings": _differing_settings(runs),
     }
@@ -217,7 +223,7 @@ def _last_values(runs: Sequence[RunView], groups: Sequence[ChartGroup]) -> list[
             for kind, value in (("", _last_training_mean), (", held-out", _last_evaluation)):
                 cells = [value(run, metric) for run in runs]
                 if any(cells):
-                    table.append((f"{group.title}, {label}{kind}", cells))
+                    table.append((", ".join(filter(None, (group.title, label))) + kind, cells))
     return table
 
 

@@ -12,6 +12,7 @@ from marl_ray.core.episode import Episode, Node
 from marl_ray.core.errors import UserError
 from marl_ray.core.state import TrainingResult
 from marl_ray.core.text import pluralize
+from marl_ray.reports.cooperation_summary import cooperation_summary
 from marl_ray.reports.diagnostics import describe_device_memory, describe_wait_times
 from marl_ray.reports.returns_plot import plot_run
 from marl_ray.storage.run_folder import RunFolder
@@ -40,7 +41,8 @@ def write_run_summary(config: Config, folder: RunFolder, result: TrainingResult,
         rewards = ", ".join(_held_out_rewards(rows, result.last_evaluation, config.rollout.num_turns))
         lines.append(f"Mean reward on held-out tasks: {rewards}.")
     own_rows = [row for row in rows if row["step"] > result.first_step]
-    lines += [*describe_wait_times(config, own_rows), *describe_device_memory(own_rows)]
+    lines += [*cooperation_summary(own_rows), *describe_wait_times(config, own_rows)]
+    lines += [*describe_device_memory(own_rows)]
     files.append(f"{folder.checkpoints.folder.name}/")
     if config.output.save_final_model:
         files.append(f"{folder.models.name}/")

@@ -270,6 +270,7 @@ class EpisodeRunner:
             [self.environment.attempt(task, list(texts), last) for texts in distinct]
         )
         rewarded = {texts: self._rewarded((), outcome) for texts, outcome in zip(distinct, outcomes, strict=True)}
+        node.recombined = rewarded
         for agent, of_agent in counterfactual.items():
             rewards = ([rewarded[texts].rewards[agent] for texts in of_action] for of_action in of_agent)
             node.counterfactuals[agent] = list(map(fmean, rewards))
@@ -315,6 +316,10 @@ class EpisodeRunner:
         last = self.config.rollout.num_turns == 1
         outcomes = await self.outcomes([self.environment.attempt(task, list(texts), last) for texts in joint])
         return [math.nan if outcome.failure else self._processed(outcome.reward) for outcome in outcomes]
+
+    def score(self, task: Task, texts: Sequence[str], last: bool) -> JointAction:
+        """Return a joint answer with its reward, in an environment without programs."""
+        return self._rewarded((), self.environment.outcome(self.environment.attempt(task, list(texts), last), None))
 
     async def outcomes(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
         """Return each attempt's outcome, from one execution of its programs."""

@@ -12,6 +12,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from marl_ray.config import Config
@@ -63,13 +64,18 @@ def step_row(
 
 
 def evaluation_row(
-    config: Config, state: TrainerState, episodes: Sequence[Episode], seconds: Mapping[str, float]
+    config: Config,
+    state: TrainerState,
+    episodes: Sequence[Episode],
+    seconds: Mapping[str, float],
+    measures: Mapping[str, float] = MappingProxyType({}),
 ) -> MetricRow:
-    """Return the row of an evaluation at `state`; `seconds["eval"]` is its duration."""
+    """Return the row of an evaluation at `state`; `seconds["eval"]` is its duration, `measures` are its measures of
+    cooperation."""
     rollout = config.rollout
     metrics = episode_metrics(episodes, config.credit.discount, rollout.num_turns, rollout.handoff == "all")
     row: MetricRow = {"step": state.step, "env_steps": state.env_steps}
-    row |= {f"eval/{name}": value for name, value in metrics.items()}
+    row |= {f"eval/{name}": value for name, value in {**metrics, **measures}.items()}
     row["eval/episodes"] = len(episodes)
     if config.external.stop != "never":
         row["eval/solved"] = count_stops(episodes, "solved")

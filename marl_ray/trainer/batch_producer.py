@@ -20,6 +20,7 @@ from marl_ray.core.ids import PolicyId
 from marl_ray.credit.groups import has_learning_signal
 from marl_ray.data.sampling import TaskOrder
 from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.rollout.step_measures import StepMeasures
 from marl_ray.storage.batch_log import LoggedStep
 from marl_ray.telemetry.metrics import episode_record, joint_samples, rollout_row
 from marl_ray.trainer.batch_builder import BatchBuilder, policy_batch, put_logged_groups
@@ -31,7 +32,7 @@ class BatchProducer:
     """Puts every batch of a run on the queues of the policies, from the resume state to the last step."""
 
     def __init__(self, context: LoopContext, tasks: list[Task], runner: EpisodeRunner, sandbox: SandboxPool) -> None:
-        self.context, self.runner, self.sandbox = context, runner, sandbox
+        self.context, self.runner, self.sandbox, self.measures = context, runner, sandbox, StepMeasures(runner)
         self.tasks = TaskOrder(tasks, context.config.dataset.sampler, context.config.seed)
         self.resume_state, self.log = context.resume_state, context.folder.log
         self.total = context.gate.total
@@ -109,10 +110,11 @@ class BatchProducer:
     async def _complete(self, step: int, episodes: list[Episode], skipped: tuple[int, ...] = ()) -> None:
         """Check a finished batch, write it to the log and release it. `skipped`: see `LoggedStep`."""
         context, config = self.context, self.context.config
+        measures = await self.measures.measure(episodes)
         seconds, executions = context.timeline.finish_rollout(step), self.sandbox.take_executions()
         context.health.check_rollout(episodes, step)
         batches = self._builders.pop(step).batches
-        row, samples = rollout_row(config, episodes, batches, seconds, executions), 0
+        row, samples = rollout_row(config, episodes, batches, seconds, executions) | measures, 0
         if config.rollout.dynamic_sampling:
             row["rollout/skipped"], samples, resumed = len(skipped), len(episodes), self.resume_state.logged > 0
             context.health.check_samples(step, samples, samples - len(skipped), self.size, resumed)

@@ -126,9 +126,10 @@ class Trainer:
             await self.condition.wait_for(lambda s: self.gate.evaluation == s == self.recorder.state.step, step)
             self.timeline.start_rollout()
             episodes = await self.runner.evaluate(self.eval_tasks)
+            measures = await self.producer.measures.measure(episodes, evaluation=True)
             seconds = self.timeline.finish_rollout()
             if self.config.rollout.max_staleness == 0:
                 self.actors.sandbox.take_executions()  # the next step counts its own executions only
-            self.recorder.evaluated(episodes, seconds)
+            self.recorder.evaluated(episodes, measures, seconds)
             self.gate.evaluated(step)
             self.producer.release_batches()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from marl_ray.actors.run_actors import RunActors
 from marl_ray.core.batch import UpdateStats
@@ -84,10 +85,10 @@ class StepRecorder:
         if not config.output.keep_batches:
             folder.log.drop_before(checkpoint_step(folder.checkpoints.all()[0]))
 
-    def evaluated(self, episodes: list[Episode], seconds: float) -> None:
-        """Record an evaluation at the current step, which took `seconds`."""
+    def evaluated(self, episodes: list[Episode], measures: Mapping[str, float], seconds: float) -> None:
+        """Record an evaluation at the current step, which took `seconds`, with its measures of cooperation."""
         config, step = self.context.config, self.state.step
-        self.last_evaluation = evaluation_row(config, self.state, episodes, {"eval": seconds})
+        self.last_evaluation = evaluation_row(config, self.state, episodes, {"eval": seconds}, measures)
         self.evaluation_episodes = episodes
         name = "before" if step == 0 else "after" if step == self.context.gate.total else f"step {step}"
         kept = episodes[: config.output.episodes_per_step]

@@ -69,13 +69,20 @@ def test_metrics_have_their_documented_names(finished: Path) -> None:
         "time/step",
         "rollout/tokens_per_s",
         "sandbox/executions_per_s",
+        "reward_per_token/critical_path",
+        "agent_1/turn_2/credit_variance",
     }
     assert expected <= set(first)
     assert [row["agent_1/weight_version"] for row in steps] == [1, 2, 3, 4]
     assert max(row[f"agent_{a}/logprob_gap"] for row in steps for a in (0, 1)) < 1e-3
     before, after = rows(finished, "eval")
     assert (before["step"], after["step"]) == (0, 4)
-    assert {"eval/turn_2/tests_passed_rate", "eval/turn_1/syntax_ok", "eval/turn_2/aux_called"} <= set(before)
+    assert {
+        "eval/turn_2/tests_passed_rate",
+        "eval/turn_1/syntax_ok",
+        "eval/turn_2/aux_called",
+        "eval/tokens/all",
+    } <= set(before)
 
 
 @needs_humaneval

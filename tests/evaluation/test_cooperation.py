@@ -5,11 +5,20 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from marl_ray.core.episode import Episode, Node
-from marl_ray.evaluation.cooperation import (
+from marl_ray.evaluation.cooperation_report import (
+    cooperation_lines,
+    cross_play_estimates,
+    cross_play_table,
+    revision_lines,
+)
+from marl_ray.evaluation.results import EvaluationSummary
+from marl_ray.evaluation.statistics import Estimate
+from marl_ray.telemetry.cooperation import (
     Answers,
     Texts,
     asked_twice,
@@ -21,18 +30,11 @@ from marl_ray.evaluation.cooperation import (
     token_counts,
     without,
 )
-from marl_ray.evaluation.cooperation_report import (
-    cooperation_lines,
-    cross_play_estimates,
-    cross_play_table,
-    revision_lines,
-)
-from marl_ray.evaluation.results import EvaluationSummary
-from marl_ray.evaluation.statistics import Estimate
 from marl_ray.telemetry.revisions import revision_counts, revision_metrics
 from tests.factories import make_completion, make_episode, make_node
 
-SAME, ROLES = ("name words", "name words"), ("write aux", "write main")
+ALIKE, ROLES = True, False
+"""Whether agents are interchangeable."""
 
 
 async def letters(joint: Sequence[Texts]) -> list[float]:
@@ -40,14 +42,14 @@ async def letters(joint: Sequence[Texts]) -> list[float]:
     return [float(len(set("".join(texts)))) for texts in joint]
 
 
-def answers(prompts: Texts, *texts: Texts) -> Answers:
-    return Answers(prompts, texts, tuple(asyncio.run(letters(texts))))
+def answers(interchangeable: bool, *texts: Texts) -> Answers:
+    return Answers(len(texts[0]), texts, tuple(asyncio.run(letters(texts))), interchangeable)
 
 
 def test_partners_that_divide_the_work_beat_one_agent_asked_twice() -> None:
     # Own rewards 4, 2. Shuffled: ("ab", "cc") 3 and ("aa", "cd") 3. Agent 0 twice: ("ab", "aa") 2, ("aa", "ab") 2;
     # agent 1 twice: ("cd", "cc") 2, ("cc", "cd") 2. Without agent 0: 2 and 1; without agent 1: 2 and 1.
-    own = answers(SAME, ("ab", "cd"), ("aa", "cc"))
+    own = answers(ALIKE, ("ab", "cd"), ("aa", "cc"))
     assert own.rewards == (4.0, 2.0)
     assert asyncio.run(cooperation(own, letters)) == {
         "cooperation/partner_shuffle": 0.0,
@@ -85,7 +87,7 @@ def test_each_distinct_joint_answer_is_rewarded_once() -> None:
         asked.extend(joint)
         return await letters(joint)
 
-    asyncio.run(cooperation(answers(SAME, ("a", "a"), ("a", "a")), count))
+    asyncio.run(cooperation(answers(ALIKE, ("a", "a"), ("a", "a")), count))
     assert sorted(asked) == [("", "a"), ("a", ""), ("a", "a")]
 
 
@@ -95,6 +97,16 @@ def test_a_measure_without_a_verdict_is_left_out() -> None:
 
     found = asyncio.run(cooperation(answers(ROLES, ("a", "b"), ("a", "b")), lost))
     assert found.keys() == {"cooperation/partner_shuffle", "cooperation/agreement"}
+
+    async def only_empty(joint: Sequence[Texts]) -> list[float]:
+        return [1.0 if "" in texts else math.nan for texts in joint]
+
+    found = asyncio.run(cooperation(answers(ALIKE, ("a", "b"), ("c", "d")), only_empty))
+    assert found.keys() == {"cooperation/agent_0_contribution", "cooperation/agent_1_contribution"}
+
+
+def test_a_single_agent_has_no_measures() -> None:
+    assert asyncio.run(cooperation(answers(ALIKE, ("a",), ("b",)), letters)) == {}
 
 
 def node_of(turn: int, lengths: Sequence[int], passed: bool, children: dict[int, Node] | None = None) -> Node:
@@ -106,9 +118,21 @@ def node_of(turn: int, lengths: Sequence[int], passed: bool, children: dict[int,
 
 def test_the_critical_path_is_the_longest_answer_of_each_round() -> None:
     episode = make_episode(node_of(0, [3, 5, 2], False, {0: node_of(1, [4, 1, 1], True)}))
-    assert token_counts([episode], [[0, 1, 2]]) == {"tokens/critical_path": 5 + 4, "tokens/all": 10 + 6}
-    assert token_counts([episode], [[0], [1, 2]])["tokens/critical_path"] == (3 + 5) + (4 + 1)
-    assert token_counts([make_episode(None)], [[0]]) == {}
+    assert token_counts([episode], [[0, 1, 2]], 0.5) == {  # rewards 1 and 1
+        "tokens/critical_path": 5 + 4,
+        "reward_per_token/critical_path": 1.5 / 9,
+        "tokens/all": 10 + 6,
+        "reward_per_token/all": 1.5 / 16,
+    }
+    assert token_counts([episode], [[0], [1, 2]], 0.5)["tokens/critical_path"] == (3 + 5) + (4 + 1)
+    assert token_counts([make_episode(None)], [[0]], 0.5) == {}
+
+
+def test_tokens_of_a_tree_are_those_of_one_episode() -> None:
+    # Two of three joint actions continue, with answers of 4 and 8 tokens, and the third ended its branch.
+    root = make_node(0, [1.0, 1.0, 1.0], {0: node_of(1, [4], True), 1: node_of(1, [8], True)}, agents=1)
+    root.stopped = {2: 1}
+    assert token_counts([make_episode(root)], [[0]], 1.0)["tokens/all"] == 2 + (4 + 8 + 0) / 3
 
 
 def revised(*pairs: tuple[bool, bool]) -> list[Episode]:
@@ -147,12 +171,37 @@ def test_first_answers_are_the_joint_actions_of_turn_one() -> None:
     assert first_answers([make_episode(None)]) is None
 
 
+def test_agents_are_interchangeable_by_equal_prompts_or_if_the_environment_says_so() -> None:
+    node = make_node(0, [1.0, 2.0])
+    for prompts, declared, expected in (
+        (["first reader", "second reader"], True, True),
+        (["first reader", "second reader"], False, False),
+        (["reader", "reader"], False, True),
+    ):
+        node.prompts = list(prompts)
+        found = first_answers([make_episode(node)], declared)
+        assert found is not None
+        assert found.interchangeable is expected
+
+
+def test_joint_actions_that_share_completions_are_not_independent() -> None:
+    node = make_node(0, [1.0, 2.0])
+    crossed_actions = [replace(node.joint_actions[0], indices=pair) for pair in ((0, 1), (1, 0))]
+    node.joint_actions[1:1] = crossed_actions
+    found = first_answers([make_episode(node)])
+    assert found is not None
+    assert found.texts == (("answer 0.0.0", "answer 0.1.0"), ("answer 0.0.1", "answer 0.1.1"))
+    assert first_answers([make_episode(node)], limit=1) == replace(found, texts=found.texts[:1], rewards=(1.0,))
+    node.joint_actions = crossed_actions
+    assert first_answers([make_episode(node)]) is None
+
+
 def test_an_agent_that_contributes_nothing_is_named() -> None:
     numbers = {
         "cooperation/agent_0_contribution": Estimate(0.01, -0.02, 0.04, 9),
         "cooperation/agent_1_contribution": Estimate(1.0, 0.9, 1.1, 9),
     }
-    assert least_contribution(numbers) == (0, numbers["cooperation/agent_0_contribution"])
+    assert least_contribution({name: estimate.mean for name, estimate in numbers.items()}) == 0
     assert least_contribution({}) is None
     (line,) = cooperation_lines(EvaluationSummary({"run": numbers, "other": {}}, []))
     assert line.startswith("run: agent 0 contributes least, 0.010 [-0.020, 0.040]")

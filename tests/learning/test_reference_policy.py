@@ -104,6 +104,21 @@ def test_gradient_equals_numerical_differentiation(tiny_policy: Path, layout: La
     assert stats.reference_kl == pytest.approx(sum(k3s) / tokens, rel=1e-3)
 
 
+@pytest.mark.parametrize("loss", ["clip", "gspo"])
+def test_the_divergence_has_the_same_weight_in_every_loss(tiny_policy: Path, loss: str) -> None:
+    """gspo averages its ratio over the tokens of a completion, and not the divergence."""
+    groups = [replace(group, returns=(1.0,) * len(group.returns)) for group in some_groups(5, 3)]
+    gradients = []
+    for name in ("policy_gradient", loss):
+        options = {"reference_kl": "k3_in_loss", "max_grad_norm": 1e9, "loss": name}
+        learner = moved(tiny_learner(tiny_policy, kl=COEFFICIENT, **options))
+        silent = [replace(group, weights=(0.0,) * len(group.weights)) for group in groups]
+        learner.update(build_batch(silent, 5))
+        gradients.append(torch.cat([p.grad.flatten() for p in learner.policy.parameters() if p.grad is not None]))
+    assert float(gradients[0].norm()) > 0
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
 @pytest.mark.parametrize("where", WHERE)
 def test_portions_are_bit_identical(tiny_policy: Path, where: str) -> None:
     # This includes a second mini-batch, which is scored before the first step.

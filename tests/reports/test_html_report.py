@@ -15,7 +15,7 @@ import pytest
 
 from marl_ray.cli.main import main
 from marl_ray.core.episode import Completion, Node
-from marl_ray.reports.chart_groups import LEVELS, REWARDS, chart_groups, confidence_intervals
+from marl_ray.reports.chart_groups import COOPERATION, LEVELS, REWARDS, chart_groups, confidence_intervals
 from marl_ray.reports.episode_view import select_episodes
 from marl_ray.reports.html_report import printable
 from marl_ray.reports.svg_charts import Series, layout_chart, round_ticks, thin, tick_labels
@@ -159,6 +159,22 @@ def test_every_metric_has_a_chart_group() -> None:
     assert groups[LEVELS, "turn 2"] == {"aux": "turn_2/level/aux"}
     assert groups["Agents", "loss"] == {"agent 1": "agent_1/loss"}
     assert next(iter(groups)) == (REWARDS, "all_passed")
+
+
+def test_measures_of_cooperation_are_in_one_section() -> None:
+    measures = ["cooperation/agent_1_contribution", "cooperation/over_one_agent_twice", "tokens/critical_path"]
+    measures += ["eval/reward_per_token/all", "turn_2/fix_rate", "agent_0/turn_1/credit_fidelity"]
+    groups = {
+        (group.section, group.title): dict(group.metrics) for group in chart_groups([dict.fromkeys(measures, 1.0)])
+    }
+    assert groups == {
+        (COOPERATION, "contribution to the reward"): {"agent 1": "cooperation/agent_1_contribution"},
+        (COOPERATION, "credit fidelity, turn 1"): {"agent 0": "agent_0/turn_1/credit_fidelity"},
+        (COOPERATION, "over one agent twice"): {"": "cooperation/over_one_agent_twice"},
+        (COOPERATION, "reward per token"): {"all": "reward_per_token/all"},
+        (COOPERATION, "revisions in turn 2"): {"fix_rate": "turn_2/fix_rate"},
+        (COOPERATION, "tokens per episode"): {"critical path": "tokens/critical_path"},
+    }
 
 
 def test_confidence_intervals_of_evaluations() -> None:

@@ -29,8 +29,9 @@ def page_name(key: str) -> str:
         >>> page_name("eval/turn_2/level/tests")
         'turn_k/level/...'
     """
-    name = re.sub(r"^eval/(?=turn_|agent_|expert/)", "", key)
+    name = re.sub(r"^eval/(?=turn_|agent_|expert/|cooperation/|tokens/|reward_per_token/)", "", key)
     name = re.sub(r"\bturn_\d+/", "turn_k/", name)
     name = re.sub(r"\b(agent|policy)_\d+/", "agent_i/", name)
+    name = re.sub(r"\bagent_\d+_contribution", "agent_i_contribution", name)
     name = re.sub(r"\bdevice_\d+/", "device_i/", name)
     return re.sub(r"/level/.*", "/level/...", name)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 from marl_ray.core.batch import Batch, ClippingStats, CriticStats, Group, ImportanceRatioStats, MiniBatch, UpdateStats
 from marl_ray.core.concurrency import now
-from marl_ray.core.episode import GreedySample, Outcome, Task
+from marl_ray.core.episode import GreedySample, JointAction, Outcome, Task
 from marl_ray.core.state import TrainerState
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.sandbox import ExecutionReport, TestResult
+from marl_ray.telemetry.cooperation import Answers, Texts, cooperation, token_counts
+from marl_ray.telemetry.credit_replay import CreditDiagnostics
 from marl_ray.telemetry.metrics import evaluation_row, rollout_row, step_row
 from marl_ray.telemetry.timing import Timeline
 from marl_ray.weights.receiver import WeightSyncResult
@@ -19,6 +22,11 @@ from tests.telemetry.metrics_page import documented_metrics, undocumented
 
 CONFIG = quickstart_config()
 STATE = TrainerState(1, 4, 1)
+TEXTS, REWARDS = (("a", "b"), ("c", "d")), (1.0, 2.0)
+
+
+async def zeros(joint: Sequence[Texts]) -> list[float]:
+    return [0.0] * len(joint)
 
 
 def quickstart_outcome() -> Outcome:
@@ -71,15 +79,26 @@ def test_every_metric_of_a_row_is_documented() -> None:
             row = timeline.row(step)
         return row
 
+    measures = token_counts([episode], [[0, 1]], 1.0) | asyncio.run(
+        cooperation(Answers(2, TEXTS, REWARDS, True), zeros)
+    )
+    credit = CreditDiagnostics()
+    credit.add_advantages([1.0, 2.0, 3.0])
+    replayed = [[JointAction((), Outcome(0.0), 0.0, (float(s * g),)) for g in range(3)] for s in range(3)]
+    credit.add_credit(0, [1.0, 2.0, 3.0], replayed)
+    replayed[1][1] = replace(replayed[1][1], reward=1.0)
+    credit.add_replays(replayed)
+    diagnostics = {f"agent_0/turn_1/{name}": value for name, value in credit.metrics().items()}
     row = step_row(
         STATE,
-        rollout_row(CONFIG, [episode], [batch, batch], seconds=1.0, executions=2),
+        rollout_row(CONFIG, [episode], [batch, batch], seconds=1.0, executions=2) | measures | diagnostics,
         dict.fromkeys(CONFIG.policies, stats),
         dict.fromkeys(CONFIG.policies, WeightSyncResult(1, 0, {}, 8, 0.5)),
         asyncio.run(times()),
     )
     assert undocumented(row) == []
-    assert undocumented(evaluation_row(CONFIG, STATE, [episode], {"eval": 1.0})) == []
+    assert undocumented(evaluation_row(CONFIG, STATE, [episode], {"eval": 1.0}, measures)) == []
+    assert {"agent_0/turn_1/credit_fidelity", "cooperation/over_one_agent_twice", "tokens/all"} <= set(row)
     assert {"turn_2/all_passed", "agent_1/explained_variance", "time/held_up_by", "agent_0/staleness_max"} <= set(row)
 
 

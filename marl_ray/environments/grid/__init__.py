@@ -27,6 +27,7 @@ class LetterGrid(Environment[FilledGrid]):
     letters that rows may contain. Rows are divided equally between the agents, in order."""
 
     modes: ClassVar[tuple[str, ...]] = ("level_feedback", "level_passed", "passed")
+    runs_programs = False
 
     def check_task(self, task: Task) -> None:
         """Raise UserError unless the rows can be divided equally."""

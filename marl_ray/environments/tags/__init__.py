@@ -43,6 +43,8 @@ class Tagging(Environment[Tags]):
     """Readers of one text. Six words are divided equally between the agents. Tasks have no fields."""
 
     modes = ("level_feedback", "level_passed", "passed")
+    interchangeable_agents = True
+    runs_programs = False
 
     def __init__(self, num_agents: int) -> None:
         super().__init__(num_agents)

@@ -41,6 +41,7 @@ class SummaryAndDetails(Environment[WrittenParts]):
     fields."""
 
     modes = ("level_feedback", "passed")
+    runs_programs = False
     rule: ClassVar[Rule] = TLDR
     texts: ClassVar[WritingPrompts] = TLDR_PROMPTS
 

@@ -2,12 +2,14 @@
 
 All agents of a task answer the same first prompts in every sample, so answers of different samples can be combined in
 turn 1. `s` numbers the samples, S is their number, N the number of agents, and `a_s` is agent a's answer in sample s.
+Samples are the episodes of an evaluation, or the sibling joint actions of a node.
 
 | measure | definition |
 |---|---|
 | `partner_shuffle` | own reward minus the reward of (a_s, b_(s+1), c_(s+2), ...) |
 | `agreement` | share of samples whose shuffled reward is their own reward |
-| `over_one_agent_twice` | own reward minus the mean over agents of that of (a_s, a_(s+1), ...); for equal prompts |
+| `one_agent_twice` | reward of (a_s, a_(s+1), ...), mean over agents; for interchangeable agents |
+| `over_one_agent_twice` | own reward minus `one_agent_twice` |
 | `agent_i_contribution` | own reward minus the reward with an empty answer of agent i |
 | `cross_play` | reward of the first model's a_s with the second model's b_(s+1) |
 """
@@ -17,11 +19,12 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 
 from marl_ray.core.chat import as_text
-from marl_ray.core.episode import Episode, Node
-from marl_ray.evaluation.statistics import Estimate
+from marl_ray.core.episode import Episode, JointAction, Node
+from marl_ray.telemetry.metrics import expected_return
 
 Texts = tuple[str, ...]
 """One answer per agent."""
@@ -32,33 +35,42 @@ PREFIX = "cooperation/"
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The first answers to one task: `texts` [S] with their `rewards` [S], and the agents' prompts."""
+    """Independent first answers to one task: `texts` [S] of `agents` agents, with their `rewards` [S].
+    `interchangeable` means that any agent's answer may take any place."""
 
-    prompts: Texts
+    agents: int
     texts: tuple[Texts, ...]
     rewards: tuple[float, ...]
-
-    @property
-    def agents(self) -> int:
-        return len(self.prompts)
-
-    @property
-    def interchangeable(self) -> bool:
-        """Whether any agent's answer may take any place: all agents have the same prompt."""
-        return len(set(self.prompts)) == 1
+    interchangeable: bool
 
 
-def first_answers(episodes: Sequence[Episode]) -> Answers | None:
-    """Return the answers of turn 1 of a task's episodes, None if no episode has a first turn."""
+def first_answers(
+    episodes: Sequence[Episode], interchangeable: bool = False, limit: int | None = None
+) -> Answers | None:
+    """Return the answers of turn 1 of a task's episodes, of the first `limit` joint actions each. None if no episode
+    has a first turn.
+
+    Agents with equal prompts are interchangeable, and so are agents that the environment declares `interchangeable`.
+    """
     roots = [episode.root for episode in episodes if episode.root is not None]
-    if not roots:
+    actions = [(root, action) for root in roots for action in independent_actions(root)[:limit]]
+    if not actions:
         return None
-    actions = [(root, action) for root in roots for action in root.joint_actions]
-    texts = (
-        tuple(group[g].text for group, g in zip(root.completions, action.indices, strict=True))
-        for root, action in actions
-    )
-    return Answers(tuple(map(as_text, roots[0].prompts)), tuple(texts), tuple(action.reward for _, action in actions))
+    samples = [(answer_texts(root, action), action.reward) for root, action in actions]
+    texts, rewards = zip(*samples, strict=True)
+    same = len(set(map(as_text, roots[0].prompts))) == 1
+    return Answers(len(roots[0].prompts), texts, rewards, interchangeable or same)
+
+
+def independent_actions(node: Node) -> list[JointAction]:
+    """Return the joint actions that share no completion: completion g of every agent. With joint mode aligned these are
+    all joint actions."""
+    return [action for action in node.joint_actions if len(set(action.indices)) == 1]
+
+
+def answer_texts(node: Node, action: JointAction) -> Texts:
+    """Return the texts of a joint action."""
+    return tuple(group[g].text for group, g in zip(node.completions, action.indices, strict=True))
 
 
 def shuffled(texts: Sequence[Texts]) -> list[Texts]:
@@ -102,7 +114,10 @@ def crossed(first: Sequence[Texts], second: Sequence[Texts]) -> list[Texts]:
 
 
 async def cooperation(answers: Answers, rewards_of: Rewards) -> dict[str, float]:
-    """Return the measures of one task. Measures that need more samples or equal prompts are left out."""
+    """Return the measures of one task. Measures that need more samples, interchangeable agents or unknown rewards are
+    left out, and so are all for a single agent."""
+    if answers.agents == 1:
+        return {}
     agents = range(answers.agents)
     parts = {"shuffled": shuffled(answers.texts)}
     parts |= {f"without_{agent}": without(answers.texts, agent) for agent in agents}
@@ -118,42 +133,58 @@ def measures(answers: Answers, rewards: Mapping[str, Sequence[float]]) -> dict[s
     agents, own = range(answers.agents), answers.rewards
     found: dict[str, float] = {}
     mixed = rewards["shuffled"]
-    if mixed and answers.agents > 1:
+    if mixed:
         found["partner_shuffle"] = fmean(own) - fmean(mixed)
-        found["agreement"] = fmean(math.isclose(a, b, abs_tol=1e-9) for a, b in zip(own, mixed, strict=True))
+        if not any(map(math.isnan, mixed)):
+            found["agreement"] = fmean(math.isclose(a, b, abs_tol=1e-9) for a, b in zip(own, mixed, strict=True))
         if answers.interchangeable:
             twice = fmean(fmean(rewards[f"twice_{agent}"]) for agent in agents)
             found["one_agent_twice"] = twice
             found["over_one_agent_twice"] = fmean(own) - twice
-    for agent in agents if answers.agents > 1 else ():
+    for agent in agents:
         found[f"agent_{agent}_contribution"] = fmean(own) - fmean(rewards[f"without_{agent}"])
     return {f"{PREFIX}{name}": value for name, value in found.items() if not math.isnan(value)}
 
 
-def least_contribution(numbers: Mapping[str, Estimate]) -> tuple[int, Estimate] | None:
-    """Return the agent that contributes least to the reward of turn 1, with its contribution; None without measures."""
-    names = (name for name in numbers if name.startswith(PREFIX) and name.endswith("_contribution"))
-    found = [(int(name.split("_")[1]), numbers[name]) for name in names]
-    return min(found, key=lambda pair: pair[1].mean, default=None)
+def contribution_name(agent: int) -> str:
+    """Return the name of an agent's contribution in metric rows and evaluations."""
+    return f"{PREFIX}agent_{agent}_contribution"
 
 
-def token_counts(episodes: Sequence[Episode], order: Sequence[Sequence[int]]) -> dict[str, float]:
-    """Return the mean tokens of an episode: all of them, and those on its critical path.
+def least_contribution(means: Mapping[str, float]) -> int | None:
+    """Return the agent that contributes least to the reward of turn 1, from means by name; None without measures."""
+    names = (name for name in means if name.startswith(PREFIX) and name.endswith("_contribution"))
+    return min((int(name.split("_")[1]) for name in names), key=lambda a: means[contribution_name(a)], default=None)
+
+
+def token_counts(episodes: Sequence[Episode], order: Sequence[Sequence[int]], discount: float) -> dict[str, float]:
+    """Return the mean tokens of an episode, all of them and those on its critical path, and the expected return per
+    token of either kind.
 
     Agents of one round answer at the same time, so a round takes as long as its longest answer; rounds and turns follow
-    each other. `order` lists the rounds as in `Environment.order`. Each node counts with its mean joint action.
+    each other. `order` lists the rounds as in `Environment.order`. Each node counts with its mean joint action, and
+    several continuations of a node with their mean.
     """
-    paths, totals = [], []
-    for episode in episodes:
-        nodes = [node for _, node in episode.nodes()]
-        if nodes:
-            paths.append(sum(_critical_path(node, order) for node in nodes))
-            totals.append(sum(fmean(map(sum, _lengths(node))) for node in nodes))
-    return {"tokens/critical_path": fmean(paths), "tokens/all": fmean(totals)} if paths else {}
+    roots = [episode.root for episode in episodes if episode.root is not None]
+    if not roots:
+        return {}
+    reward = fmean(expected_return(root, discount) for root in roots)
+    found: dict[str, float] = {}
+    for name, count in (("critical_path", partial(_critical_path, order)), ("all", sum)):
+        found[f"tokens/{name}"] = tokens = fmean(_tokens_from(root, count) for root in roots)
+        if tokens:
+            found[f"reward_per_token/{name}"] = reward / tokens
+    return found
 
 
-def _critical_path(node: Node, order: Sequence[Sequence[int]]) -> float:
-    return fmean(sum(max(lengths[agent] for agent in agents) for agents in order) for lengths in _lengths(node))
+def _tokens_from(node: Node, count: Callable[[list[int]], float]) -> float:
+    """Return the expected tokens of a node and its continuations; branches that ended have none."""
+    below = [_tokens_from(child, count) for child in node.children.values()]
+    return fmean(map(count, _lengths(node))) + sum(below) / max(len(below) + len(node.stopped), 1)
+
+
+def _critical_path(order: Sequence[Sequence[int]], lengths: list[int]) -> float:
+    return sum(max(lengths[agent] for agent in agents) for agents in order)
 
 
 def _lengths(node: Node) -> list[list[int]]:

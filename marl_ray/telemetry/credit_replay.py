@@ -1,0 +1,100 @@
+"""Diagnostics of credit from replayed answers: each completion of an agent beside the same answers of its partners.
+
+The diagnostics follow C3 (Chen et al., 2026, "Contextual counterfactual credit assignment for multi-agent reinforcement
+learning in LLM collaboration"): how well advantages agree with replayed contributions, how much they vary at one node,
+and how much an agent's answer influences the result. A replay needs rewards that are known without new samples, and
+agents that answer at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, pvariance, variance
+
+import numpy as np
+
+from marl_ray.core.episode import JointAction, Node
+from marl_ray.telemetry.cooperation import Texts, answer_texts, independent_actions
+
+Rewarded = Callable[[Texts], JointAction | None]
+"""Returns a joint answer with its reward, None if the reward is not known."""
+Replays = Sequence[Sequence[JointAction]]
+"""Entry [s][g] is joint answer s with the agent's answer replaced by the agent's answer g; answer s is in [s][s]."""
+
+
+def replays(node: Node, agent: int, rewarded: Rewarded, limit: int | None = None) -> Replays | None:
+    """Return the replays of an agent's answers in the first `limit` independent joint actions of a node.
+
+    None for fewer than two joint actions, or if a reward is not known.
+    """
+    texts = [answer_texts(node, action) for action in independent_actions(node)[:limit]]
+    found: list[list[JointAction]] = []
+    for own in texts:
+        row = [rewarded((*own[:agent], other[agent], *own[agent + 1 :])) for other in texts]
+        if None in row:
+            return None
+        found.append([action for action in row if action is not None])
+    return found if len(found) > 1 else None
+
+
+@dataclass(slots=True)
+class CreditDiagnostics:
+    """The diagnostics of one agent in one turn, over the nodes that are added."""
+
+    _variances: list[float] = field(default_factory=list)
+    _pairs: list[tuple[float, float]] = field(default_factory=list)
+    """Advantages with replayed contributions."""
+    _own: float = 0.0
+    _total: float = 0.0
+
+    def add_advantages(self, advantages: Sequence[float]) -> None:
+        """Add the advantages of the agent's group at a node."""
+        self._variances.append(pvariance(advantages))
+
+    def add_replays(self, found: Replays) -> None:
+        """Add the replays of the agent's answers at a node."""
+        self._own += fmean(variance([action.reward for action in row]) for row in found)
+        self._total += variance([found[s][s].reward for s in range(len(found))])
+
+    def add_credit(self, agent: int, advantages: Sequence[float], found: Replays) -> None:
+        """Add the advantages of replayed answers at a node, if there are three or more. The contribution of an answer
+        is its mean gain over other answers beside the same partners, without the joint answers that were sampled: no
+        reward is in both numbers of a pair."""
+        if len(found) < 3:
+            return
+        samples = range(len(found))
+        rewards = [[action.rewards[agent] for action in row] for row in found]
+        means = [fmean(rewards[s][g] for g in samples if g != s) for s in samples]
+        gains = (fmean(rewards[s][g] - means[s] for s in samples if s != g) for g in samples)
+        self._pairs += zip(advantages, gains, strict=False)
+
+    def metrics(self) -> dict[str, float]:
+        """Return `credit_variance`, `influence` and `credit_fidelity`; without the ones that are not defined."""
+        found: dict[str, float] = {}
+        if self._variances:
+            found["credit_variance"] = fmean(self._variances)
+        if self._total:
+            found["influence"] = self._own / self._total
+        if (correlation := rank_correlation(self._pairs)) is not None:
+            found["credit_fidelity"] = correlation
+        return found
+
+
+def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Return Spearman's rank correlation, with mean ranks for equal values; None if one side is constant.
+
+    >>> round(rank_correlation([(1.0, 10.0), (2.0, 20.0), (3.0, 15.0)]), 3)
+    0.5
+    """
+    if len(pairs) < 2:
+        return None
+    first, second = (_ranks(np.array(side, dtype=np.float64)) for side in zip(*pairs, strict=True))
+    if not first.std() or not second.std():
+        return None
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, places, counts = np.unique(np.round(values, 9), return_inverse=True, return_counts=True)
+    return np.asarray((counts.cumsum() - (counts - 1) / 2)[places])
