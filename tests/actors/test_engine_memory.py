@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from dataclasses import replace
 
@@ -31,12 +30,11 @@ def test_an_engine_does_not_grow_with_the_number_of_prompt_lengths() -> None:
             process, numbers = psutil.Process(process_of(replica)), random.Random(0)
 
             async def ask(count: int) -> None:
-                """Send requests with seeds of their own, in batches whose number of tokens is random."""
+                """Send one request after another, so that each prompt is a step with its own number of tokens."""
                 for _ in range(count):
                     prompt = "".join(numbers.choices("abcdefgh \n", k=numbers.randint(20, 300)))
                     sampling = replace(SAMPLING, num_generations=1, max_new_tokens=1, seed=numbers.getrandbits(62))
-                    calls = [group.call(1, SOON, GenerationActor.generate, prompt, sampling)]
-                    await asyncio.gather(*calls)
+                    await group.call(1, SOON, GenerationActor.generate, prompt, sampling)
 
             await ask(100)
             early = process.memory_full_info().uss
