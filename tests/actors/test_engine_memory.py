@@ -15,7 +15,7 @@ from tests.actors.helpers import SAMPLING, generators, run
 
 SOON = Deadline(600.0, "rollout_s", "to generate")
 MAX_GROWTH = 64 * 2**20
-"""Without a bound on oneDNN's compiled kernels an engine grows by 250 MiB."""
+"""Without a bound on oneDNN's compiled kernels an engine grows by 150 MiB."""
 
 
 @pytest.mark.slow

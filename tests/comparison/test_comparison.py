@@ -121,7 +121,7 @@ def test_runs_that_differ_in_their_seed_are_one_method(
 def test_commands_compare_the_new_runs_with_the_settings_of_the_comparison(
     make_evaluation: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The evaluation is made by hand; commands.sh does not depend on its numbers."""
+    """Compare folders with a hand-made evaluation, whose numbers are not in commands.sh."""
     folders = [make_evaluation("a", 1, 0.0), make_evaluation("b", 1, 0.1, **{"magrpo.learning_rate": 1e-5})]
 
     def evaluate(config: Config, asked: EvaluationRequest) -> Evaluation:
