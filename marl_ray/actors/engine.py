@@ -35,24 +35,6 @@ MAX_BATCH_WAIT_S = 0.1
 """Maximum time that a request waits for the rest of its batch."""
 
 
-def engine_environment(cpus: float, on_gpu: bool, local_model: bool, verbose: bool) -> dict[str, str]:
-    """Return environment variables that must be set before vLLM is imported. On a CPU these disable compilation (the
-    first generation would compile C++ for 20 s) and the binding of threads to one NUMA node."""
-    environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "VLLM_DO_NOT_TRACK": "1"}
-    if not verbose:
-        environment["VLLM_LOGGING_LEVEL"] = "WARNING"
-    if local_model:
-        environment["HF_HUB_OFFLINE"] = "1"
-    if not on_gpu:
-        environment |= {
-            "CUDA_VISIBLE_DEVICES": "",
-            "TORCHDYNAMO_DISABLE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "OMP_NUM_THREADS": str(max(1, round(cpus))),
-        }
-    return environment
-
-
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
     """Settings of an engine. `transport` is the weight transport. With `drain`, requests in flight are finished before

@@ -12,7 +12,8 @@ from typing import Any
 
 import ray
 
-from marl_ray.actors.engine import EngineSpec, engine_environment
+from marl_ray.actors.engine import EngineSpec
+from marl_ray.actors.engine_environment import engine_environment
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import Deadline, Handle

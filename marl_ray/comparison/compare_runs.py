@@ -34,6 +34,7 @@ from marl_ray.core.files import expand_home, write_atomically
 from marl_ray.core.installed_versions import version_line
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.evaluation.evaluate import EvaluationRequest, run_evaluation
+from marl_ray.storage.checkpoints import NAME as CHECKPOINT
 from marl_ray.telemetry.sinks import read_rows
 
 logger = logging.getLogger(__name__)
@@ -115,11 +116,11 @@ def _curves(groups: Mapping[str, Sequence[ComparedRun]]) -> tuple[str, dict[str,
 
 def _write_commands(folder: Path, runs: Sequence[ComparedRun], request: ComparisonRequest, evaluated: bool) -> None:
     """Write commands.sh. `evaluated`: the arguments of the command are runs, in the order of `runs`."""
-    command, paths, folder_name = request.command, request.paths, request.folder
     lines = [
         "#!/bin/sh",
         f"# {version_line()}",
         "# Run in this folder. Training writes new run folders below runs/.",
+        "set -e",
         "",
     ]
     for run in runs:
@@ -127,13 +128,28 @@ def _write_commands(folder: Path, runs: Sequence[ComparedRun], request: Comparis
             lines.append(f"# {run.label}: no run, nothing to train")
             continue
         (folder / "configs").mkdir(exist_ok=True)
-        config = folder / "configs" / f"{run.label.replace('/', '-')}.yaml"
+        config = folder / "configs" / f"{_run_name(run)}.yaml"
         config.write_bytes(run.run.folder.config.read_bytes())
-        name = shlex.quote(f"output.run_name={run.label.replace('/', '-')}")
+        name = shlex.quote(f"output.run_name={_run_name(run)}")
         path = shlex.quote(str(config.relative_to(folder)))
         lines.append(f"marl-ray train {run.run.algorithm} --config {path} --override output.base_dir=runs {name}")
-    again = {str(path): f"runs/{run.label.replace('/', '-')}" for path, run in zip(paths, runs, strict=False)}
-    lines += ["", "# The comparison was made with:", f"# {shlex.join(command)}"]
+    lines += ["", "# The comparison was made with:", f"# {shlex.join(request.command)}"]
     if evaluated:
-        lines += [shlex.join([again.get(word, "again" if word == str(folder_name) else word) for word in command])]
+        lines.append(_compare_again(runs, request))
     write_atomically(folder / "commands.sh", "\n".join([*lines, ""]).encode())
+
+
+def _compare_again(runs: Sequence[ComparedRun], request: ComparisonRequest) -> str:
+    """Return the command that compares the new runs, or the same checkpoints of them, with the settings of `request`,
+    which are in the config of the evaluation."""
+    command = ["marl-ray", "compare"]
+    for path, run in zip(request.paths, runs, strict=True):
+        is_checkpoint = CHECKPOINT.fullmatch(path.name) is not None
+        command.append(f"runs/{_run_name(run)}" + (f"/checkpoints/{path.name}" if is_checkpoint else ""))
+    command += ["--config", "evaluation/config.yaml", "--samples", str(request.samples)]
+    command += ["--k", ",".join(map(str, request.ks)), "--output", "again"]
+    return shlex.join([*command, "--split", request.split] if request.split else command)
+
+
+def _run_name(run: ComparedRun) -> str:
+    return run.label.replace("/", "-").strip("-.")

@@ -32,7 +32,9 @@ from marl_ray.serving.request_guard import LOCAL_NAMES, RequestGuard, ServerLimi
 from marl_ray.serving.team_player import TeamPlayer
 
 HEADER_BYTES = 1 << 16
-KEEP_ALIVE_S = 30
+KEEP_ALIVE_S = 120
+"""Seconds until the server closes an idle connection. Clients and proxies close theirs earlier by default (httpx after
+5 s, nginx after 60 s, Go after 90 s), so that no client sends a request on a connection that is about to close."""
 PAGE_HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "x-frame-options": "DENY"}
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 

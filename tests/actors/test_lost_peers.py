@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from marl_ray.actors.engine import engine_environment
+from marl_ray.actors.engine_environment import engine_environment
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.handle import Actor, ActorDied, Deadline, Handle, wait_all
 from marl_ray.core.ids import ActorId, PolicyId

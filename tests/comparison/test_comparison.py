@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from marl_ray.cli.main import main
+from marl_ray.comparison import compare_runs
 from marl_ray.comparison.paper_table import latex_table
 from marl_ray.comparison.seed_statistics import ComparedMethod, compare_methods
-from marl_ray.config import load, to_yaml
+from marl_ray.config import Config, load, to_yaml
+from marl_ray.evaluation.evaluate import Evaluation, EvaluationRequest
 from marl_ray.evaluation.statistics import bootstrap_estimates
 from marl_ray.storage.run_folder import RunFolder
 from tests.factories import QUICKSTART
@@ -114,6 +116,31 @@ def test_runs_that_differ_in_their_seed_are_one_method(
     commands = (out / "commands.sh").read_text()
     assert "marl-ray train magrpo --config configs/base-1.yaml" in commands
     assert (out / "configs" / "slow_2.yaml").exists()
+
+
+def test_commands_compare_the_new_runs_with_the_settings_of_the_comparison(
+    make_evaluation: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compare folders with a hand-made evaluation, whose numbers are not in commands.sh."""
+    folders = [make_evaluation("a", 1, 0.0), make_evaluation("b", 1, 0.1, **{"magrpo.learning_rate": 1e-5})]
+
+    def evaluate(config: Config, asked: EvaluationRequest) -> Evaluation:
+        folder, weights = asked.folder, {}
+        folder.mkdir()
+        for one in folders:
+            weights |= json.loads((one / "evaluation.json").read_text())["weights"]
+        (folder / "evaluation.json").write_text(json.dumps({"weights": weights}))
+        (folder / "tasks.jsonl").write_text("".join((one / "tasks.jsonl").read_text() for one in folders))
+        return Evaluation(folder, {}, [], [])
+
+    monkeypatch.setattr(compare_runs, "run_evaluation", evaluate)
+    monkeypatch.chdir(tmp_path)
+    step = "runs/b/checkpoints/step_000024"
+    command = ["compare", "./runs/a/", step, f"--output={tmp_path / 'out'}", "--k", "1,2", "--split", "eval[:2]"]
+    assert main([*command, "--override", "magrpo.eval_temperature=0.5"]) == 0
+    again = (tmp_path / "out" / "commands.sh").read_text().splitlines()[-1]
+    expected = f"marl-ray compare runs/a {step} --config evaluation/config.yaml --samples 2 --k 1,2 --output again"
+    assert again == f"{expected} --split 'eval[:2]'"
 
 
 def test_figures_of_equal_data_are_equal_files(make_evaluation: MakeRun, tmp_path: Path) -> None:

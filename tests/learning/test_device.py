@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from marl_ray.actors.engine import engine_environment
+from marl_ray.actors.engine_environment import engine_environment
 from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.actors.run_actors import learner_environment
 from marl_ray.core.errors import UserError

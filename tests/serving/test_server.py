@@ -128,6 +128,9 @@ def test_a_task_without_tests_is_answered_in_one_turn(client: openai.OpenAI) -> 
     (turn,) = (reply.model_extra or {})["marl_ray"]["turns"]
     assert "reward" not in turn
     assert f"def {TASKS[0].fields['entry_point']}" in (reply.choices[0].message.content or "")
+    like_lm_eval: Any = {"max_tokens": 48, "temperature": 0.0, "stop": [], "seed": 1234}
+    text = client.completions.create(model="team", prompt=TASKS[0].prompt, **like_lm_eval)
+    assert text.choices[0].text == reply.choices[0].message.content
 
 
 @pytest.mark.parametrize(
