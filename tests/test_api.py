@@ -101,7 +101,8 @@ def test_a_config_can_be_a_file_a_mapping_or_a_config(started: list[Config], tmp
     ("settings", "message"),
     [
         ({"max_stepz": 3}, "unknown setting 'magrpo.max_stepz': did you mean 'magrpo.max_steps'?"),
-        ({"enviroment": "x:y"}, "unknown setting 'magrpo.enviroment': did you mean 'environment'?"),
+        ({"enviroment": "x:y"}, "unknown keyword 'enviroment': did you mean 'environment'?"),
+        ({"modle": "x"}, "unknown keyword 'modle': did you mean 'model'?"),
         ({"output": {"run_nam": 1}}, "unknown setting 'output.run_nam': did you mean 'output.run_name'?"),
         ({"run_name": "one"}, "unknown setting 'magrpo.run_name': did you mean 'output.run_name'?"),
         ({"external": "plain"}, "'external' should be a section with settings, got 'plain'"),
@@ -180,6 +181,8 @@ def test_completions_are_scored_by_a_function() -> None:
     assert scores[0]["levels"] == {"right": 1.0, "short": 0.5}
     with pytest.raises(mr.UserError, match="completions, row 0: the dataset has no task 'sun': did you mean sum"):
         mr.score([{"task_id": "sun", "completions": ["2"]}], environment=env)
+    with pytest.raises(mr.UserError, match=r"row 0: expected a mapping with task_id and completions, got \['2'\]"):
+        mr.score([["2"]], environment=env)  # type: ignore[list-item]
     with pytest.raises(mr.UserError, match="no dataset: give dataset, or an environment with prompts"):
         mr.score([])
 

@@ -90,8 +90,8 @@ def _check_torch_libraries() -> None:
             try:
                 importlib.import_module(name)
             except (ImportError, OSError, RuntimeError):
-                raise UserError(f"""{name} is built for another torch than the installed one, so transformers cannot import
-                models. Text models do not use it: pip uninstall {" ".join(TORCH_LIBRARIES)}""") from None
+                raise UserError(f"""{name} is built for another torch than the installed one, so transformers cannot
+                import models. Text models do not use it: pip uninstall {" ".join(TORCH_LIBRARIES)}""") from None
 
 
 def _check_architecture(settings: Any) -> None:
