@@ -12,7 +12,7 @@ from typing import Any
 from marl_ray.config import Config, ModelConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
-from marl_ray.core.text import did_you_mean
+from marl_ray.core.text import did_you_mean, excerpt
 from marl_ray.models.smollm2 import smollm2, smollm2_folder
 from marl_ray.models.tokenization import decide_template, describe_prompt_format, load_tokenizer
 from marl_ray.models.weight_files import check_folder, check_shapes
@@ -76,7 +76,7 @@ def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
     except Exception as error:  # transformers and the hub raise many types
         if isinstance(error, ImportError):
             _check_torch_libraries()
-        reason = " ".join(str(error).split())[:300]
+        reason = excerpt(error)
         folders = [] if Path(path).is_dir() else [folder.parent.name for folder in Path().glob("*/config.json")]
         raise UserError(f"model {name} cannot be loaded: {reason}{did_you_mean(name, folders)}") from None
     _check_length(name, settings.get_text_config(), config.max_length)
