@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -197,7 +198,13 @@ def test_code_is_scored_in_the_sandbox(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(mr.UserError, match=r"is not a run folder: config\.yaml is missing"):
+    with pytest.raises(mr.UserError, match=r"is not a run folder: config\.yaml is missing$"):
+        mr.load_run(tmp_path)
+    for run in ("one", "two"):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "config.yaml").touch()
+    os.utime(tmp_path / "two" / "config.yaml", (1, 1))
+    with pytest.raises(mr.UserError, match=f"config.yaml is missing: did you mean {tmp_path / 'one'}"):
         mr.load_run(tmp_path)
 
 
