@@ -76,7 +76,7 @@ def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
     except Exception as error:  # transformers and the hub raise many types
         if isinstance(error, ImportError):
             _check_torch_libraries()
-        reason = excerpt(error)
+        reason = excerpt(error).rstrip(".")
         folders = [] if Path(path).is_dir() else [folder.parent.name for folder in Path().glob("*/config.json")]
         raise UserError(f"model {name} cannot be loaded: {reason}{did_you_mean(name, folders)}") from None
     _check_length(name, settings.get_text_config(), config.max_length)
