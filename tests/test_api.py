@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -101,7 +102,8 @@ def test_a_config_can_be_a_file_a_mapping_or_a_config(started: list[Config], tmp
     ("settings", "message"),
     [
         ({"max_stepz": 3}, "unknown setting 'magrpo.max_stepz': did you mean 'magrpo.max_steps'?"),
-        ({"enviroment": "x:y"}, "unknown setting 'magrpo.enviroment': did you mean 'environment'?"),
+        ({"enviroment": "x:y"}, "unknown keyword 'enviroment': did you mean 'environment'?"),
+        ({"modle": "x"}, "unknown keyword 'modle': did you mean 'model'?"),
         ({"output": {"run_nam": 1}}, "unknown setting 'output.run_nam': did you mean 'output.run_name'?"),
         ({"run_name": "one"}, "unknown setting 'magrpo.run_name': did you mean 'output.run_name'?"),
         ({"external": "plain"}, "'external' should be a section with settings, got 'plain'"),
@@ -180,6 +182,8 @@ def test_completions_are_scored_by_a_function() -> None:
     assert scores[0]["levels"] == {"right": 1.0, "short": 0.5}
     with pytest.raises(mr.UserError, match="completions, row 0: the dataset has no task 'sun': did you mean sum"):
         mr.score([{"task_id": "sun", "completions": ["2"]}], environment=env)
+    with pytest.raises(mr.UserError, match=r"row 0: expected a mapping with task_id and completions, got \['2'\]"):
+        mr.score([["2"]], environment=env)  # type: ignore[list-item]
     with pytest.raises(mr.UserError, match="no dataset: give dataset, or an environment with prompts"):
         mr.score([])
 
@@ -194,7 +198,13 @@ def test_code_is_scored_in_the_sandbox(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(mr.UserError, match=r"is not a run folder: config\.yaml is missing"):
+    with pytest.raises(mr.UserError, match=r"is not a run folder: config\.yaml is missing$"):
+        mr.load_run(tmp_path)
+    for run in ("one", "two"):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "config.yaml").touch()
+    os.utime(tmp_path / "two" / "config.yaml", (1, 1))
+    with pytest.raises(mr.UserError, match=f"config.yaml is missing: did you mean {tmp_path / 'one'}"):
         mr.load_run(tmp_path)
 
 

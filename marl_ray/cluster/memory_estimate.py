@@ -17,6 +17,7 @@ from marl_ray.cluster.hardware import GIB, MIB
 from marl_ray.config import AgentConfig, Config
 from marl_ray.core.errors import UserError
 from marl_ray.core.extras import missing_module
+from marl_ray.core.text import excerpt
 from marl_ray.learning.arguments import (
     FLOAT_BYTES,
     MAX_UNREDUCED_BYTES,
@@ -148,7 +149,7 @@ def read_model_config(name: str, trust_remote_code: bool, fetch: bool) -> Any:
             hf_hub_download(path, "config.json", etag_timeout=HUB_TIMEOUT_S)
         return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=not is_local)
     except Exception as error:  # transformers and huggingface_hub raise many types
-        reason = " ".join(str(error).split())[:160]
+        reason = excerpt(error, 160)
         raise UserError(f"model {name}: its config.json cannot be read: {reason}") from None
 
 
@@ -161,7 +162,7 @@ def _profile(
     try:
         return profile_memory(model.config, shape, lora, gradient_checkpointing, dtype, on_gpu, model.trust_remote_code)
     except Exception as error:  # a model's own code may raise anything
-        reason = " ".join(str(error).split())[:160]
+        reason = excerpt(error, 160)
         raise ProfilingFailed(f"the model cannot be run on tensors without data: {reason}") from None
 
 

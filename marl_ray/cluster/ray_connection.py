@@ -71,7 +71,8 @@ def connect(verbose: bool) -> str:
                 ray.init(address=address, **options)  # Ray Client also warns of the errors that it raises
         except (OSError, RuntimeError, ValueError, RayError) as error:
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            raise UserError(f"no Ray cluster can be joined at RAY_ADDRESS {address}: {reason}") from None
+            raise UserError(f"""no Ray cluster can be joined at RAY_ADDRESS {address}: {reason}. Correct RAY_ADDRESS, or
+            unset it for a Ray instance on this machine""") from None
         return f"Ray cluster at {address} with {pluralize(len(ray.nodes()), 'node')}"
     if (limit := resource.getrlimit(resource.RLIMIT_NOFILE)[0]) < MIN_OPEN_FILES:
         raise UserError(f"a process may open only {limit} files here, and Ray needs {MIN_OPEN_FILES}: ulimit -n 4096")

@@ -8,6 +8,7 @@ A keyword is a section or key of the top level, or else a key of the section `ma
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from os import PathLike, fspath
 from pathlib import Path
@@ -50,16 +51,20 @@ def from_keywords(
 
 
 def flat_keywords(keywords: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
-    """Return the values of keywords by dotted key."""
+    """Return the values of keywords by dotted key. Raises UserError for a misspelt section."""
     known = settings(algorithm)
     places = sections(known)
     top = {key.partition(".")[0] for key in known} | set(aliases_in_section("", algorithm))
+    own = {key.split(".")[1] for key in known if key.startswith(f"{algorithm}.")}
+    own |= set(aliases_in_section(algorithm, algorithm))
     flat: dict[str, Any] = {}
     for key, value in keywords.items():
         if key in NAMED and isinstance(value, str | PathLike):
             flat[f"{key}.name"] = fspath(value)
         elif key in top:
             flat |= flatten(value, places, key) if value is not None and key in places else {key: value}
+        elif key not in own and (near := difflib.get_close_matches(key, top, n=1, cutoff=0.75)):
+            raise UserError(f"unknown keyword '{key}': did you mean '{near[0]}'?")
         else:
             flat[f"{algorithm}.{key}"] = value
     return flat

@@ -22,6 +22,7 @@ from marl_ray.data import DATASETS, OBJECT, SAMPLERS, infer_type
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external import MODES
 from marl_ray.learning import OPTIMIZERS
+from marl_ray.plugins import Registry
 from marl_ray.rollout import HANDOFFS, JOINT_MODES
 from marl_ray.telemetry import SINKS
 
@@ -128,12 +129,9 @@ def check(config: Config) -> None:
         raise UserError(problem)
 
 
-def _basic_problems(config: Config) -> Iterator[str]:
-    if not all(agent.name for agent in config.agents):
-        yield "no model: set model.name, or agents with one name per agent, or --model_name"
-    if not config.dataset.name:
-        yield "no dataset: set dataset.name"
-    for registry, chosen in (  # these raise UserError themselves, and import no plug-in
+def plugins_of_run(config: Config) -> list[tuple[Registry, str]]:
+    """Return registry and name of each plug-in that the config names, except estimators, which agents name."""
+    return [
         (ENVIRONMENTS, config.environment),
         (MODES, config.external.mode),
         (DATASETS, config.dataset.type),
@@ -144,8 +142,16 @@ def _basic_problems(config: Config) -> Iterator[str]:
         (JOINT_MODES, config.rollout.joint_mode),
         (HANDOFFS, config.rollout.handoff),
         *((SINKS, name) for name in config.output.sinks),
-    ):
-        registry.check(chosen)
+    ]
+
+
+def _basic_problems(config: Config) -> Iterator[str]:
+    if not all(agent.name for agent in config.agents):
+        yield "no model: set model.name, or agents with one name per agent, or --model_name"
+    if not config.dataset.name:
+        yield "no dataset: set dataset.name"
+    for registry, name in plugins_of_run(config):
+        registry.check(name)  # raises UserError, and imports no plug-in
     for number, agent in enumerate(config.agents):
         try:
             ESTIMATORS.check(agent.estimator)

@@ -95,7 +95,8 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
         feedback: Callable[..., Any] | None = None,
         timeout_s: float = 60.0,
     ) -> None:
-        if isinstance(agents, str) or not agents or not all(isinstance(name, str) and name for name in agents):
+        is_list = isinstance(agents, Sequence) and not isinstance(agents, str)
+        if not is_list or not agents or not all(isinstance(name, str) and name for name in agents):
             raise UserError(f"agents should be a list of names like ['helper', 'main'], got {agents!r}")
         if len(set(agents)) < len(agents):
             raise UserError(f"agents should be distinct names, got {list(agents)}")
@@ -231,7 +232,9 @@ def prompt_task(row: Mapping[str, Any], number: int) -> Task:
     name = str(row.get("task_id") or f"prompt/{number}")
     if row.get(PROMPT) is None:
         listed = ", ".join(map(str, row)) or "none"
-        raise UserError(f"task {name} has no column {PROMPT}; its columns: {listed}")
+        raise UserError(
+            f"task {name} has no column {PROMPT}; its columns: {listed}. Rename the column with the prompts"
+        )
     prompt = row[PROMPT]
     columns = {str(key): value for key, value in row.items() if key != PROMPT}
     entries = prompt.values() if isinstance(prompt, Mapping) else [prompt] if _is_prompt(prompt) else prompt

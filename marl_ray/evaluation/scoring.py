@@ -55,7 +55,7 @@ class JointResponse:
 def tasks_by_id(dataset: str, split: str, dataset_type: str) -> dict[str, Task]:
     """Return the tasks of a split by their ids and by the ids in the dataset's rows (MBPP: 11). Raises UserError."""
     rows, tasks = load_rows(dataset, split), load_tasks_by_row(dataset, split, dataset_type)
-    row_ids = {str(rows[number].get("task_id")): task for number, task in tasks.items()}
+    row_ids = {str(rows[number]["task_id"]): task for number, task in tasks.items() if "task_id" in rows[number]}
     return row_ids | {task.id: task for task in tasks.values()}
 
 
@@ -208,15 +208,20 @@ def joint_responses(rows: Sequence[Mapping[str, Any]], tasks: Mapping[str, Task]
 
 
 def _joint_response(row: Mapping[str, Any], tasks: Mapping[str, Task]) -> JointResponse:
+    if not isinstance(row, Mapping):
+        raise UserError(f"expected a mapping with task_id and completions, got {row!r:.80}")
     for key in row:
         if key not in KEYS:
-            raise UserError(f"unknown key {key!r}{did_you_mean(key, KEYS)}")
+            hint = did_you_mean(key, KEYS) or ": a row has task_id, completions and optionally turn"
+            raise UserError(f"unknown key {key!r}{hint}")
     for key in ("task_id", "completions"):
         if key not in row:
             raise UserError(f"{key} is missing")
     name, texts, turn = str(row["task_id"]), row["completions"], row.get("turn")
     if name not in tasks:
-        raise UserError(f"the dataset has no task {name!r}{did_you_mean(name, tasks)}")
+        raise UserError(
+            f"the dataset has no task {name!r}{did_you_mean(name, tasks) or f'; its first is {next(iter(tasks))!r}'}"
+        )
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         raise UserError("completions should be a list of texts, one per agent")
     if turn is not None and (type(turn) is not int or turn < 1):

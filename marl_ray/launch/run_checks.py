@@ -13,6 +13,7 @@ from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
 from marl_ray.cluster.placement_plan import describe_demands
 from marl_ray.config import Config
 from marl_ray.config.learning_rules import unused_discount
+from marl_ray.config.validation import plugins_of_run
 from marl_ray.core.batch import Group
 from marl_ray.core.chat import as_text, with_system_prompt
 from marl_ray.core.concurrency import gather
@@ -22,21 +23,18 @@ from marl_ray.core.extras import missing_module
 from marl_ray.core.ids import ActorId
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.core.text import pluralize
-from marl_ray.credit import CRITICS, ESTIMATORS, LOSSES
+from marl_ray.credit import ESTIMATORS
 from marl_ray.credit.requirements import critic_requirements, estimator_requirements
-from marl_ray.data import SAMPLERS
 from marl_ray.data.loading import check_dataset_name, load_tasks, needs_download
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment
 from marl_ray.external.transition import Transition
 from marl_ray.launch.prompt_checks import check_prompts_of_agents
-from marl_ray.learning import OPTIMIZERS
 from marl_ray.learning.arguments import require_optimizer
 from marl_ray.models.lora import require_peft
 from marl_ray.models.names import check_model, describe_prompts, resolve_model
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.models.weight_files import has_model_files
-from marl_ray.rollout import HANDOFFS, JOINT_MODES
 from marl_ray.storage.resume import SavedRun, check_resume
 from marl_ray.storage.run_folder import RunFolder, new_folder
 from marl_ray.telemetry.trackers import require_trackers
@@ -59,15 +57,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
     """
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     transition = Transition(config.external, environment)
-    for registry, name in (
-        *((ESTIMATORS, agent.estimator) for agent in config.agents),
-        (LOSSES, config.optimizer.loss),
-        (CRITICS, config.credit.critic),
-        (OPTIMIZERS, config.optimizer.optimizer),
-        (JOINT_MODES, config.rollout.joint_mode),
-        (HANDOFFS, config.rollout.handoff),
-        (SAMPLERS, config.dataset.sampler),
-    ):
+    for registry, name in (*((ESTIMATORS, agent.estimator) for agent in config.agents), *plugins_of_run(config)):
         if name not in registry.entries:  # bundled ones exist, and importing some of them imports torch
             registry.get(name)
     require_trackers(config)

@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from marl_ray.config import ModelConfig, ModelKwargs
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import fsync, fsync_tree
+from marl_ray.core.text import excerpt
 from marl_ray.learning.policy_model import load_policy
 from marl_ray.learning.ranks import is_peer_failure
 from marl_ray.learning.sharding import local_shard
@@ -161,7 +162,7 @@ def save_merged_model(base: str, adapter: Path, into: Path, model: ModelConfig) 
         policy.add_adapter(PeftConfig.from_pretrained(str(adapter)), adapter_name=NAME)
         load_adapter(policy, adapter)
     except (ValueError, TypeError, OSError) as error:
-        reason = " ".join(str(error).split())[:300]
+        reason = excerpt(error)
         raise UserError(f"adapter {adapter} cannot be merged into {base}: {reason}") from None
     merge_adapter(policy)
     policy.save_pretrained(into)

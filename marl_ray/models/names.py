@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 from marl_ray.config import Config, ModelConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
-from marl_ray.core.text import did_you_mean
+from marl_ray.core.text import did_you_mean, excerpt
 from marl_ray.models.smollm2 import smollm2, smollm2_folder
 from marl_ray.models.tokenization import decide_template, describe_prompt_format, load_tokenizer
 from marl_ray.models.weight_files import check_folder, check_shapes
@@ -18,6 +20,8 @@ from marl_ray.toy import MODELS
 
 HUB_ID = re.compile(r"(\w([\w.-]*\w)?/)?(?=.{1,96}$)\w([\w.-]*\w)?", re.ASCII)
 """Form of a hub id, besides the sequences that the hub excludes."""
+TORCH_LIBRARIES = ("torchvision", "torchaudio", "torchcodec")
+"""Libraries for images and sound. vLLM requires them, and package indexes have their builds for CUDA."""
 SMOLLM2 = "bundled:smollm2-135m"
 
 
@@ -70,11 +74,24 @@ def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
                 check_shapes(Path(path), settings)
         tokenizer = load_tokenizer(path, config)
     except Exception as error:  # transformers and the hub raise many types
-        reason = " ".join(str(error).split())[:300]
+        if isinstance(error, ImportError):
+            _check_torch_libraries()
+        reason = excerpt(error).rstrip(".")
         folders = [] if Path(path).is_dir() else [folder.parent.name for folder in Path().glob("*/config.json")]
         raise UserError(f"model {name} cannot be loaded: {reason}{did_you_mean(name, folders)}") from None
     _check_length(name, settings.get_text_config(), config.max_length)
     return decide_template(path, tokenizer, config)
+
+
+def _check_torch_libraries() -> None:
+    """Raise UserError if an optional library is built for another torch; transformers then imports no model."""
+    for name in TORCH_LIBRARIES:
+        if importlib.util.find_spec(name) is not None:
+            try:
+                importlib.import_module(name)
+            except (ImportError, OSError, RuntimeError):
+                raise UserError(f"""{name} is built for another torch than the installed one, so transformers cannot
+                import models. Text models do not use it: pip uninstall {" ".join(TORCH_LIBRARIES)}""") from None
 
 
 def _check_architecture(settings: Any) -> None:

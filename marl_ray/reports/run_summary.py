@@ -9,7 +9,6 @@ from typing import Any
 from marl_ray.config import Config
 from marl_ray.core.chat import describe_prompt
 from marl_ray.core.episode import Episode, Node
-from marl_ray.core.errors import UserError
 from marl_ray.core.state import TrainingResult
 from marl_ray.core.text import pluralize
 from marl_ray.reports.cooperation_summary import cooperation_summary
@@ -87,8 +86,7 @@ def reward_table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def read_metrics(folder: RunFolder) -> list[dict[str, Any]]:
     """Return all metric rows of a run. Raises UserError if the folder has no metrics.jsonl."""
-    if not folder.metrics.exists():
-        raise UserError(f"{folder} is not a run folder: {folder.metrics.name} is missing")
+    folder.require(folder.metrics)
     return list(read_rows(folder.metrics))
 
 

@@ -33,8 +33,7 @@ class SavedRun:
     def read(cls, path: Path) -> SavedRun:
         """Read the run in a folder. Raises UserError if there is none."""
         folder = RunFolder(path)
-        if not folder.config.exists():
-            raise UserError(f"{path} is not a run folder: {folder.config.name} is missing")
+        folder.require(folder.config)
         tree = read_yaml(folder.config)
         for name in ALGORITHMS:
             if name in tree:

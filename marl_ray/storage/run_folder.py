@@ -52,6 +52,14 @@ class RunFolder:
     def __str__(self) -> str:
         return str(self.path)
 
+    def require(self, file: Path) -> None:
+        """Raise UserError if a file that every run has is missing. The message names the newest run in the folder."""
+        if file.exists():
+            return
+        runs = sorted(self.path.glob(f"*/{file.name}"), key=lambda inner: inner.stat().st_mtime)
+        hint = f": did you mean {runs[-1].parent}?" if runs else ""
+        raise UserError(f"{self} is not a run folder: {file.name} is missing{hint}")
+
     def model(self, policy: PolicyId) -> Path:
         """Return the folder of a policy's trained model, in the format of transformers."""
         return self.models / policy.key

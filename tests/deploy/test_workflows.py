@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.deploy.helpers import extras
 from tests.factories import ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -55,6 +56,22 @@ def test_pull_requests_run_fast_tests_and_nights_run_all() -> None:
     assert "make test" in commands["pull-request"]
     assert "make test-all" in commands["nightly"]
     assert "make test-all" not in commands["pull-request"]
+
+
+def test_pyproject_agrees_with_setup_py() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = settings["project"]
+    assert f'name="{project["name"]}"' in SETUP
+    assert f'python_requires="{project["requires-python"]}"' in SETUP
+    fields = {"dependencies": "install_requires", "optional-dependencies": "extras_require", "scripts": "entry_points"}
+    assert {fields.get(name, name) for name in project["dynamic"]} == set(re.findall(r"^    (\w+)=", SETUP, re.M)) - {
+        "name",
+        "python_requires",
+        "packages",
+        "package_data",
+    }
+    (alternatives,) = settings["tool"]["uv"]["conflicts"]
+    assert {entry["extra"] for entry in alternatives} <= extras()
 
 
 def test_hooks_are_tools_of_the_development_environment() -> None:

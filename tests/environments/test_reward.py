@@ -137,6 +137,7 @@ def test_feedback_is_the_reward_or_a_function() -> None:
     ("settings", "message"),
     [
         ({"agents": "helper"}, "agents should be a list of names"),
+        ({"agents": 2}, r"agents should be a list of names like \['helper', 'main'\], got 2"),
         ({"agents": ["a", "a"]}, "agents should be distinct names"),
         ({"prompts": "Say a word."}, "prompts should be a list of prompts or a data set"),
         ({"prompts": []}, "prompts is an empty list"),
@@ -153,7 +154,9 @@ def test_mistakes_are_found_before_a_run(settings: dict[str, Any], message: str)
 def test_prompts_fit_the_agents() -> None:
     with pytest.raises(UserError, match=r"prompt/0 should be one text .*, or one per agent \(helper, main\)"):
         outcomes(environment(prompts=[["a", "b", "c"]]), ["a", "b"])
-    with pytest.raises(UserError, match="task prompt/0 has no column prompt; its columns: question"):
+    with pytest.raises(
+        UserError, match=r"task prompt/0 has no column prompt; its columns: question\. Rename the column"
+    ):
         prompt_task({"question": "?"}, 0)
     tree = {"model": {"name": "m"}, "dataset": {"name": "bundled:toy"}, "magrpo": {"num_agents": 3}}
     with pytest.raises(UserError, match=r"has 2 agents \(helper, main\), and the run has 3: set magrpo.num_agents"):

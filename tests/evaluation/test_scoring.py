@@ -111,7 +111,12 @@ def test_a_feedback_mode_adds_the_prompts_of_the_next_turn(score: Score) -> None
         ({"completions": [""]}, "line 2: task_id is missing"),
         ({"task_id": "t/0"}, "line 2: completions is missing"),
         (line("t/0", "", trun=1), "line 2: unknown key 'trun': did you mean turn?"),
+        (
+            {"task_id": "t/0", "prompt": ""},
+            "line 2: unknown key 'prompt': a row has task_id, completions and optionally turn",
+        ),
         (line("t/00", ""), "line 2: the dataset has no task 't/00': did you mean t/0?"),
+        (line("7", ""), "line 2: the dataset has no task '7'; its first is 't/0'"),
         (line("t/0"), "line 2: completions should be a list of texts, one per agent"),
         ({"task_id": "t/0", "completions": "text"}, "line 2: completions should be a list of texts"),
         ({"task_id": "t/0", "completions": ["", None]}, "line 2: completions should be a list of texts"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from marl_ray.config import AgentConfig, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, MiniBatch, UpdateStats
 from marl_ray.core.episode import Completion, JointAction, Node, Outcome
 from marl_ray.credit.groups import build_batch as build_weighted_batch
 from marl_ray.credit.groups import build_group
+from marl_ray.learning.attention import PACKED
 from marl_ray.learning.learner import NO_ADAPTER, Learner
 from marl_ray.learning.micro_batches import Layout, MicroBatch, MicroBatcher, PromptRow, trainable_rows
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
@@ -26,6 +28,21 @@ from tests.factories import make_config
 
 VOCABULARY, LAYERS, HEADS, KEY_HEADS, WIDTH = 40, 2, 4, 2, 8
 """Shape of the tiny policy; WIDTH is the width of an attention head."""
+
+
+def tiny_qwen2(seed: int = 0) -> Qwen2ForCausalLM:
+    """Return a model of the tiny policy's shape with biases and tied embeddings."""
+    torch.manual_seed(seed)
+    shape = {"num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS}
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": HEADS * WIDTH, "intermediate_size": 48}
+    return Qwen2ForCausalLM(Qwen2Config(**sizes, **shape, tie_word_embeddings=True))
+
+
+def with_packed_attention(plain: Any) -> Any:
+    """Return a copy of a model with packed attention."""
+    model = copy.deepcopy(plain)
+    model.set_attn_implementation(PACKED)
+    return model
 
 
 def unweighted_group(

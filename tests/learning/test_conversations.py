@@ -5,7 +5,6 @@ The reference is a row per completion, each with its own prompt, in the padded l
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Sequence
 from functools import partial
@@ -15,17 +14,15 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional
-from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from marl_ray.config import OptimizerConfig
 from marl_ray.core.batch import Group
 from marl_ray.core.episode import Completion
-from marl_ray.learning.attention import PACKED
 from marl_ray.learning.gradient_accumulator import GradientAccumulator
 from marl_ray.learning.micro_batches import MicroBatch, MicroBatcher, PromptRow, trainable_rows
 from marl_ray.learning.policy_model import LogprobModel
-from tests.learning.builders import VOCABULARY
+from tests.learning.builders import VOCABULARY, tiny_qwen2, with_packed_attention
 
 LARGE = 10_000
 """A bound on micro-batches that every row respects."""
@@ -33,24 +30,12 @@ LARGE = 10_000
 
 @pytest.fixture(scope="module")
 def plain() -> Any:
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        tie_word_embeddings=True,
-    )
-    return in_float64(Qwen2ForCausalLM(config))
+    return in_float64(tiny_qwen2())
 
 
 @pytest.fixture(scope="module")
 def packed(plain: Any) -> Any:
-    model = in_float64(copy.deepcopy(plain))
-    model.set_attn_implementation(PACKED)
-    return model
+    return in_float64(with_packed_attention(plain))
 
 
 def in_float64(model: Any) -> Any:

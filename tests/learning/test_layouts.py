@@ -19,7 +19,6 @@ from transformers import (
     GPTJForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
-    Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
@@ -29,29 +28,24 @@ from marl_ray.config import OptimizerConfig
 from marl_ray.core.batch import Group
 from marl_ray.core.episode import Completion
 from marl_ray.core.errors import UserError
-from marl_ray.learning.attention import PACKED
 from marl_ray.learning.gradient_accumulator import GradientAccumulator
 from marl_ray.learning.micro_batches import NO_TOKEN, split_row, trainable_rows
 from marl_ray.learning.optimizer import schedule_factor
 from marl_ray.learning.policy_model import LogprobModel, choose_layout, token_logprobs
-from tests.learning.builders import micro_batches, to_rows, unweighted_group, weigh
-
-VOCABULARY = 40
+from tests.learning.builders import (
+    VOCABULARY,
+    micro_batches,
+    tiny_qwen2,
+    to_rows,
+    unweighted_group,
+    weigh,
+    with_packed_attention,
+)
 
 
 @pytest.fixture(scope="module")
 def model() -> Qwen2ForCausalLM:
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        tie_word_embeddings=True,
-    )
-    return Qwen2ForCausalLM(config).double()
+    return tiny_qwen2().double()
 
 
 def completion(*ids: int) -> Completion:
@@ -71,12 +65,6 @@ def groups() -> list[Group]:
 def packed(model: Qwen2ForCausalLM) -> Qwen2ForCausalLM:
     """Return a copy with packed attention."""
     return with_packed_attention(model)
-
-
-def with_packed_attention(plain: Any) -> Any:
-    model = copy.deepcopy(plain)
-    model.set_attn_implementation(PACKED)
-    return model
 
 
 SHAPE = {

@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, Qwen2ForCausalLM
 
 from marl_ray.config import LoraConfig, ModelConfig
 from marl_ray.core.batch import Batch, UpdateStats
@@ -26,7 +26,7 @@ from marl_ray.learning.ranks import SINGLE_RANK, RankGroup, interface_of, is_pee
 from marl_ray.learning.sharding import WeightGatherer
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
-from tests.learning.builders import VOCABULARY, numbered, some_groups, stream, tiny_learner
+from tests.learning.builders import numbered, some_groups, stream, tiny_learner, tiny_qwen2
 from tests.learning.rank_processes import run_ranks
 
 pytestmark = pytest.mark.slow
@@ -107,18 +107,7 @@ def batches(count: int, size: int, seed: int = 0, first: int = 0, steps: int = 3
 def tiny_qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a model with biases and tied embeddings."""
     folder = tmp_path_factory.mktemp("tiny_qwen")
-    torch.manual_seed(1)
-    model = Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            tie_word_embeddings=True,
-        )
-    )
+    model = tiny_qwen2(seed=1)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     model.save_pretrained(folder)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from transformers import AutoConfig
 
 from marl_ray.config import ModelConfig
 from marl_ray.core.errors import UserError
@@ -56,3 +57,16 @@ def test_a_folder_with_a_similar_name_is_suggested(tmp_path: Path, monkeypatch: 
     (tmp_path / "mymodel" / "config.json").write_text("{}")
     with pytest.raises(UserError, match=r"model mymodle cannot be loaded: .*: did you mean mymodel\?"):
         check_model("mymodle", ModelConfig())
+
+
+def test_a_library_built_for_another_torch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchvision is a stand-in: the environment of the tests has none."""
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def fails(*_: object, **__: object) -> None:
+        raise ModuleNotFoundError("Could not import module 'Qwen2ForCausalLM'")
+
+    monkeypatch.setattr(AutoConfig, "from_pretrained", fails)
+    with pytest.raises(UserError, match=r"^torchvision is built for another torch .*: pip uninstall torchvision torch"):
+        check_model("bundled:toy-base", ModelConfig())

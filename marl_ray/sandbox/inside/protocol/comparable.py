@@ -13,6 +13,8 @@ _LIBRARY: dict[str, Callable[[Any], Any]] = {
     "array.array": lambda value: (value.typecode, value.tolist()),
     "pathlib.PosixPath": str,
     "pathlib.PurePosixPath": str,
+    "pathlib._local.PosixPath": str,  # in Python 3.13
+    "pathlib._local.PurePosixPath": str,
     "types.SimpleNamespace": lambda value: dict(vars(value)),
     "uuid.UUID": int,
 }
