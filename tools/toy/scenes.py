@@ -19,7 +19,7 @@ from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.environments.code_generation.attempt import CodeAttempt
 from marl_ray.environments.code_generation.feedback import diagnose
 from marl_ray.external.modes import Message, Mode
-from marl_ray.external.transition import Transition
+from marl_ray.external.transition import Transition, next_prompt
 from marl_ray.sandbox import ExecutionReport, Program
 from tools.toy.demonstrations import PERFECT, Role
 from tools.toy.sets import ToySet
@@ -74,6 +74,21 @@ def first_scenes(
         for role, prompt in zip(team, CodeGeneration(len(team)).first_prompts(as_task(problem)), strict=True):
             texts = [by.attempt(problem, role, by.FIRST_TURN, rng).text for _ in range(demonstrations)]
             scenes.append(Scene(prompt, tuple(texts)))
+    return scenes
+
+
+def copy_scenes(chosen: ToySet, problems: Sequence[Any], count: int, rng: random.Random) -> list[Scene]:
+    """Return about `count` second-turn scenes that show an agent's previous function, without a problem and without
+    feedback, and are answered by a copy of it."""
+    scenes: list[Scene] = []
+    by = chosen.demonstrator
+    while len(scenes) < count:
+        problem = rng.choice(problems)
+        (team,) = rng.choices(TEAMS, TEAM_WEIGHTS)
+        environment, task = CodeGeneration(len(team)), as_task(problem)
+        texts = [by.attempt(problem, role, by.FIRST_TURN, rng).text for role in team]
+        for text, instruction in zip(texts, environment.revisions(task), strict=True):
+            scenes.append(Scene(next_prompt(None, text, Message(), instruction), (text,)))
     return scenes
 
 

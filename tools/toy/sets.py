@@ -76,6 +76,11 @@ class ToySet:
     """Number of first-turn scenes in the training of the base policy."""
     second: int = 9000
     """Number of second-turn scenes."""
+    copies: int = 0
+    """Number of scenes of a first stage that only copies. Without this stage, a policy of this size writes its function
+    anew instead of looking it up."""
+    copy_steps: int = 0
+    """Number of steps of the first stage, with twice the batch size."""
     steps: int = 2800
     batch_size: int = 16
     """Prompts per step."""
@@ -107,11 +112,13 @@ SETS: dict[str, ToySet] = {
         tasks=("train", "eval", "unseen"),
         start=HARD_BASE_PATH,
         author_weights=(0.4, 0.1, 0.5),
-        first=3000,
-        second=9000,
-        steps=1500,
+        first=2000,
+        second=6000,
+        copies=12000,
+        copy_steps=700,
+        steps=700,
         batch_size=8,
-        peak_lr=1.5e-3,
+        peak_lr=1e-3,
     ),
 }
 """Sets by name: `bundled:NAME` are the tasks, `bundled:NAME-base` is the base policy. `toy-revising` has the tasks of
