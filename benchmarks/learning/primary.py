@@ -1,8 +1,8 @@
 """The primary family: five comparisons named before their runs, with a test that assumes no distribution.
 
 All other comparisons of the studies are exploratory. Each comparison is paired by seed. Its p-value is of the exact
-sign-flip test: under the null hypothesis that two arms do not differ, the sign of each seed's difference is random. With
-n seeds the smallest p-value is 2 / 2^n, so eight seeds are needed to pass Holm's correction for five comparisons.
+sign-flip test: under the null hypothesis that two arms do not differ, the sign of each seed's difference is random.
+With n seeds the smallest p-value is 2 / 2^n, so eight seeds are needed to pass Holm's correction for five comparisons.
 """
 
 from __future__ import annotations
