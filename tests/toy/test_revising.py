@@ -14,7 +14,8 @@ from tools.toy.demonstrations import PERFECT
 from tools.toy.hard_demonstrations import Attempt
 from tools.toy.hard_families import Problem, split_problems
 from tools.toy.revising_demonstrations import FIRST_TURN, attempt, second_attempt
-from tools.toy.scenes import EDITS, as_task, solutions
+from tools.toy.scenes import EDITS, as_task, copy_scenes, solutions
+from tools.toy.sets import SETS
 
 SPLITS = split_problems()
 PROBLEM = next(p for p in SPLITS["train"] if len(p.family.ways) == 2)
@@ -47,6 +48,14 @@ def test_a_function_without_errors_changes_its_decomposition_in_half_of_the_case
     pair = next(p for p in SPLITS["train"] if len(p.family.ways) == 1)
     previous = attempt(pair, "aux", PERFECT, RNG)
     assert {revised.text for revised in again(previous, failing=True, problem=pair)} == {previous.text}
+
+
+def test_scenes_of_the_first_stage_are_copies_of_the_shown_function() -> None:
+    scenes = copy_scenes(SETS["toy-revising"], SPLITS["spare"], 40, RNG)
+    assert len(scenes) >= 40
+    for scene in scenes:
+        (copy,) = scene.responses
+        assert scene.prompt.startswith(f"Your previous answer:\n{copy}\n\nRevise your")
 
 
 def test_a_revision_needs_the_problem() -> None:
