@@ -56,7 +56,6 @@ setup(
             "toy/*.jsonl",
             "toy/base/*",
             "toy/hard_base/*",
-            "toy/revising_base/*",
             "toy/grid_base/*",
             "reports/templates/*",
             "serving/templates/*",
