@@ -9,7 +9,7 @@ import yaml
 
 from benchmarks.tags.__main__ import RESULTS
 from benchmarks.tags.arms import TAGS
-from benchmarks.tags.measures import measured
+from benchmarks.tags.measures import measured, side_by_side
 from benchmarks.tags.report import draw, table
 from marl_ray.config import from_tree, parse_overrides
 from marl_ray.config.budget import training_budget
@@ -37,7 +37,15 @@ def test_answers_without_words_have_no_position() -> None:
     assert "position_2" not in found
     assert found["partners_half"] == pytest.approx(1.96 * 0.5 / 2, abs=1e-4)  # 0.5 and 1 different words
     single = measured([(TASK, [["ferry, crew, check, ropes, radio, sunrise"]])])
-    assert single == {"partners": 6.0, "position_1": pytest.approx(28 / 72, abs=1e-4)}
+    assert single == {"partners": 6.0, "position_1": pytest.approx(28 / 72, abs=1e-4), "copied": 0.0}
+
+
+def test_words_that_stand_side_by_side_are_copied() -> None:
+    assert side_by_side(TASK.prompt, ["and", "radio", "then"])
+    assert not side_by_side(TASK.prompt, ["ropes", "radio"])
+    assert not side_by_side(TASK.prompt, ["ferry"])
+    found = measured([(TASK, [["ferry, crew", "ferry, check"], ["before sunrise", "ferry"]])])
+    assert found["copied"] == 2 / 4
 
 
 @pytest.mark.parametrize("name", TAGS.arms)
@@ -58,8 +66,8 @@ def test_table_and_figure(tmp_path: Path) -> None:
 
     lines = [line("joint", 1, 3.0), line("shared", 1, 2.0), line("shared", 2, 3.0)]
     _, _, before, joint, shared = table(lines).splitlines()
-    assert before == "| before training | 1 | 0 |  | 1.00 | 1.00 | +0.00 ± 0.10 | 0.50 | 0.20 | 0.80 |"
-    assert joint == "| both learn | 1 | 40 | 9.0 | 3.00 | 1.00 | +2.00 ± 0.20 | 0.50 | 0.20 | 0.80 |"
+    assert before == "| before training | 1 | 0 |  | 1.00 | 1.00 | +0.00 ± 0.10 | 0.50 | 0.20 | 0.80 |  |"
+    assert joint == "| both learn | 1 | 40 | 9.0 | 3.00 | 1.00 | +2.00 ± 0.20 | 0.50 | 0.20 | 0.80 |  |"
     assert "| 1, 2 | 40 | 9.0 ± 0.00 | 2.50 ± 6.35 |" in shared.replace("| 9.0 |", "| 9.0 ± 0.00 |")
     draw(lines, tmp_path / "tags.png")
     assert (tmp_path / "tags.png").stat().st_size > 10_000

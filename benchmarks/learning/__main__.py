@@ -2,7 +2,7 @@
 
     python -m benchmarks.learning [--study toy-hard] [--arms joint,only_main] [--seeds 1,2,3] [--list] [--only-table]
 
-Studies: toy-hard (25 ways to train the bundled pair on the harder bundled tasks), mbpp (two SmolLM2-135M on MBPP).
+Studies: toy-hard (28 ways to train the bundled pair on the harder bundled tasks), mbpp (two SmolLM2-135M on MBPP).
 
 Each run is a `marl-ray train` with the study's config and the arm's overrides, in a folder below --folder. Its results
 are added to docs/results/learning/STUDY.jsonl as one line. Runs with a line are skipped and interrupted runs are
@@ -28,6 +28,7 @@ from typing import Any
 
 from benchmarks.learning.expert import serving
 from benchmarks.learning.measures import measure, read_lines
+from benchmarks.learning.primary import primary_table
 from benchmarks.learning.report import draw, table
 from benchmarks.learning.studies import STUDIES, TOY_HARD, Study
 
@@ -80,12 +81,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--override", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all runs")
     parser.add_argument("--list", action="store_true", help="list the arms, their finished seeds and their settings")
     parser.add_argument("--only-table", action="store_true", help="print the table without running anything")
+    parser.add_argument("--primary", action="store_true", help="print only the primary comparisons of toy-hard")
     arguments = parser.parse_args(argv)
     study, results = STUDIES[arguments.study], arguments.results.absolute()
     arms = arguments.arms.split(",") if arguments.arms else list(study.arms)
     if unknown := set(arms) - set(study.arms):
         parser.error(f"unknown arms: {', '.join(sorted(unknown))}; see --list")
     done = {(line["arm"], line["seed"]) for line in current(study, results)}
+    if arguments.primary:
+        print(primary_table(current(TOY_HARD, results)))
+        return
     if arguments.list:
         for name, arm in study.arms.items():
             print(f"{name:12} seeds {sorted(seed for other, seed in done if other == name)}  {dict(arm.overrides)}")

@@ -77,7 +77,8 @@ def _spread(run: Path, last: int, tasks_played: int) -> dict[int, float]:
 
 def _held_out(row: Mapping[str, Any], last: int) -> dict[str, float]:
     """Return the metrics of an evaluation: mean reward and pass rate in the last and the first turn; for the last turn
-    also the reward levels, and the share of programs that fail a test without the helper."""
+    also the reward levels, and the share of programs that fail a test without the helper; for the second turn the rates
+    of `marl_ray.telemetry.revisions`."""
     names = {
         "reward": f"turn_{last}/reward_mean",
         "passed": f"turn_{last}/all_passed",
@@ -89,6 +90,9 @@ def _held_out(row: Mapping[str, Any], last: int) -> dict[str, float]:
         "syntax": f"turn_{last}/syntax_ok",
         "tests": f"turn_{last}/tests_passed_rate",
         "aux_called": f"turn_{last}/aux_called",
+        "keep_rate": "turn_2/keep_rate",
+        "fix_rate": "turn_2/fix_rate",
+        "pass@2": "turn_2/first_pass@2",
     }
     return {name: round(row[f"eval/{key}"], 4) for name, key in names.items() if f"eval/{key}" in row}
 

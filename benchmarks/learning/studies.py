@@ -80,6 +80,7 @@ def _shared_digest(config: Path, files: tuple[Path, ...]) -> str:
 
 _TREE = {"magrpo.handoff": "all", "magrpo.num_generations": 4, "magrpo.rollout_buffer_size": 6}
 _IAC = {"magrpo.critic": "iac", "magrpo.critic_learning_rate": 1e-2, **_TREE}
+_ONE_TURN = {"magrpo.num_turns": 1, "magrpo.rollout_buffer_size": 16}
 TOY_HARD = Study(
     name="toy-hard",
     config=CONFIGS / "toy_hard.yaml",
@@ -94,15 +95,13 @@ TOY_HARD = Study(
             "single_tokens": Arm("one agent, as many tokens", {"magrpo.num_agents": 1, "magrpo.num_generations": 11}),
         },
         "one turn": {
-            "one_turn": Arm("one turn, twice the tasks", {"magrpo.num_turns": 1, "magrpo.rollout_buffer_size": 16}),
+            "one_turn": Arm("one turn, twice the tasks", _ONE_TURN),
+            "one_turn_only_main": Arm("the same, only main", {**_ONE_TURN, "agents": f"[{FROZEN}, {{}}]"}),
+            "one_turn_only_aux": Arm("the same, only aux", {**_ONE_TURN, "agents": f"[{{}}, {FROZEN}]"}),
+            "one_turn_shared": Arm("the same, with one policy", {**_ONE_TURN, "magrpo.policy": 0}),
             "single_one_turn": Arm(
                 "one agent, one turn, as many tokens",
-                {
-                    "magrpo.num_agents": 1,
-                    "magrpo.num_turns": 1,
-                    "magrpo.num_generations": 11,
-                    "magrpo.rollout_buffer_size": 16,
-                },
+                {**_ONE_TURN, "magrpo.num_agents": 1, "magrpo.num_generations": 11},
             ),
         },
         "feedback": {

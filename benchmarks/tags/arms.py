@@ -28,6 +28,7 @@ TAGS = Study(
         "shared": "shared words",
         "position_1": "position 1",
         "position_2": "position 2",
+        "copied": "copied",
     },
     compared=(),
     drawn=("reward_mean", "different words of six"),

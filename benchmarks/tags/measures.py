@@ -13,6 +13,7 @@ from benchmarks.learning.measures import read_lines
 from marl_ray.core.episode import Task
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments.tags import Tagging
+from marl_ray.environments.tags.words import split_words
 
 Played = tuple[Task, Sequence[Sequence[str]]]
 """A text with the answers of all agents, [N][G]."""
@@ -64,6 +65,7 @@ def measured(played: Sequence[Played]) -> dict[str, float]:
     | `gain`, `gain_half` | `partners` less `twice`, and half of its 95 % interval over texts (normal approximation) |
     | `shared` | words that two partners both name |
     | `position_i` | mean relative position, 0 to 1, of agent i's valid words; answers without one are left out |
+    | `copied` | share of answers, of all agents, whose words stand side by side in the text |
 
     A single agent has no `twice`, `gain` and `shared`.
     """
@@ -88,6 +90,7 @@ def measured(played: Sequence[Played]) -> dict[str, float]:
             add("shared", (one["shared_words"] for one in outcomes))
         for agent in range(agents):
             attempts = [team.attempt(task, [text] * agents, last=True) for text in answers[agent]]
+            add("copied", (float(side_by_side(task.prompt, attempt.named[agent])) for attempt in attempts))
             if places := [attempt.positions[agent] for attempt in attempts if attempt.valid[agent]]:
                 add(f"position_{agent + 1}", places)
     metrics = {name: round(fmean(values), 4) for name, values in found.items()}
@@ -95,6 +98,17 @@ def measured(played: Sequence[Played]) -> dict[str, float]:
         if len(found.get(name, ())) > 1:
             metrics[f"{name}_half"] = round(1.96 * stdev(found[name]) / math.sqrt(len(found[name])), 4)
     return metrics
+
+
+def side_by_side(text: str, named: Sequence[str]) -> bool:
+    """Return whether a text contains two or more named words in this order without others between them.
+
+    Example:
+        >>> side_by_side("The ferry leaves at noon.", ["ferry", "leaves", "at"])
+        True
+    """
+    words, count = split_words(text), len(named)
+    return count > 1 and any(words[at : at + count] == list(named) for at in range(len(words) - count + 1))
 
 
 def _pairs(answers: Sequence[str]) -> Iterable[tuple[str, str]]:

@@ -1,0 +1,94 @@
+"""The primary family: five comparisons named before their runs, with a test that assumes no distribution.
+
+All other comparisons of the studies are exploratory. Each comparison is paired by seed. Its p-value is of the exact
+sign-flip test: under the null hypothesis that two arms do not differ, the sign of each seed's difference is random.
+With n seeds the smallest p-value is 2 / 2^n, so eight seeds are needed to pass Holm's correction for five comparisons.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.learning.report import interval
+
+Line = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A difference between two arms of a study: of `metric` after training, or with `gain` of its rise by training."""
+
+    title: str
+    arm: str
+    other: str
+    metric: str = "passed"
+    gain: bool = False
+
+    def differences(self, lines: Sequence[Line]) -> list[float]:
+        """Return the differences of the seeds that both arms have, in order of the seeds."""
+        own, others = ({line["seed"]: line for line in lines if line["arm"] == arm} for arm in (self.arm, self.other))
+        return [self._value(own[seed]) - self._value(others[seed]) for seed in sorted(own.keys() & others.keys())]
+
+    def _value(self, line: Line) -> float:
+        before = line["before"][self.metric] if self.gain else 0.0
+        return float(line["after"][self.metric] - before)
+
+
+PRIMARY = (
+    Comparison("both agents, less only main", "one_turn", "one_turn_only_main"),
+    Comparison("both agents, less only aux", "one_turn", "one_turn_only_aux"),
+    Comparison("both agents, less one policy for both", "one_turn", "one_turn_shared"),
+    Comparison("both agents, less one agent", "one_turn", "single_one_turn"),
+    Comparison("gain of both agents, less gain of one agent", "one_turn", "single_one_turn", gain=True),
+)
+"""Share of programs that pass all tests, with one turn and about as many sampled tokens (study `toy-hard`)."""
+
+
+def sign_flip(differences: Sequence[float]) -> float:
+    """Return the two-sided p-value of the exact sign-flip test of a mean of 0.
+
+    Example:
+        >>> sign_flip([1.0, 2.0, 3.0])
+        0.25
+    """
+    observed = abs(sum(differences))
+    flips = list(itertools.product((1, -1), repeat=len(differences)))
+    extreme = sum(
+        abs(sum(sign * value for sign, value in zip(signs, differences, strict=True))) >= observed - 1e-12
+        for signs in flips
+    )
+    return extreme / len(flips)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for the number of comparisons (Holm 1979).
+
+    Example:
+        >>> holm([0.01, 0.5, 0.04])
+        [0.03, 0.5, 0.08]
+    """
+    adjusted, smallest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        smallest = max(smallest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = smallest
+    return adjusted
+
+
+def primary_table(lines: Sequence[Line], comparisons: Sequence[Comparison] = PRIMARY) -> str:
+    """Return a Markdown table of the comparisons with at least two seeds."""
+    head = ["", "seeds", "difference", "positive in", "p, sign flip", "p, corrected for all"]
+    rows = [head, ["---"] * len(head)]
+    found = [(one, differences) for one in comparisons if len(differences := one.differences(lines)) > 1]
+    p_values = [sign_flip(differences) for _, differences in found]
+    missing = len(comparisons) - len(found)
+    corrected = holm([*p_values, *[1.0] * missing])
+    for (comparison, differences), p, all_p in zip(found, p_values, corrected[: len(found)], strict=True):
+        mean, half = statistics.fmean(differences), interval(differences)[1]
+        positive = f"{sum(value > 0 for value in differences)} of {len(differences)}"
+        cells = [comparison.title, str(len(differences)), f"{mean:+.3f} ± {half:.3f}", positive]
+        rows.append([*cells, f"{p:.3f}", f"{all_p:.3f}"])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -1,0 +1,45 @@
+"""The primary family of benchmarks/learning: exact tests by hand-computed examples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.learning.__main__ import RESULTS, current
+from benchmarks.learning.primary import PRIMARY, Comparison, holm, primary_table, sign_flip
+from benchmarks.learning.studies import TOY_HARD
+
+
+def test_the_sign_flip_test_is_exact() -> None:
+    assert sign_flip([1.0, 2.0, 3.0]) == 2 / 8
+    assert sign_flip([1.0] * 8) == 2 / 256
+    assert sign_flip([1.0, -1.0]) == 1.0
+    assert sign_flip([3.0, 3.0, -1.0]) == 4 / 8  # sums of 5 or more: +++ and ++-, and their opposites
+
+
+def test_holm_corrects_for_the_number_of_comparisons() -> None:
+    assert holm([0.01, 0.5, 0.04]) == pytest.approx([0.03, 0.5, 0.08])
+    assert holm([0.5, 0.6]) == [1.0, 1.0]
+
+
+def test_differences_are_paired_by_seed_and_of_levels_or_gains() -> None:
+    def line(arm: str, seed: int, before: float, after: float) -> dict[str, object]:
+        return {"arm": arm, "seed": seed, "before": {"passed": before}, "after": {"passed": after}}
+
+    lines = [line("a", 1, 0.1, 0.5), line("a", 2, 0.1, 0.6), line("b", 2, 0.3, 0.4), line("b", 1, 0.2, 0.3)]
+    level, gain = Comparison("level", "a", "b"), Comparison("gain", "a", "b", gain=True)
+    assert level.differences([*lines, line("b", 3, 0.0, 0.0)]) == pytest.approx([0.2, 0.2])
+    assert gain.differences(lines) == pytest.approx([0.3, 0.4])
+    *_, row = primary_table(lines, [level, Comparison("not run", "a", "c")]).splitlines()
+    assert row == "| level | 2 | +0.200 ± 0.000 | 2 of 2 | 0.500 | 1.000 |"
+
+
+def test_the_primary_family_is_small_and_of_existing_arms() -> None:
+    assert len(PRIMARY) <= 5
+    assert {arm for one in PRIMARY for arm in (one.arm, one.other)} <= TOY_HARD.arms.keys()
+
+
+def test_the_page_has_the_table_of_the_primary_family() -> None:
+    page = Path(__file__).resolve().parent.parent / "docs" / "results" / "learning.md"
+    assert primary_table(current(TOY_HARD, RESULTS)) in page.read_text(encoding="utf-8")
