@@ -106,7 +106,7 @@ def test_gradient_equals_numerical_differentiation(tiny_policy: Path, layout: La
 
 @pytest.mark.parametrize("loss", ["clip", "gspo", "gmpo"])
 def test_the_divergence_has_the_same_weight_in_every_loss(tiny_policy: Path, loss: str) -> None:
-    """Losses with one ratio per completion do not average the divergence over its tokens."""
+    # Losses with one ratio per completion do not average the divergence over its tokens.
     groups = [replace(group, returns=(1.0,) * len(group.returns)) for group in some_groups(5, 3)]
     gradients = []
     for name in ("policy_gradient", loss):
