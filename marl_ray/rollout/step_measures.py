@@ -39,7 +39,8 @@ class StepMeasures:
         """Return the metrics `cooperation/*`, `tokens/*` and `reward_per_token/*`, and for training the diagnostics of
         credit. In an environment without programs, only some episodes of a training step are recombined."""
         order = self._environment.order
-        tokens = [token_counts([one], order(one.task), self._config.credit.discount) for one in episodes]
+        counts = (token_counts([one], order(one.task), self._config.credit.discount) for one in episodes)
+        tokens = [row for row in counts if row]
         if self._config.num_agents == 1:
             return means(tokens)
         limited = not evaluation and not self._environment.runs_programs
@@ -98,12 +99,17 @@ class StepMeasures:
             group = build_group(node, agent, self._config)
             advantages = group_advantages(group, settings, self._config.credit)
             diagnostics.add_advantages(advantages)
-        found = None if rewarded is None else replays(node, agent, rewarded, limit)
-        if found is None:
+        if rewarded is None:
             return
+        found = replays(node, agent, rewarded, limit)
         diagnostics.add_replays(found)
         returns_are_rewards = self._config.rollout.handoff != "all" or not node.children
-        if advantages and returns_are_rewards and len(node.joint_actions) == len(node.group(agent)):
+        if (
+            found is not None
+            and advantages
+            and returns_are_rewards
+            and len(node.joint_actions) == len(node.group(agent))
+        ):
             diagnostics.add_credit(agent, advantages, found)
 
 
@@ -118,7 +124,6 @@ def first_nodes(episode: Episode) -> list[Node]:
 
 
 def means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of every metric that all rows have, without empty rows."""
-    given = [row for row in rows if row]
-    names = [name for name in given[0] if all(name in row for row in given)] if given else []
-    return {name: fmean(row[name] for row in given) for name in names}
+    """Return the mean of every metric that all rows have: a mean over some tasks would be of a selection."""
+    names = [name for name in rows[0] if all(name in row for row in rows)] if rows else []
+    return {name: fmean(row[name] for row in rows) for name in names}

@@ -47,13 +47,18 @@ class CreditDiagnostics:
     """Advantages with replayed contributions."""
     _own: float = 0.0
     _total: float = 0.0
+    _complete: bool = True
+    """Whether the replays of all nodes are known: a selection of nodes would bias the diagnostics."""
 
     def add_advantages(self, advantages: Sequence[float]) -> None:
         """Add the advantages of the agent's group at a node."""
         self._variances.append(pvariance(advantages))
 
-    def add_replays(self, found: Replays) -> None:
-        """Add the replays of the agent's answers at a node."""
+    def add_replays(self, found: Replays | None) -> None:
+        """Add the replays of the agent's answers at a node, None if they are not known."""
+        if found is None:
+            self._complete = False
+            return
         self._own += fmean(variance([action.reward for action in row]) for row in found)
         self._total += variance([found[s][s].reward for s in range(len(found))])
 
@@ -74,9 +79,9 @@ class CreditDiagnostics:
         found: dict[str, float] = {}
         if self._variances:
             found["credit_variance"] = fmean(self._variances)
-        if self._total:
+        if self._complete and self._total:
             found["influence"] = self._own / self._total
-        if (correlation := rank_correlation(self._pairs)) is not None:
+        if self._complete and (correlation := rank_correlation(self._pairs)) is not None:
             found["credit_fidelity"] = correlation
         return found
 

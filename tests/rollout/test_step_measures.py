@@ -195,6 +195,20 @@ def test_joint_mode_cross_has_no_fidelity_because_its_credit_is_the_replay() -> 
     assert "agent_0/turn_1/credit_fidelity" not in found
 
 
+def test_nodes_whose_rewards_are_known_by_chance_are_not_selected() -> None:
+    # The replays of equal answers are known in every joint mode. The second task has different answers.
+    run = config()
+    episodes = run_batch(run, Product(2))
+    root = episodes[0].root
+    assert root is not None
+    root.completions = [[group[0]] * len(group) for group in root.completions]
+    root.joint_actions = [replace(action, reward=1.0) for action in root.joint_actions]
+    found, _ = measured(run, Product(2), episodes)
+    assert cooperation_names(found) == set()
+    assert "agent_0/turn_1/influence" not in found
+    assert "agent_0/turn_1/credit_variance" in found
+
+
 @pytest.mark.parametrize("estimator", ["magrpo", "marloo", "difference"])
 def test_credit_variance_is_that_of_the_advantages_at_a_node(estimator: str) -> None:
     run = config(estimator=estimator)
