@@ -170,7 +170,8 @@ class AnswersFile:
         task, environment = self._tasks[name], self._environment
         given = environment.first_prompts(task)
         check_prompts(qualified_method_name(environment, "first_prompts"), given, self.config.num_agents)
-        prompts, earlier = list(given), {}
+        prompts = list(given)
+        earlier: dict[int, str] = {}
         for round_agents in environment.order(task):
             for agent in round_agents if earlier else ():
                 prompts[agent] = environment.prompt_after(task, agent, prompts[agent], earlier)

@@ -94,7 +94,7 @@ class FrozenPartners(Environment[AttemptOfTeams]):
         return cls(base, settings.stand_in, settings.weight)
 
     @property
-    def modes(self) -> tuple[str, ...]:  # type: ignore[override]
+    def modes(self) -> tuple[str, ...]:  # type: ignore[misc, override]
         """The external modes of the team's environment."""
         return self.base.modes
 
