@@ -45,7 +45,7 @@ def write_run_summary(config: Config, folder: RunFolder, result: TrainingResult,
     files.append(f"{folder.checkpoints.folder.name}/")
     if config.output.save_final_model:
         files.append(f"{folder.models.name}/")
-    lines.append(f"Results in {folder}: {', '.join(files)}.")
+    lines.append(f"Results in {folder}: {', '.join(files)}. A page with curves and episodes: marl-ray report {folder}")
     return lines
 
 

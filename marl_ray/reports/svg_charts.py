@@ -110,7 +110,7 @@ def round_ticks(low: float, high: float, about: int = 4) -> list[float]:
     """Return about `about` round numbers from `low` to `high`."""
     step = 10.0 ** math.floor(math.log10((high - low) / about))
     step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= about + 0.5)
-    return [round(n * step, 12) for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    return [float(f"{n * step:.12g}") for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class _Axes:
 
 
 def _nonempty_range(low: float, high: float) -> tuple[float, float]:
-    if high - low > 1e-12 * max(abs(low), abs(high)):
+    if high - low > 1e-9 * max(abs(low), abs(high)):
         return low, high
     half = abs(low) / 2 or 0.5
     return low - half, high + half

@@ -193,6 +193,14 @@ def test_ticks_are_round_numbers() -> None:
     assert round_ticks(0.0, 23456.0) == [0, 10000, 20000]
 
 
+@pytest.mark.parametrize("values", [(0.999999999997, 1.0), (1.0, 1.0 + 1e-8), (-1e-15, 2e-15), (1e12, 1e12 + 1)])
+def test_values_that_hardly_differ_have_a_chart(values: tuple[float, float]) -> None:
+    chart = layout_chart("share", [Series("", 0, list(enumerate(values)))])
+    labels = [label for _, label in chart.y_ticks]
+    assert len(labels) > 1
+    assert len(set(labels)) == len(labels)
+
+
 def test_tick_labels_are_distinct() -> None:
     assert tick_labels([0.0, 0.5, 1.0]) == ["0", "0.5", "1"]
     assert tick_labels([1.0, 1.00002, 1.00004]) == ["1.00000", "1.00002", "1.00004"]
