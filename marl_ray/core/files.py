@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from marl_ray.core.errors import UserError
@@ -41,6 +43,35 @@ def write_atomically(path: Path, content: bytes) -> None:
         with suppress(OSError):
             hidden.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def output_folder(path: Path) -> Path:
+    """Return the absolute path of a folder for results, which is new or empty. Raises UserError, which names --to."""
+    target = expand_home(path).absolute()
+    if target.is_dir() and any(target.iterdir()):
+        raise UserError(f"output folder {target} is not empty: give another --to")
+    if target.exists() and not target.is_dir():
+        raise UserError(f"{target} is a file: give another --to")
+    return target
+
+
+@contextmanager
+def complete_folder(target: Path) -> Iterator[Path]:
+    """Yield the path of a hidden folder to create, which becomes the `output_folder` `target` at the end of the block,
+    and is deleted if the block fails. Raises UserError, which names --to, for an OSError."""
+    hidden = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(hidden, ignore_errors=True)
+    try:
+        yield hidden
+        fsync_tree(hidden)
+        if target.exists():
+            target.rmdir()  # an empty folder
+        os.replace(hidden, target)
+        fsync(target.parent)
+    except OSError as error:
+        raise UserError(f"{target} cannot be written ({error.strerror or error}): give another --to") from None
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
 
 
 def expand_home(path: str | Path) -> Path:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ import yaml
 
 from marl_ray.config import Config
 from marl_ray.core.errors import UserError
-from marl_ray.core.files import expand_home, fsync, fsync_tree
+from marl_ray.core.files import complete_folder, expand_home, output_folder
 from marl_ray.evaluation.model_sources import (
     EvaluatedModel,
     ModelSource,
@@ -73,37 +72,17 @@ def export_run(request: ExportRequest) -> Iterator[str]:
     config = saved.config()
     (source,) = find_model_sources([str(request.run)], config)
     (model,) = evaluated_models([source], config, swap=False)
-    target = _check_target(request.folder)
+    target = output_folder(request.folder)
+    target.parent.mkdir(parents=True, exist_ok=True)
     measured = _measurements(request, source, saved.folder)
     for adapter in source.adapters:
         check_adapter(adapter)
-    hidden = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(hidden, ignore_errors=True)
-    try:
+    with complete_folder(target) as hidden:
         _write(hidden, request, config, source, model, saved.folder, measured)
-        fsync_tree(hidden)
-        if target.exists():
-            target.rmdir()  # an empty folder
-        os.replace(hidden, target)
-        fsync(target.parent)
-    except OSError as error:
-        raise UserError(f"{target} cannot be written ({error.strerror or error}): give another --to") from None
-    finally:
-        shutil.rmtree(hidden, ignore_errors=True)
     for name in local_paths(config):
         yield f"note: config.yaml names a local path, which other machines lack: {name}"
     size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
     yield f"{len(config.policies)} models of {source.label}, {size / 1e6:.1f} MB, in {target}"
-
-
-def _check_target(path: Path) -> Path:
-    target = expand_home(path).absolute()
-    if target.is_dir() and any(target.iterdir()):
-        raise UserError(f"output folder {target} is not empty: give another --to")
-    if target.exists() and not target.is_dir():
-        raise UserError(f"{target} is a file: give another --to")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    return target
 
 
 def _write(

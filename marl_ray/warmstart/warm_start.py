@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import shlex
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +26,7 @@ from transformers.utils.logging import disable_progress_bar
 from marl_ray.config import Config, CreditConfig, from_tree, to_tree, to_yaml
 from marl_ray.core.batch import Group
 from marl_ray.core.errors import UserError
-from marl_ray.core.files import expand_home, fsync, fsync_tree
+from marl_ray.core.files import complete_folder, output_folder
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.random_streams import random_stream
 from marl_ray.core.text import pluralize
@@ -66,41 +64,22 @@ class WarmStartRequest:
 def warm_start(config: Config, request: WarmStartRequest) -> str:
     """Train and write all policies, and return a summary. The folder is complete or absent. Raises UserError."""
     disable_progress_bar()  # of transformers, which shows one even for small files
-    target = _check_target(request.folder)
+    target = output_folder(request.folder)
     names = dict.fromkeys(agent.name for agent in config.agents)
     templates = {name: check_model(name, config.model)[0] for name in names}
     found = _demonstrations(config, request, templates)
-    hidden = RunFolder(target.with_name(f".{target.name}.partial"))
-    shutil.rmtree(hidden.path, ignore_errors=True)
     losses = []
-    try:
+    with complete_folder(target) as path:
+        hidden = RunFolder(path)
         hidden.models.mkdir(parents=True)
         for policy, groups in found.items():
             parts = hold_out(groups, request.held_out, config.seed, policy.key)
             before, *_, after = _train(config, policy, request, *parts, hidden.model(policy))
             losses.append(f"{policy.key} {before:.3f} to {after:.3f}")
         hidden.config.write_text(to_yaml(_config_of_models(config, RunFolder(target), templates)))
-        fsync_tree(hidden.path)
-        if target.exists():
-            target.rmdir()  # an empty folder
-        os.replace(hidden.path, target)
-        fsync(target.parent)
-    except OSError as error:
-        raise UserError(f"{target} cannot be written ({error.strerror or error}): give another --to") from None
-    finally:
-        shutil.rmtree(hidden.path, ignore_errors=True)
     command = f"marl-ray train {config.algorithm} --config {shlex.quote(str(RunFolder(target).config))}"
     held_out = f"held-out loss: {', '.join(losses)} nats per token"
     return f"{pluralize(len(losses), 'model')} in {target}; {held_out}; next: {command}"
-
-
-def _check_target(path: Path) -> Path:
-    target = expand_home(path).absolute()
-    if target.is_dir() and any(target.iterdir()):
-        raise UserError(f"output folder {target} is not empty: give another --to")
-    if target.exists() and not target.is_dir():
-        raise UserError(f"{target} is a file: give another --to")
-    return target
 
 
 def _demonstrations(
