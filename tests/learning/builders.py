@@ -28,6 +28,16 @@ from tests.factories import make_config
 
 VOCABULARY, LAYERS, HEADS, KEY_HEADS, WIDTH = 40, 2, 4, 2, 8
 """Shape of the tiny policy; WIDTH is the width of an attention head."""
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": HEADS * WIDTH,
+    "intermediate_size": 48,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KEY_HEADS,
+    "head_dim": WIDTH,
+}
+"""The same shape as arguments of transformers' configs."""
 
 
 def tiny_qwen2(seed: int = 0) -> Qwen2ForCausalLM:

@@ -21,7 +21,7 @@ from marl_ray.learning.policy_model import has_final_head, short_batch
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 from marl_ray.learning.sharding import full_tensor
 from marl_ray.models.lora import trainable
-from tests.learning.builders import VOCABULARY, some_groups, tiny_learner, weigh
+from tests.learning.builders import SHAPE, VOCABULARY, some_groups, tiny_learner, weigh
 from tests.learning.rank_processes import run_ranks
 
 
@@ -111,24 +111,13 @@ def test_chunks_do_not_change_the_gradient_of_two_ranks(tiny_policy: Path, way: 
     assert_close(run_ranks(2, gradients, str(tiny_policy), way, 3)[0], gradients(SINGLE_RANK, str(tiny_policy), way, 0))
 
 
-SIZES: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-}
-
-
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (LlamaConfig(**SIZES), True),
-        (GPTNeoXConfig(**{k: v for k, v in SIZES.items() if k not in ("head_dim", "num_key_value_heads")}), True),
-        (Gemma2Config(**SIZES), False),
-        (CohereConfig(**SIZES), False),
+        (LlamaConfig(**SHAPE), True),
+        (GPTNeoXConfig(**{k: v for k, v in SHAPE.items() if k not in ("head_dim", "num_key_value_heads")}), True),
+        (Gemma2Config(**SHAPE), False),
+        (CohereConfig(**SHAPE), False),
     ],
     ids=lambda case: getattr(case, "model_type", str(case)),
 )
@@ -140,7 +129,7 @@ def test_models_that_change_the_logits_after_the_head_have_no_chunks(config: Any
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_memory_of_logits_does_not_grow_with_the_tokens(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = LlamaConfig(**SIZES | {"vocab_size": 5000})
+    config = LlamaConfig(**SHAPE | {"vocab_size": 5000})
     shapes = [MicroBatchShape(1, 8, completions, 32, accumulated=True) for completions in (8, 16)]
 
     def peaks() -> list[int]:

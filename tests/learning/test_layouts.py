@@ -33,6 +33,7 @@ from marl_ray.learning.micro_batches import NO_TOKEN, split_row, trainable_rows
 from marl_ray.learning.optimizer import schedule_factor
 from marl_ray.learning.policy_model import LogprobModel, choose_layout, token_logprobs
 from tests.learning.builders import (
+    SHAPE,
     VOCABULARY,
     micro_batches,
     tiny_qwen2,
@@ -65,17 +66,6 @@ def groups() -> list[Group]:
 def packed(model: Qwen2ForCausalLM) -> Qwen2ForCausalLM:
     """Return a copy with packed attention."""
     return with_packed_attention(model)
-
-
-SHAPE = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-}
 
 
 def qwen3() -> Any:
