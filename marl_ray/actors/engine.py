@@ -166,20 +166,21 @@ class Engine:
         return asyncio.wrap_future(future)
 
     def stream(
-        self, name: str, prompt_ids: list[int], sampling: SamplingSpec, on_tokens: OnTokens
+        self, name: str, prompt_ids: list[int], sampling: SamplingSpec, on_tokens: OnTokens | None
     ) -> asyncio.Future[list[Completion]]:
-        """Sample one completion as `generate` does, and report its tokens after each step. `name`, which must not be a
-        number, identifies the request for `abort`."""
+        """Sample one completion as `generate` does, but start at once, and report its tokens after each step to a
+        listener, if there is one. `name`, which must not be a number, identifies the request for `abort`."""
         future: Future = Future()
         self._inbox.put(lambda: self._add_request(prompt_ids, sampling, 0, future, name, on_tokens))
         return asyncio.wrap_future(future)
 
     def abort(self, name: str) -> asyncio.Future[None]:
-        """Stop a streamed request, which then raises RequestAborted. Does nothing if there is none with this name."""
+        """Stop a named request, which then raises RequestAborted. Does nothing if there is none with this name."""
 
         def stop(engine: Any) -> None:
+            self._listeners.pop(name, None)
             future = self._requests.pop(name, None)
-            if self._listeners.pop(name, None) is not None and future is not None:
+            if future is not None:
                 engine.abort_request([name])
                 future.set_exception(RequestAborted(name))
 
@@ -266,9 +267,9 @@ class Engine:
 
     def _collect_batch(self) -> None:
         """Wait for the rest of a batch before the first step of an idle engine, since prefill of all prompts together
-        costs little more than prefill of one."""
+        costs little more than prefill of one. Named requests, which come one by one, start at once."""
         end = time.monotonic() + MAX_BATCH_WAIT_S
-        while self._requests and not self._paused and time.monotonic() < end:
+        while any(map(str.isdecimal, self._requests)) and not self._paused and time.monotonic() < end:
             try:
                 command = self._inbox.get(timeout=IDLE_GAP_S)
             except queue.Empty:

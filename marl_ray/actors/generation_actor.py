@@ -90,10 +90,17 @@ class GenerationActor(Actor):
         return self._with_texts(prompt_ids, await self.engine.generate(prompt_ids, sampling, priority), sampling)
 
     async def stream(
-        self, name: str, prompt: Prompt, sampling: SamplingSpec, raw: bool, history: tuple[int, ...] = ()
+        self,
+        name: str,
+        prompt: Prompt,
+        sampling: SamplingSpec,
+        report: bool,
+        raw: bool,
+        history: tuple[int, ...] = (),
     ) -> Generation:
-        """Sample one completion as `generate` does; `progress` returns its text meanwhile, under `name`. Messages go
-        through the chat template, or are joined for a model without one. `raw`: a text does not go through it."""
+        """Sample one completion as `generate` does. With `report`, `progress` returns its text meanwhile, under `name`.
+        Messages go through the chat template, or are joined for a model without one. `raw`: a text does not go through
+        it."""
         if self.version is None:
             raise RuntimeError(f"{self.id} has not received any weights yet")
         prompt_ids = self._encode(prompt, sampling, history, self.use_template and not raw)
@@ -104,7 +111,7 @@ class GenerationActor(Actor):
         def on_tokens(token_ids: tuple[int, ...], text: str) -> None:
             loop.call_soon_threadsafe(self._note_tokens, name, text if sampling.stop else token_ids)
 
-        samples = await self.engine.stream(name, prompt_ids, sampling, on_tokens)
+        samples = await self.engine.stream(name, prompt_ids, sampling, on_tokens if report else None)
         return self._with_texts(prompt_ids, samples, sampling)
 
     def _encode(self, prompt: Prompt, sampling: SamplingSpec, history: tuple[int, ...], template: bool) -> list[int]:
@@ -141,7 +148,7 @@ class GenerationActor(Actor):
         return decoded | dict(zip(token_ids, texts, strict=True))
 
     async def abort(self, name: str) -> None:
-        """Stop a streamed request. Does nothing if this replica does not have it."""
+        """Stop a request of `stream`. Does nothing if this replica does not have it."""
         await self.engine.abort(name)
 
     def _note_tokens(self, name: str, so_far: tuple[int, ...] | str) -> None:

@@ -1,9 +1,9 @@
 """Streamed completions of one policy's generators, for a server.
 
-A completion is sampled by one call that returns the whole completion. While it is sampled, one loop per policy asks the
-replicas for the texts so far of all requests together, which costs one call per replica and tenth of a second instead
-of one per token. Requests on a lost replica are repeated on another replica; equal seeds and weights give the same
-text, so a listener receives each part once.
+A completion is sampled by one call that returns the whole completion. While completions with a listener are sampled,
+one loop per policy asks the replicas for the texts so far of all of them together, which costs one call per replica and
+`INTERVAL_S` instead of one per token. Requests on a lost replica are repeated on another replica; equal seeds and
+weights give the same text, so a listener receives each part once.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from marl_ray.core.errors import UserError
 
 WAIT_S = 0.1
 """Maximum time in seconds that a replica waits for the next token before it answers."""
+INTERVAL_S = 0.05
+"""Minimum time in seconds between two questions to a replica."""
 CALL = Deadline(60.0, "", "to report its progress")
 OnText = Callable[[str], None]
 """Receives the next part of a completion's text."""
@@ -57,26 +59,29 @@ class TextStreams:
         self,
         prompt: Prompt,
         sampling: SamplingSpec,
-        on_text: OnText,
+        on_text: OnText | None,
         raw: bool = False,
         history: tuple[int, ...] = (),
     ) -> Generation:
-        """Sample one completion (`GenerationActor.stream`) and return it; its text reaches `on_text` in parts.
-        Cancelling the call stops the completion on its replica."""
+        """Sample one completion (`GenerationActor.stream`) and return it; its text reaches `on_text`, if there is one,
+        in parts. Cancelling the call stops the completion on its replica."""
         name = f"stream-{next(self._numbers)}"
-        stream = self._streams[name] = TextStream(on_text)
-        if self._poller is None or self._poller.done():
-            self._poller = asyncio.get_running_loop().create_task(self._poll())
+        stream = None if on_text is None else TextStream(on_text)
+        if stream is not None:
+            self._streams[name] = stream
+            if self._poller is None or self._poller.done():
+                self._poller = asyncio.get_running_loop().create_task(self._poll())
         try:
-            arguments = (name, prompt, sampling, raw, history)
+            arguments = (name, prompt, sampling, stream is not None, raw, history)
             generation = await self.group.call(1, self._deadline, GenerationActor.stream, *arguments)
         except asyncio.CancelledError:
             await self._abort(name)
             raise
         finally:
-            del self._streams[name]
-        for completion in generation.completions:
-            stream.update(completion.text, complete=True)
+            self._streams.pop(name, None)
+        if stream is not None:
+            for completion in generation.completions:
+                stream.update(completion.text, complete=True)
         return generation
 
     async def close(self) -> None:
@@ -95,13 +100,13 @@ class TextStreams:
                 replicas = await self.group.replicas.wait_ready()
             except UserError:  # no replica is left; the calls for completions raise it too
                 return
-            await gather(*(self._poll_replica(replica) for replica in replicas))
+            await gather(asyncio.sleep(INTERVAL_S), *(self._poll_replica(replica) for replica in replicas))
 
     async def _poll_replica(self, replica: Handle[GenerationActor]) -> None:
         try:
             texts = await replica.call(GenerationActor.progress, WAIT_S).within(CALL)
         except UserError:  # the calls for completions handle the loss
-            await asyncio.sleep(WAIT_S)
+            await asyncio.sleep(INTERVAL_S)
             return
         for name, text in texts.items():
             if name in self._streams:

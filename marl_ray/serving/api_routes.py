@@ -106,7 +106,10 @@ class ApiRoutes:
         return lambda on_event: self.player.ask_team(task, asked, on_event)
 
     def _ask_agent(self, agent: int, prompt: Any, asked: SamplingRequest, choice: int) -> Ask:
-        def ask(on_event: OnEvent) -> Coroutine[Any, Any, Answer]:
+        def ask(on_event: OnEvent | None) -> Coroutine[Any, Any, Answer]:
+            if on_event is None:
+                return self.player.ask_agent(agent, prompt, asked, choice, None)
+
             def on_text(text: str) -> None:
                 on_event({"event": "text", "text": text})
 
@@ -135,7 +138,7 @@ class ApiRoutes:
         """Return the answer within the time limit, and report its events. Raises ApiError."""
         try:
             async with asyncio.timeout(self._answer_s):
-                return await call((lambda event: None) if events is None else events.put_nowait)
+                return await call(None if events is None else events.put_nowait)
         except TimeoutError:
             raise ApiError(504, f"no answer within {self._answer_s:g} s", "timeout") from None
         except DeadlineExceeded as error:
@@ -180,8 +183,8 @@ class ApiRoutes:
             await asyncio.gather(play, return_exceptions=True)
 
 
-Ask = Callable[[OnEvent], Coroutine[Any, Any, Answer]]
-"""Answers a request and reports its events."""
+Ask = Callable[[OnEvent | None], Coroutine[Any, Any, Answer]]
+"""Answers a request and reports its events to a listener, if there is one."""
 
 
 class ReplyFormat:

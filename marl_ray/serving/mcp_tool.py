@@ -42,7 +42,7 @@ def mcp_app(player: TeamPlayer, answer_s: float, body_bytes: int) -> Any:
             given = TeamFields.model_validate({"entry_point": entry_point, "tests": tests or None})
             async with asyncio.timeout(answer_s):
                 request = SamplingRequest(model=TEAM)
-                answer = await player.ask_team(make_task(task, given), request, lambda event: None)
+                answer = await player.ask_team(make_task(task, given), request)
         except ApiError as error:
             raise ToolError(error.message) from None
         except TimeoutError:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from marl_ray.actors.text_streams import TextStreams
+from marl_ray.actors.text_streams import OnText, TextStreams
 from marl_ray.config import Config
 from marl_ray.core.chat import Prompt, with_system_prompt
 from marl_ray.core.episode import Completion, Generation, Node, SamplingSpec, Task
@@ -69,22 +69,21 @@ class _AgentStream:
     request: SamplingRequest
     seed: int
     usage: Usage
-    on_event: OnEvent
+    on_event: OnEvent | None
     turn: int = 0
 
     async def generate(
         self, prompt: Prompt, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
     ) -> Generation:
         self.turn += 1
-        turn = self.turn
-        sampling = requested_sampling(sampling, self.request, stream_seed(self.seed, self.agent, turn))
-
-        def on_text(text: str) -> None:
-            self.on_event({"event": "delta", "turn": turn, "agent": f"agent_{self.agent}", "text": text})
-
+        sampling = requested_sampling(sampling, self.request, stream_seed(self.seed, self.agent, self.turn))
+        on_text = None if self.on_event is None else self._on_text(self.on_event, self.turn)
         generation = await self.streams.stream(prompt, sampling, on_text, history=history)
         self.usage.add(generation)
         return generation
+
+    def _on_text(self, on_event: OnEvent, turn: int) -> OnText:
+        return lambda text: on_event({"event": "delta", "turn": turn, "agent": f"agent_{self.agent}", "text": text})
 
 
 def requested_sampling(sampling: SamplingSpec, request: SamplingRequest, seed: int) -> SamplingSpec:
@@ -112,7 +111,7 @@ class TeamPlayer:
         self.streams = streams
         self._transition = Transition(config.external, environment)
 
-    async def ask_team(self, task: Task, request: SamplingRequest, on_event: OnEvent) -> Answer:
+    async def ask_team(self, task: Task, request: SamplingRequest, on_event: OnEvent | None = None) -> Answer:
         """Return the team's answer: the joint program of the last turn. Raises ApiError."""
         self._check(task, request)
         usage, seed = Usage(), secrets.randbits(62) if request.seed is None else request.seed
@@ -125,7 +124,7 @@ class TeamPlayer:
 
         def on_node(node: Node) -> None:
             turns.append(turn_record(node, tested))
-            if tested:
+            if tested and on_event is not None:
                 on_event({"event": "verdict"} | {k: v for k, v in turns[-1].items() if k != "agents"})
 
         runner = EpisodeRunner(config, environment, self._transition, generators, self.sandbox)
@@ -144,7 +143,7 @@ class TeamPlayer:
         prompt: Prompt,
         request: SamplingRequest,
         choice: int,
-        on_text: Callable[[str], None],
+        on_text: OnText | None,
     ) -> Answer:
         """Return one agent's answer to a text, which is not put into the chat template, or to messages, after the
         agent's system prompt if they have no system message. Raises ApiError."""

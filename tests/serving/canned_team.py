@@ -43,7 +43,7 @@ class CannedStreams:
         self,
         prompt: Any,
         sampling: SamplingSpec,
-        on_text: Callable[[str], None],
+        on_text: Callable[[str], None] | None,
         raw: bool = False,
         history: tuple[int, ...] = (),
     ) -> Generation:
@@ -56,7 +56,8 @@ class CannedStreams:
         answer = self._answer(text)[: 4 * sampling.max_new_tokens]
         answer = min((answer.partition(stop)[0] for stop in sampling.stop), key=len, default=answer)
         for start in range(0, len(answer), 4):
-            on_text(answer[start : start + 4])
+            if on_text is not None:
+                on_text(answer[start : start + 4])
             await asyncio.sleep(0)
             if "hang" in text:
                 await self._hang()
