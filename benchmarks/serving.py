@@ -3,8 +3,9 @@
     marl-ray serve runs/one --port 8000 &
     python -m benchmarks.serving http://127.0.0.1:8000 --concurrency 200 --seconds 300 --pid PID
 
-Clients ask the team tasks with tests, and each agent texts of random length, in turn. The command fails if a request
-fails, or if the memory of the process tree of `--pid` grows by more than 5 % after the first quarter of the time.
+Clients ask the team tasks with tests, and each agent texts of random length, in turn. With `--pid` the memory of the
+server's process tree is printed every minute. The command fails if a request fails, or if this memory grows by more than
+5 % after the first quarter of the time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import statistics
 import string
 import time
 from collections import Counter
+from itertools import count
 from typing import Any
 
 import httpx
@@ -41,14 +43,21 @@ def process_memory(pid: int | None) -> int:
     return total
 
 
+async def print_memory(pid: int) -> None:
+    """Print the memory of a process tree every minute."""
+    for minute in count(1):
+        await asyncio.sleep(60)
+        print(f"minute {minute}: {await asyncio.to_thread(process_memory, pid) / 2**20:.0f} MiB", flush=True)
+
+
 async def ask_until(
     client: httpx.AsyncClient, number: int, end: float, tasks: list[Any], found: dict[str, Any]
 ) -> None:
     """Send one request after another until `end`."""
-    count, texts = 0, random.Random(number)
+    sent, texts = 0, random.Random(number)
     while time.monotonic() < end:
-        task, model = tasks[(number + count) % len(tasks)], ("team", "agent_0", "agent_1")[(number + count) % 3]
-        count += 1
+        task, model = tasks[(number + sent) % len(tasks)], ("team", "agent_0", "agent_1")[(number + sent) % 3]
+        sent += 1
         is_team = model == "team"
         content = task.prompt if is_team else "".join(texts.choices(LETTERS, k=texts.randint(1, MAX_LETTERS)))
         body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": content}]}
@@ -77,10 +86,13 @@ async def measure(options: argparse.Namespace) -> int:
         clients = [
             asyncio.ensure_future(ask_until(client, number, end, tasks, found)) for number in range(options.concurrency)
         ]
+        printing = None if options.pid is None else asyncio.ensure_future(print_memory(options.pid))
         await asyncio.sleep(options.seconds / 4)
         early = await asyncio.to_thread(process_memory, options.pid)
         await asyncio.gather(*clients)
         seconds = time.monotonic() - start
+        if printing is not None:
+            printing.cancel()
         late = await asyncio.to_thread(process_memory, options.pid)
     total = sum(found["statuses"].values())
     print(f"{total} requests in {seconds:.0f} s: {total / seconds:.1f} per s, {found['tokens'] / seconds:.0f} tokens/s")

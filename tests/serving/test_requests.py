@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from starlette.testclient import TestClient
 
 from marl_ray.actors.text_streams import TextStream
 from marl_ray.cli.main import main
-from marl_ray.serving.http_server import page
+from marl_ray.serving.http_server import bind, page
 from marl_ray.serving.request_formats import (
     ApiError,
     ChatRequest,
@@ -172,6 +173,23 @@ def test_a_slow_body_is_given_up() -> None:
     headers = [(b"content-type", b"application/json"), (b"host", b"localhost")]
     asyncio.run(guarded(body_s=0.01)(scope | {"headers": headers}, never, send))
     assert sent[0]["status"] == 408
+
+
+def test_replies_are_not_delayed_by_the_algorithm_of_nagle() -> None:
+    async def answered_without_delay() -> bool:
+        accepted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def on_client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with bind("127.0.0.1", 0) as listening:
+            async with await asyncio.start_server(on_client, sock=listening):
+                _, writer = await asyncio.open_connection(*listening.getsockname())
+                writer.close()
+                return bool(await accepted)
+
+    assert asyncio.run(answered_without_delay())
 
 
 def test_the_page_runs_only_its_own_script() -> None:
