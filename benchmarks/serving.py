@@ -4,8 +4,8 @@
     python -m benchmarks.serving http://127.0.0.1:8000 --concurrency 200 --seconds 300 --pid PID
 
 Clients ask the team tasks with tests, and each agent texts of random length, in turn. With `--pid` the memory of the
-server's process tree is printed every minute. The command fails if a request fails, or if this memory grows by more than
-5 % after the first quarter of the time.
+server's process tree is printed every minute. The command fails if a request fails, or if this memory grows by more
+than 5 % after the first quarter of the time.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class _Uvicorn(uvicorn.Server):
 def bind(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises UserError if the address cannot be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio disables Nagle's algorithm, which delays the second part of a reply by 40 ms, only if the protocol is given.
+    # Nagle's algorithm delays the second part of a reply by 40 ms. asyncio disables it if the socket has its protocol.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
