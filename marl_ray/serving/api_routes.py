@@ -24,6 +24,7 @@ from marl_ray.serving.request_formats import (
     encode_event,
     make_task,
     parse_request,
+    task_text,
 )
 from marl_ray.serving.team_player import Answer, OnEvent, TeamPlayer, Usage
 
@@ -262,7 +263,7 @@ def _only_user_message(asked: ChatRequest) -> str:
     users = [message for message in asked.messages if message.role == "user"]
     if len(users) != 1 or any(message.role == "assistant" for message in asked.messages):
         raise ApiError(400, "the model team answers one user message, the task", "invalid_value", "messages")
-    return users[0].text
+    return task_text(users[0].text)
 
 
 async def _first_of(events: Events, play: asyncio.Future[Answer]) -> dict[str, Any] | None:

@@ -24,6 +24,10 @@ MAX_CHOICES = 16
 UNSUPPORTED = ("tools", "functions", "tool_choice", "logit_bias", "logprobs", "top_logprobs", "audio", "suffix", "echo")
 """Settings that would change the answer, and that this server does not have."""
 DEFINITION = re.compile(r"^\s*def\s+([A-Za-z_]\w*)\s*\(", re.MULTILINE)
+EVALPLUS_MESSAGE = re.compile(
+    r"Please provide an? [^\n]*self-contained Python script [^\n]*\n```python\n(.*)\n```\s*", re.DOTALL
+)
+"""A message of EvalPlus's client, which puts an instruction and a fence around a task's prompt."""
 
 
 class ApiError(Exception):
@@ -142,6 +146,12 @@ def parse_request(kind: type[SamplingRequest], body: bytes) -> Any:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])[:100]
         raise ApiError(400, f"{place}: {first['msg']}", "invalid_value", place) from None
+
+
+def task_text(message: str) -> str:
+    """Return the task in a message: the message, or the code in a message of EvalPlus's client."""
+    found = EVALPLUS_MESSAGE.fullmatch(message)
+    return message if found is None else found[1] + "\n"
 
 
 def make_task(prompt: str, given: TeamFields) -> Task:

@@ -24,6 +24,7 @@ from marl_ray.serving.request_formats import (
     TeamFields,
     make_task,
     parse_request,
+    task_text,
 )
 from marl_ray.serving.request_guard import RequestGuard, ServerLimits
 
@@ -90,6 +91,13 @@ def test_tests_that_cannot_be_parsed_are_rejected(tests: Any) -> None:
     with pytest.raises(ApiError) as caught:
         make_task("t", TeamFields(entry_point="f", tests=tests))
     assert (caught.value.status, caught.value.param) == (400, "marl_ray.tests")
+
+
+def test_the_task_in_a_message_of_evalplus_is_its_code() -> None:
+    first = "Please provide a self-contained Python script that solves the following problem in a markdown code block:"
+    assert task_text(f"{first}\n```python\ndef f():\n    pass\n```") == "def f():\n    pass\n"
+    other = "Mend this function:\n```python\ndef f():\n    pass\n```"
+    assert task_text(other) == other
 
 
 def test_a_stream_withholds_incomplete_characters() -> None:
