@@ -170,6 +170,8 @@ def measure(options: argparse.Namespace) -> bool:
                 for name, (address, pid) in servers.items():
                     before = cpu_seconds(pid)
                     rate = asyncio.run(tokens_per_second(address, prompts, options, concurrency, seconds))
+                    if rate == 0:
+                        raise SystemExit(f"{name} has not answered within {seconds:g} s: give more --seconds")
                     if number >= 0:
                         rates[name].append(rate)
                         costs[name].append(1000 * (cpu_seconds(pid) - before) / (rate * seconds))
