@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from marl_ray.cli.main import main
-from marl_ray.core.episode import Completion, Node
 from marl_ray.reports.chart_groups import COOPERATION, LEVELS, REWARDS, chart_groups, confidence_intervals
 from marl_ray.reports.episode_view import select_episodes
 from marl_ray.reports.html_report import printable
 from marl_ray.reports.svg_charts import Series, layout_chart, round_ticks, thin, tick_labels
 from marl_ray.telemetry.metrics import episode_record
-from tests.factories import Verdict, make_episode, make_node
+from tests.factories import make_episode, make_node
+from tests.reports.report_runs import HOSTILE, write_run
 
-HOSTILE = (
-    "</pre></script><script>document.title='owned'</script><img src=x onerror=alert(1)>\" onmouseover='x' "
-    "&lt;b&gt; \x00\x1b[31m \u202e \ud800 <!-- ]]> <svg/onload=alert(1)>"
-)
 VOID = ("br", "input", "meta")
 """HTML elements without an end tag."""
 SECTIONS = ("Curves", "Episodes", "Machine and versions", "Config")
@@ -54,34 +47,6 @@ class Reader(HTMLParser):
     def handle_data(self, data: str) -> None:
         if not {"script", "style"} & set(self.open):
             self.text += data
-
-
-def hostile(node: Node, agent: int) -> Node:
-    """Return the node with a hostile prompt and hostile completions of one agent."""
-    node.prompts[agent] = HOSTILE
-    node.completions[agent] = [Completion((1,), HOSTILE, (0.0,), "stop", ((0, 1),)) for _ in node.completions[agent]]
-    return node
-
-
-def write_run(folder: Path, text: str = "fine", seed: int = 1) -> Path:
-    """Write a run of two steps and an evaluation, whose verdicts are `text`."""
-    folder.mkdir()
-    rows: list[dict[str, Any]] = [
-        {"step": 0, "env_steps": 0, "eval/turn_1/reward_mean": 1.0, "eval/turn_1/reward_std": 0.5, "eval/episodes": 25},
-        {"step": 1, "env_steps": 8, "turn_1/reward_mean": 1.5, "turn_1/level/main": 0.6, "agent_0/loss": 0.25},
-        {"step": 2, "env_steps": 16, "turn_1/reward_mean": 2.0, "turn_1/level/main": 0.4, "agent_0/loss": 0.5},
-    ]
-    rows[2] |= {"rollout/episodes": 2, "rollout/truncated_rate": 0.75, "agent_0/optimizer_steps": 1}
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    below = hostile(make_node(1, [3.0], evidence=Verdict(text)), 0)
-    root = hostile(make_node(0, [1.0, 2.0], {1: below}, evidence=Verdict(text), levels={HOSTILE: 1.0}), 1)
-    hurt = replace(make_episode(root, ((1,), "infra_error")), task=replace(make_episode(root).task, id=HOSTILE))
-    records = [episode_record(hurt), episode_record(make_episode(make_node(0, [0.5])))]
-    lines = [json.dumps({"step": step, "kind": "train"} | record) for step, record in enumerate(records, 1)]
-    (folder / "episodes.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    (folder / "config.yaml").write_text(f"magrpo: {{}}\nseed: {seed}\nmodel: {{name: '<b>&'}}\n")
-    (folder / "machine.json").write_text(json.dumps({"versions": {"ray": "2.<b>"}}))
-    return folder
 
 
 def make_report(arguments: list[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 import urllib.error
@@ -14,6 +13,7 @@ import pytest
 from marl_ray.core.errors import UserError
 from marl_ray.reports.live_report import LiveReport, serve_report
 from marl_ray.storage.run_folder import RunFolder
+from tests.reports.report_runs import add_step
 
 
 def make_run(path: Path) -> RunFolder:
@@ -22,11 +22,6 @@ def make_run(path: Path) -> RunFolder:
     run.config.write_text("model: {name: bundled:toy-base}\ndataset: {name: 'bundled:toy'}\nmagrpo: {}\n")
     add_step(run, 1)
     return run
-
-
-def add_step(run: RunFolder, step: int) -> None:
-    with run.metrics.open("a") as file:
-        file.write(json.dumps({"step": step, "env_steps": 8 * step, "turn_1/reward_mean": 0.5}) + "\n")
 
 
 def get(address: str, host: str | None = None) -> str:

@@ -11,8 +11,7 @@ import pytest
 from marl_ray.reports.live_report import serve_report
 from marl_ray.storage.run_folder import RunFolder
 from tests.browser import PHONE, browser_page, fits_the_window
-from tests.reports.test_html_report import HOSTILE, write_run
-from tests.reports.test_live_report import add_step
+from tests.reports.report_runs import HOSTILE, add_step, write_run
 
 pytestmark = pytest.mark.slow
 
