@@ -53,10 +53,14 @@ def make_app(player: TeamPlayer, roles: list[str | None], limits: ServerLimits, 
                 await stack.enter_async_context(mounted.router.lifespan_context(mounted))
             yield
 
-    handlers: dict[Any, Any] = {ApiError: _api_error, HTTPException: _http_error, Exception: _failure}
-    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=error_handlers())
     names = None if key is not None else tuple(dict.fromkeys((*LOCAL_NAMES, host)))
     return RequestGuard(app, limits, key, names)
+
+
+def error_handlers() -> dict[Any, Any]:
+    """Return the handlers by exception that answer in the format of the API."""
+    return {ApiError: _api_error, HTTPException: _http_error, Exception: _failure}
 
 
 class _Uvicorn(uvicorn.Server):
