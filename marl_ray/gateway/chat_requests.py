@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from marl_ray.gateway.program_episode import CallAnswer, CallOptions
-from marl_ray.gateway.prompt_renderer import Message
+from marl_ray.gateway.prompt_renderer import TemplateMessage
 from marl_ray.serving.request_formats import ApiError, Part, SamplingRequest, Text, encode_event
 
 UNSUPPORTED_IN_EPISODES = ("functions", "logit_bias", "logprobs", "top_logprobs", "audio", "suffix", "echo", "best_of")
@@ -44,7 +44,7 @@ class ProgramMessage(BaseModel):
     tool_call_id: str | None = None
     name: str | None = None
 
-    def message(self) -> Message:
+    def message(self) -> TemplateMessage:
         """Return the message for the chat template."""
         content = "".join(p.text for p in self.content) if isinstance(self.content, list) else self.content
         found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": content or ""}

@@ -14,7 +14,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.credit.requirements import estimator_requirements
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, Executor
-from marl_ray.gateway.programs import Program, make_program
+from marl_ray.gateway.programs import EpisodeProgram, make_program
 from marl_ray.gateway.prompt_renderer import PromptRenderer
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class GatewayEnvironment(Environment[NoAttempt]):
     modes = ("level_feedback", "level_passed", "passed")
     plays_turns = False
 
-    def __init__(self, config: Config, program: Program, judge: Environment[Any] | None) -> None:
+    def __init__(self, config: Config, program: EpisodeProgram, judge: Environment[Any] | None) -> None:
         super().__init__(config.num_agents)
         self.program, self.judge = program, judge
         self.names = list(config.gateway.roles) or [f"agent_{number}" for number in range(config.num_agents)]

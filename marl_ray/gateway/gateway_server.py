@@ -17,7 +17,7 @@ from marl_ray.serving.request_guard import LOCAL_NAMES, Receive, RequestGuard, S
 
 HOST = "127.0.0.1"
 START_S = 30.0
-LIMITS = ServerLimits(body_bytes=8 << 20, requests=8192, answer_s=3600.0, drain_s=0.0)
+LIMITS = ServerLimits(body_bytes=8 << 20, requests=8192, answer_s=3600.0, drain_s=1.0)
 """Limits of a request. The episode's own time limit ends a request earlier."""
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from marl_ray.gateway.program_episode import CallAnswer, CallOptions
-from marl_ray.gateway.prompt_renderer import Message
+from marl_ray.gateway.prompt_renderer import TemplateMessage
 from marl_ray.serving.request_formats import MAX_STOPS
 
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -46,12 +46,12 @@ class BlockMessage(BaseModel):
     role: Literal["user", "assistant"]
     content: str | list[Annotated[TextBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")]]
 
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[TemplateMessage]:
         """Return the messages for the chat template: results of tools are messages of their own, before the text."""
         if isinstance(self.content, str):
             return [{"role": self.role, "content": self.content}]
         text = "".join(block.text for block in self.content if isinstance(block, TextBlock))
-        results: list[Message] = [
+        results: list[TemplateMessage] = [
             {"role": "tool", "tool_call_id": block.tool_use_id, "content": _text(block.content)}
             for block in self.content
             if isinstance(block, ToolResultBlock)
@@ -85,9 +85,9 @@ class MessagesRequest(BaseModel):
     tools: Annotated[list[BlockTool], Field(max_length=128)] | None = None
     stream: bool | None = None
 
-    def conversation(self) -> list[Message]:
+    def conversation(self) -> list[TemplateMessage]:
         """Return the messages for the chat template."""
-        first: list[Message] = [{"role": "system", "content": _text(self.system)}] if self.system else []
+        first: list[TemplateMessage] = [{"role": "system", "content": _text(self.system)}] if self.system else []
         return first + [message for one in self.messages for message in one.messages()]
 
     def offered(self) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from marl_ray.core.episode import Completion, Generation, SamplingSpec, Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.environments.reward import TaskRow
-from marl_ray.gateway.prompt_renderer import Message, PromptRenderer, RenderedRequest, SampledConversations
+from marl_ray.gateway.prompt_renderer import PromptRenderer, RenderedRequest, SampledConversations, TemplateMessage
 from marl_ray.gateway.tool_calls import ToolCall, parse_tool_calls
 from marl_ray.serving.request_formats import ApiError
 
@@ -107,7 +107,11 @@ class ProgramEpisode:
         return names.index(name)
 
     async def chat(
-        self, agent: int, messages: Sequence[Message], tools: Sequence[Any] = (), options: CallOptions = CallOptions()
+        self,
+        agent: int,
+        messages: Sequence[TemplateMessage],
+        tools: Sequence[Any] = (),
+        options: CallOptions = CallOptions(),
     ) -> list[CallAnswer]:
         """Return the answers to a conversation. Raises ApiError, and UserError if the template rejects it."""
         restored = [self._as_sampled(message) for message in messages]
@@ -120,7 +124,7 @@ class ProgramEpisode:
         request = self.agents[agent].renderer.text(prompt, self._of(agent))
         return await self._sample(agent, prompt, request, options, (), is_chat=False)
 
-    async def ask(self, name: str, messages: str | Sequence[Message], **options: Any) -> str:
+    async def ask(self, name: str, messages: str | Sequence[TemplateMessage], **options: Any) -> str:
         """Return an agent's answer as text, for functions that play an episode. A text is one user message. `options`
         as in `CallOptions`."""
         given = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
@@ -130,7 +134,7 @@ class ProgramEpisode:
     def _of(self, agent: int) -> SampledConversations:
         return self._conversations.setdefault(agent, SampledConversations())
 
-    def _as_sampled(self, message: Message) -> Message:
+    def _as_sampled(self, message: TemplateMessage) -> TemplateMessage:
         """Return an assistant message with tool calls of this episode as the text that was sampled."""
         calls = message.get("tool_calls") or ()
         known = next((self._tool_texts[call["id"]] for call in calls if call.get("id") in self._tool_texts), None)

@@ -8,7 +8,6 @@ import inspect
 import json
 import os
 import shlex
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -28,18 +27,18 @@ VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ")
 KEPT_BYTES = 1 << 16
 """Bytes of the end of a command's output that are read."""
 MAX_REWARD_BYTES = 1 << 20
-CLOSE_S = 10.0
-"""Seconds in which pipes of a killed command close."""
+CLOSE_S = 30.0
+"""Seconds in which the launcher kills a command with its descendants."""
 LAUNCHER = Path(__file__).parent / "launcher.py"
 
 
-class Program(Protocol):
+class EpisodeProgram(Protocol):
     """A program that plays episodes. `play` returns the value that `parse_result` reads, and raises ProgramFailed."""
 
     async def play(self, episode: ProgramEpisode) -> Any: ...
 
 
-def make_program(config: GatewayConfig) -> Program:
+def make_program(config: GatewayConfig) -> EpisodeProgram:
     """Return the program of a config. Raises UserError."""
     if (config.command is None) == (config.function is None):
         raise UserError("environment gateway needs one program: set gateway.command or gateway.function")
@@ -64,10 +63,10 @@ class FunctionProgram:
 
 
 class CommandProgram:
-    """A command in a process group of its own, without the environment of this process.
+    """A command in a session of its own, without the environment of this process.
 
     The command receives `OPENAI_BASE_URL`, `OPENAI_API_KEY` (the token of the episode) and the same for Anthropic's
-    client. The group is killed at the end of the episode, whatever is left of it, and when this process dies.
+    client. All its descendants are killed at the end of the episode, and when this process dies.
     """
 
     def __init__(self, config: GatewayConfig) -> None:
@@ -116,16 +115,12 @@ class CommandProgram:
         assert process.stderr is not None
         readers = [asyncio.ensure_future(_end_of(stream)) for stream in (process.stdout, process.stderr)]
         try:
+            output, errors = await asyncio.gather(*readers)
             code = await process.wait()
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-            _, pending = await asyncio.wait(readers, timeout=CLOSE_S)
-            for reader in pending:  # a process that has left the group holds the pipe
+            await _end(process)
+            for reader in readers:
                 reader.cancel()
-            await asyncio.gather(*pending, return_exceptions=True)
-        output, errors = (b"" if reader.cancelled() else reader.result() for reader in readers)
         if code:
             lines = errors.decode(errors="replace").strip().splitlines() or ["no message"]
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
@@ -160,6 +155,18 @@ def _filled(word: str, places: Mapping[str, str]) -> str:
     for place, path in places.items():
         word = word.replace(place, path)
     return word
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End the launcher, which kills the command with its descendants."""
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await process.wait()
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
 
 
 async def _end_of(stream: asyncio.StreamReader) -> bytes:

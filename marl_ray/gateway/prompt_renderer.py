@@ -20,7 +20,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.models.names import resolve_model
 from marl_ray.models.tokenization import decide_template, load_tokenizer
 
-Message = Mapping[str, Any]
+TemplateMessage = Mapping[str, Any]
 """A message of a request, with the keys of the chat template: role, content, and for tools tool_calls and others."""
 
 
@@ -73,7 +73,7 @@ class PromptRenderer:
         self._agent = agent
 
     def chat(
-        self, messages: Sequence[Message], tools: Sequence[Any], conversations: SampledConversations
+        self, messages: Sequence[TemplateMessage], tools: Sequence[Any], conversations: SampledConversations
     ) -> RenderedRequest:
         """Return the prompt of a conversation. Raises UserError if the template rejects the messages."""
         if self._agent.system_prompt is not None:
@@ -120,7 +120,7 @@ class PromptRenderer:
         rest = self._tokenizer(text[len(prefix.text) :], add_special_tokens=False).input_ids
         return RenderedRequest(text, (*prefix.token_ids, *rest), is_rewritten)
 
-    def _render(self, messages: Sequence[Message], tools: Sequence[Any]) -> str:
+    def _render(self, messages: Sequence[TemplateMessage], tools: Sequence[Any]) -> str:
         from jinja2 import TemplateError
 
         arguments: dict[str, Any] = {"tools": list(tools)} if tools else {}
@@ -136,7 +136,7 @@ class PromptRenderer:
             raise UserError(f"the chat template of the model rejects these messages: {str(error)[:200]}") from None
 
 
-def plain_text(messages: Sequence[Message]) -> str:
+def plain_text(messages: Sequence[TemplateMessage]) -> str:
     """Return a conversation as text for a model without a template.
 
     Example:
