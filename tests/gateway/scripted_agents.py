@@ -26,6 +26,7 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+CONTEXT = 1024
 TASK = Task("task/1", "Count.", {"limit": 3})
 
 
@@ -54,6 +55,8 @@ class ScriptedAgent:
 
     async def generate(self, prompt: TokenPrompt, sampling: SamplingSpec, priority: int = 0) -> Generation:
         self.requests.append((prompt, sampling))
+        if len(prompt.token_ids) + sampling.max_new_tokens > CONTEXT:
+            return Generation(prompt.token_ids, ())
         text = self.tokenizer.decode(prompt.token_ids)
         found = []
         for choice in range(sampling.num_generations):
@@ -76,7 +79,7 @@ def gateway_config(model: str = str(BASE_PATH), sections: dict[str, Any] | None 
         "model": {"name": model, "max_length": 1024},
         "gateway": {"roles": ["coder", "tester"], "timeout_s": 60} | gateway,
     }
-    return make_config(sections=defaults | (sections or {}), num_generations=2, max_new_tokens=64)
+    return make_config(sections=defaults | (sections or {}), num_generations=2, max_new_tokens=96)
 
 
 def command(script: Path, *arguments: str) -> str:
