@@ -1,4 +1,4 @@
-"""A program with two agents that has no part of marl_ray: a coder writes two functions, and both agents revise."""
+"""Two agents write two functions, and may revise them. The program knows the openai client, and nothing of marl_ray."""
 
 import argparse
 import json
@@ -21,12 +21,15 @@ def main() -> None:
         reply = client.chat.completions.create(model=name, messages=conversations[name])
         return reply.choices[0].message.content or ""
 
+    answers: dict[str, str] = {}
     for turn in range(options.turns):
         with ThreadPoolExecutor() as pool:
-            answers = dict(zip(conversations, pool.map(answer, conversations), strict=True))
+            latest = dict(zip(conversations, pool.map(answer, conversations), strict=True))
+        # A revision that is no function does not replace the first answer.
+        answers |= {name: text for name, text in latest.items() if not turn or text.startswith("def ")}
         if turn + 1 < options.turns:
             for name, messages in conversations.items():
-                messages.append({"role": "assistant", "content": answers[name]})
+                messages.append({"role": "assistant", "content": latest[name]})
                 messages.append({"role": "user", "content": "Write it again, and correct mistakes."})
     print(json.dumps({"answers": answers}))
 
