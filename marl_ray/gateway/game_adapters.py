@@ -2,8 +2,8 @@
 and `step`. The adapters use the methods of these interfaces only, and import none of the packages.
 
 Each seat is played by one agent (`seats` maps seats to roles), in one conversation: an observation is a user message,
-and the agent's answer is its action. An agent that plays several seats gets the mean of their rewards, which is always 0
-in a zero-sum game: give the seats of such a game different roles.
+and the agent's answer is its action. An agent with several seats gets the mean of their rewards. In a zero-sum game the
+mean is always 0: give the seats of such a game different roles.
 """
 
 from __future__ import annotations
