@@ -36,8 +36,8 @@ class NoAttempt:
 
 class GatewayEnvironment(Environment[NoAttempt]):
     """Episodes of programs that call the agents over HTTP, or in this process. The environment has no turns: its
-    prompts are those of the judge, or the beginning of the task, and only stand for the program's prompts in checks of
-    the models."""
+    prompts are the judge's prompts, or the beginning of the task, and only stand for the program's prompts in checks
+    of the models."""
 
     modes = ("level_feedback", "level_passed", "passed")
     plays_turns = False

@@ -1,5 +1,5 @@
-"""Parent of a command: sets limits, and kills all descendants of the command when the command or the driver ends, also
-those that have left its process group. Imports no package.
+"""Parent of a command: sets limits, and kills all descendants of the command when the command or the driver ends, even
+descendants that have left its process group. Imports no package.
 
 python launcher.py MEMORY_MB DRIVER_PID COMMAND ...
 """

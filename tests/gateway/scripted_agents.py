@@ -42,8 +42,8 @@ def chat_model(folder: Path, template: str = CHATML) -> str:
 
 @dataclass
 class ScriptedAgent:
-    """A generator that answers with `answer(prompt text, seed)`, letter by letter: the ids differ from those that the
-    tokenizer would give the text, so that a text that is encoded again is noticed."""
+    """A generator that answers with `answer(prompt text, seed)`, letter by letter: the tokenizer would give the text
+    other ids, so that a text that is encoded again is noticed."""
 
     model: str
     answer: Callable[[str, int], str]

@@ -1,4 +1,4 @@
-"""Commands as programs: their rewards, their failures, and what a process of theirs can see."""
+"""Commands as programs: rewards, failures, limits, and the environment of their processes."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_an_environment_may_judge_the_answers(tmp_path: Path, sandbox: Sandbox) 
         ("print('not a number')", "is not JSON"),
         ("print('NaN')", "number"),
         ("", "printed no line"),
-        ("ask('nobody', 'x')", "404"),
+        ("ask('other', 'x')", "404"),
         ("print('x' * 300_000)", "not JSON"),
     ],
 )
