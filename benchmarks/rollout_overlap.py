@@ -32,7 +32,7 @@ from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.config import Config, from_tree
 from marl_ray.core.batch import Batch, Group, GroupQueue, UpdateStats
-from marl_ray.core.chat import Prompt
+from marl_ray.core.chat import Prompt, TokenPrompt
 from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.core.ids import ActorId
 from marl_ray.core.state import TrainerState
@@ -68,7 +68,7 @@ def paced_actors(paces: Sequence[Pace]) -> tuple[type[GenerationActor], type[Lea
             return notes
 
         async def generate(
-            self, prompt: Prompt, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
+            self, prompt: Prompt | TokenPrompt, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
         ) -> Generation:
             lengths = self.pace.lengths(sampling.seed, sampling.num_generations)
             delay = asyncio.ensure_future(self.slots.generate(lengths, priority))

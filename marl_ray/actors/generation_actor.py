@@ -16,7 +16,7 @@ from marl_ray.actors.handle import Actor, without_gc
 from marl_ray.cluster.placement_group import BundleGpus
 from marl_ray.cluster.ray_connection import use_session_folder
 from marl_ray.config import ModelConfig
-from marl_ray.core.chat import Prompt
+from marl_ray.core.chat import Prompt, TokenPrompt
 from marl_ray.core.episode import Completion, Generation, SamplingSpec, WeightVersion
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
@@ -75,7 +75,7 @@ class GenerationActor(Actor):
         return tokenization.fingerprint(self.tokenizer, texts)
 
     async def generate(
-        self, prompt: Prompt, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
+        self, prompt: Prompt | TokenPrompt, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
     ) -> Generation:
         """Sample a group of completions (`Engine.generate`), empty if the prompt leaves no room for `max_new_tokens`.
 
@@ -114,10 +114,14 @@ class GenerationActor(Actor):
         samples = await self.engine.stream(name, prompt_ids, sampling, on_tokens if report else None)
         return self._with_texts(prompt_ids, samples, sampling)
 
-    def _encode(self, prompt: Prompt, sampling: SamplingSpec, history: tuple[int, ...], template: bool) -> list[int]:
+    def _encode(
+        self, prompt: Prompt | TokenPrompt, sampling: SamplingSpec, history: tuple[int, ...], template: bool
+    ) -> list[int]:
         """Return the token ids of a prompt after a conversation. Raises UserError if the template rejects it."""
         from jinja2 import TemplateError
 
+        if isinstance(prompt, TokenPrompt):
+            return list(prompt.token_ids)
         try:
             if history:
                 return extend_conversation(self.tokenizer, history, prompt, template, sampling.template_kwargs)

@@ -12,7 +12,7 @@ from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.handle import ActorDied, Deadline, Handle
 from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
 from marl_ray.config import Deadlines
-from marl_ray.core.chat import Prompt
+from marl_ray.core.chat import Prompt, TokenPrompt
 from marl_ray.core.concurrency import DeadlineExceeded, gather
 from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.core.errors import UserError
@@ -120,7 +120,7 @@ class GeneratorGroup:
             self._release(id)
 
     async def generate(
-        self, prompt: Prompt, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
+        self, prompt: Prompt | TokenPrompt, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
     ) -> Generation:
         """Sample a group of completions of a prompt, which continues the conversation `history`, if there is one.
         Requests with a lower `priority` value, the index of their batch, are scheduled first."""

@@ -14,6 +14,7 @@ COMMANDS = {
     "warmstart": "fine-tune the agents on good answers, of a run or of a file, before training",
     "plan": "check a config, print it resolved, and estimate memory, placement and time",
     "eval": "estimate pass@k, returns and levels of models on a split, and compare models",
+    "rollout": "play episodes without training and print their rewards",
     "compare": "compare runs: paired differences, a table and a figure for a paper",
     "score": "reward the completions in a file, without a model",
     "convert": "write results and samples in the formats of EvalPlus, LiveCodeBench, lm-eval and inspect",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from marl_ray.config import sections, tracker_sections
+from marl_ray.config.gateway_section import GatewayConfig
 from marl_ray.config.sections import GeneratorResources, LearnerResources
 from marl_ray.config.values import (
     AtLeastOne,
@@ -251,6 +252,7 @@ class Config(Section):
     code_completion: sections.CodeCompletionConfig = field(default_factory=sections.CodeCompletionConfig)
     partners: sections.PartnersConfig = field(default_factory=sections.PartnersConfig)
     judge: sections.JudgeConfig = field(default_factory=sections.JudgeConfig)
+    gateway: GatewayConfig = field(default_factory=GatewayConfig)
     resources: sections.ResourcesConfig = field(default_factory=sections.ResourcesConfig)
     wandb: tracker_sections.WandbConfig = field(default_factory=tracker_sections.WandbConfig)
     trackio: tracker_sections.TrackioConfig = field(default_factory=tracker_sections.TrackioConfig)

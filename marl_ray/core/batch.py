@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from marl_ray.core.concurrency import Condition, now
@@ -29,6 +29,10 @@ class Group:
     subtracted from the returns by some estimators (`marl_ray.credit.returns`), else empty. With a critic,
     `critic_sample` is its training data, and `weights` are the loss shares only, which the learner multiplies by the
     critic's advantages.
+
+    If siblings are whole programs that call the agent any number of times, `siblings` has the number of the sibling of
+    each completion, `prompts` the completion's own prompt, and `prompt_ids` is empty. Completions of one sibling then
+    have one return and one weight.
     """
 
     turn: int
@@ -38,6 +42,32 @@ class Group:
     weights: tuple[float, ...]
     baselines: tuple[float, ...] = ()
     critic_sample: CriticSample | None = None
+    siblings: tuple[int, ...] = ()
+    prompts: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """G, the number of siblings."""
+        return len(set(self.siblings)) if self.siblings else len(self.completions)
+
+    def by_prompt(self) -> list[Group]:
+        """Return the group as groups whose completions share a prompt: itself, or one group per completion."""
+        if not self.siblings:
+            return [self]
+        weights = self.weights or (0.0,) * len(self.returns)
+        parts = zip(self.prompts, self.completions, self.returns, weights, strict=True)
+        return [
+            replace(
+                self,
+                prompt_ids=prompt,
+                completions=(one,),
+                returns=(value,),
+                weights=(weight,),
+                siblings=(),
+                prompts=(),
+            )
+            for prompt, one, value, weight in parts
+        ]
 
 
 @dataclass(frozen=True, slots=True)

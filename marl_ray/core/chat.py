@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 ChatMessage = Mapping[str, str]
 """One message with the keys `role` (system, user or assistant) and `content`."""
 Prompt = str | Sequence[ChatMessage]
 """A text, which is one user message for a model with a chat template, or messages that end with the agent's input."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """A prompt as token ids, which a generator reads as they are."""
+
+    token_ids: tuple[int, ...]
 
 
 def as_messages(prompt: Prompt) -> list[ChatMessage]:

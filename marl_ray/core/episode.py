@@ -141,6 +141,11 @@ class Node:
 
     With composition `chat`, prompts of later turns are the messages that continue the conversations, and `prompt_ids`
     are the whole conversations.
+
+    If joint actions are runs of a program, which calls every agent any number of times, `callers` has per agent the
+    joint action of each completion, and every completion has its prompt in `other_prompts`. `prompts` are the first
+    ones, and `indices` of a joint action are the last completions. An agent that a run does not call has one completion
+    without tokens there.
     """
 
     turn: int
@@ -156,6 +161,7 @@ class Node:
     other_prompts: list[list[Prompt]] = field(default_factory=list)
     other_prompt_ids: list[list[tuple[int, ...]]] = field(default_factory=list)
     stopped: dict[int, int] = field(default_factory=dict)
+    callers: list[list[int]] = field(default_factory=list)
 
     @property
     def every_completion(self) -> list[list[Completion]]:
@@ -172,6 +178,13 @@ class Node:
         """Return the prompt of a completion."""
         own = len(self.group(agent))
         return self.prompts[agent] if index < own else self.other_prompts[agent][index - own]
+
+    def completions_of(self, agent: int, action: int) -> list[Completion]:
+        """Return the agent's completions in the joint action number `action`."""
+        if not self.callers:
+            return [self.completions[agent][self.joint_actions[action].indices[agent]]]
+        called = zip(self.completions[agent], self.callers[agent], strict=True)
+        return [completion for completion, caller in called if caller == action]
 
     def conversation(self, agent: int, index: int) -> tuple[int, ...]:
         """Return the token ids of an agent's conversation up to the end of a completion."""

@@ -77,6 +77,8 @@ def build_group(node: Node, agent: int, config: Config) -> Group:
     weights stay empty until `weight_batch`; with a critic they are the factors of its advantages.
     """
     credit, settings = config.credit, config.agents[agent]
+    if node.callers:
+        return weight_group(group_of_calls(node, agent), settings, credit)
     returns = action_returns(node, agent, credit.discount, config.rollout.handoff == "all")
     completions, own = tuple(node.group(agent)), tuple(baselines(node, agent, settings.estimator))
     credited = penalize_overlong(completion_returns(node, agent, returns), completions, settings.max_new_tokens, credit)
@@ -85,6 +87,27 @@ def build_group(node: Node, agent: int, config: Config) -> Group:
         shares = loss_shares(node.turn, completions, settings.max_new_tokens, credit)
         return replace(group, weights=shares, critic_sample=build_critic_sample(node, agent, config))
     return group if needs_whole_batch(settings) else weight_group(group, settings, credit)
+
+
+def group_of_calls(node: Node, agent: int) -> Group:
+    """Return the agent's group at a node whose joint actions are runs of a program, without weights.
+
+    Completions are sorted by sibling and prompt, so that the order does not depend on the timing of concurrent calls,
+    and a call follows the calls whose conversation it continues.
+    """
+    calls = sorted(
+        zip(node.callers[agent], node.other_prompt_ids[agent], node.completions[agent], strict=True),
+        key=lambda call: (call[0], call[1], call[2].token_ids),
+    )
+    return Group(
+        node.turn,
+        (),
+        tuple(completion for _, _, completion in calls),
+        tuple(node.joint_actions[sibling].rewards[agent] for sibling, _, _ in calls),
+        weights=(),
+        siblings=tuple(sibling for sibling, _, _ in calls),
+        prompts=tuple(prompt_ids for _, prompt_ids, _ in calls),
+    )
 
 
 def has_learning_signal(episode: Episode, config: Config) -> bool:
@@ -111,6 +134,11 @@ def weight_group(group: Group, agent: AgentConfig, credit: CreditConfig) -> Grou
 
 def group_advantages(group: Group, agent: AgentConfig, credit: CreditConfig) -> list[float]:
     """Return the advantages [G] of a group by an estimator that does not need the whole batch."""
+    if group.siblings:
+        returns = dict(zip(group.siblings, group.returns, strict=True))
+        values = group_advantages(replace(group, returns=tuple(returns.values()), siblings=()), agent, credit)
+        of_sibling = dict(zip(returns, values, strict=True))
+        return [of_sibling[sibling] for sibling in group.siblings]
     estimator = ESTIMATORS.get(agent.estimator)
     if len(group.returns) == 1 and estimator_requirements(agent.estimator).siblings:  # nothing to compare
         return [0.0]
@@ -125,7 +153,7 @@ def weight_batch(groups: Sequence[Group], agent: AgentConfig, credit: CreditConf
 
 
 def _with_weights(group: Group, advantages: Sequence[float], agent: AgentConfig, credit: CreditConfig) -> Group:
-    shares = loss_shares(group.turn, group.completions, agent.max_new_tokens, credit)
+    shares = group_shares(group, agent, credit)
     return replace(group, weights=tuple(share * value for share, value in zip(shares, advantages, strict=True)))
 
 
@@ -143,10 +171,16 @@ def advantages_by_turn(
     return [[next(values[turn]) for _ in numbers] for turn, numbers in zip(turns, given, strict=True)]
 
 
+def group_shares(group: Group, agent: AgentConfig, credit: CreditConfig) -> tuple[float, ...]:
+    """Return the factor of each completion of a group in the loss (see `loss_shares`)."""
+    return loss_shares(group.turn, group.completions, agent.max_new_tokens, credit, group.size)
+
+
 def loss_shares(
-    turn: int, completions: Sequence[Completion], max_new_tokens: int, credit: CreditConfig
+    turn: int, completions: Sequence[Completion], max_new_tokens: int, credit: CreditConfig, size: int | None = None
 ) -> tuple[float, ...]:
-    """Return each sibling's factor in the loss before the mini-batch's normalizer, [G]; 0 for masked completions.
+    """Return each completion's factor in the loss before the mini-batch's normalizer; 0 for masked completions. `size`
+    is G, by default the number of completions.
 
     | loss_aggregation | factor | source |
     |---|---|---|
@@ -158,7 +192,7 @@ def loss_shares(
     """
     share = credit.turn_gradient_weights[turn]
     if credit.loss_aggregation != "token_mean":
-        share /= len(completions)
+        share /= len(completions) if size is None else size
     if credit.loss_aggregation == "constant":
         share /= max_new_tokens
     return tuple(0.0 if is_masked(completion, credit) else share for completion in completions)

@@ -19,6 +19,7 @@ ENVIRONMENTS = Registry(
         "grid": "marl_ray.environments.grid:LetterGrid",
         "grid_private": "marl_ray.environments.grid:PrivateGrid",
         "frozen_partners": "marl_ray.environments.frozen_partners:FrozenPartners",
+        "gateway": "marl_ray.gateway.environment:GatewayEnvironment",
         "writing_tldr": "marl_ray.environments.writing:SummaryAndDetails",
         "writing_arxiv": "marl_ray.environments.writing:PaperIntroduction",
     },

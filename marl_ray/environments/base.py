@@ -54,6 +54,10 @@ class Environment(ABC, Generic[A]):
     """Whether attempts may have programs. If not, rewards are computed from the responses alone, and training runs
     measure cooperation from recombined answers without an execution."""
 
+    plays_turns: ClassVar[bool] = True
+    """Whether episodes are made of turns, whose prompts and rewards the methods below define. If not, `make_runner`
+    returns the runner of the episodes."""
+
     pays_probes: bool = False
     """Whether rewards depend on probes, so that every attempt is probed."""
 
@@ -131,6 +135,14 @@ class Environment(ABC, Generic[A]):
         roles = self.roles(task)
         answers = labelled_answers(roles, self.previous_answers(attempt))
         return QUESTION.format(problem=task.prompt.strip(), answers=answers, names=", ".join(roles))
+
+    def make_runner(self, config: Config, transition: Any, generators: Sequence[Any], executor: Executor) -> Any | None:
+        """Return a runner of episodes that are not made of turns, in place of
+        `marl_ray.rollout.episode_runner.EpisodeRunner`, of which it is a subclass; None for the usual one."""
+        return None
+
+    async def close(self) -> None:
+        """Release the resources of the environment at the end of a run. By default there are none."""
 
     def probes(self, attempt: A, report: Any) -> list[Any]:
         """Return further programs, whose reports show the value of each agent's part (see `output.probe_helpers` and

@@ -62,7 +62,7 @@ from marl_ray.evaluation.recombination import Recombiner
 from marl_ray.evaluation.results import TaskMetrics, measure_task, model_table, summarise, summary_to_json, swap_matrix
 from marl_ray.external.transition import Transition
 from marl_ray.models.names import check_model
-from marl_ray.rollout.episode_runner import CompletionGenerator, EpisodeRunner
+from marl_ray.rollout.episode_runner import CompletionGenerator, make_runner
 from marl_ray.storage.resume import SavedRun
 from marl_ray.telemetry.logs import progress_bar_disabled, tqdm
 from marl_ray.telemetry.metrics import episode_record
@@ -263,6 +263,12 @@ def plan_evaluation(config: Config, request: EvaluationRequest) -> EvaluationPla
     for name in dict.fromkeys(adapters.get(name, name) for name in names):
         check_model(name, config.model)
     tasks = within_dates(_tasks(config, request.split), request.since, request.until)
+    if not all(environment.plays_turns for environment in environments) and (
+        request.protocol != "parallel" or request.cooperation
+    ):
+        raise UserError(
+            f"programs play the episodes of environment {config.environment}: leave out --protocol and --cooperation"
+        )
     for environment, task in product(environments, tasks):
         environment.check_task(task)
         if request.cooperation and len(environment.order(task)) > 1:
@@ -331,12 +337,16 @@ async def _episodes_of(
 
         async def run_episode(task: Task, sample: int) -> Episode:
             async with limit:
-                runner = EpisodeRunner(config, environment, transition, PROTOCOLS[plan.protocol](generators), sandbox)
+                runner = make_runner(config, environment, transition, PROTOCOLS[plan.protocol](generators), sandbox)
                 episode = await runner.evaluate_task(task, 1, sample)
             bar.update()
             return episode
 
-        episodes = await gather(*(run_episode(task, sample) for task in plan.tasks for sample in range(plan.samples)))
+        try:
+            samples = ((task, sample) for task in plan.tasks for sample in range(plan.samples))
+            episodes = await gather(*(run_episode(task, sample) for task, sample in samples))
+        finally:
+            await environment.close()
     return [episodes[start : start + plan.samples] for start in range(0, count, plan.samples)]
 
 

@@ -42,7 +42,7 @@ def check_prompts_of_agents(
     load = cache(lambda name: load_tokenizer(resolve_model(name), config.model))
     rendered: list[RenderedPrompt] = []
     for agent, settings in enumerate(config.agents):
-        if settings.name not in templates or not tasks:
+        if settings.name not in templates or not tasks or not environment.plays_turns:
             continue
         tokenizer = load(settings.name)
         measured = [_encode(config, environment, task, agent, tokenizer, templates) for task in tasks[:MEASURED_TASKS]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from marl_ray.config import AgentConfig, CreditConfig, OptimizerConfig
 from marl_ray.core.batch import Group
-from marl_ray.credit.groups import loss_shares
+from marl_ray.credit.groups import group_shares
 
 
 def entropy_weights(
@@ -17,5 +17,5 @@ def entropy_weights(
     """Return the factor of each completion's summed entropies, [G]: 0 without a bonus and for masked completions."""
     if not settings.entropy_coef:
         return (0.0,) * len(group.completions)
-    shares = loss_shares(group.turn, group.completions, agent.max_new_tokens, credit)
+    shares = group_shares(group, agent, credit)
     return tuple(settings.entropy_coef * share for share in shares)

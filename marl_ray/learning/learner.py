@@ -299,7 +299,7 @@ class Learner:
 
     def logprob_gap(self, groups: Sequence[Group]) -> float:
         """Return the mean absolute difference to the sampler's log-probabilities in nats per token (at least one)."""
-        rows = [unweighted_row(group) for group in groups]
+        rows = [unweighted_row(part) for group in groups for part in group.by_prompt()]
         own = self.logprob_model.logprobs(rows, self.settings.tokens_per_microbatch)
         sampled = [value for row in rows for c in row.completions for value in c.behaviour_logprobs]
         ratios = ImportanceRatioAccumulator("none", 1.0)

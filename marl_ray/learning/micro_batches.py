@@ -138,12 +138,22 @@ def trainable_rows(
         parts = zip(group.completions, group.weights, bonus, strict=True)
         trained = [
             WeightedCompletion(c.token_ids, c.logprobs, weight, entropy_weight=own)
-            for c, weight, own in parts
             if (weight or own) and c.token_ids
+            else None
+            for c, weight, own in parts
         ]
-        if trained:
-            rows.append(PromptRow(group.prompt_ids, tuple(trained)))
+        rows += rows_of(group, trained)
     return rows
+
+
+def rows_of(group: Group, trained: Sequence[WeightedCompletion | None]) -> list[PromptRow]:
+    """Return the rows of a group's trained completions (None: not trained), without empty rows: one row, or with
+    `siblings` one row per completion. The micro-batcher joins those that continue a conversation."""
+    if group.siblings:
+        rows = zip(group.prompts, trained, strict=True)
+        return [PromptRow(prompt_ids, (completion,)) for prompt_ids, completion in rows if completion is not None]
+    completions = tuple(completion for completion in trained if completion is not None)
+    return [PromptRow(group.prompt_ids, completions)] if completions else []
 
 
 def unweighted_row(group: Group) -> PromptRow:

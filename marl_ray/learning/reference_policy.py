@@ -15,10 +15,10 @@ import torch
 
 from marl_ray.config import AgentConfig, CreditConfig, OptimizerConfig
 from marl_ray.core.batch import Group
-from marl_ray.credit.groups import loss_shares, weight_group
+from marl_ray.credit.groups import group_shares, weight_group
 from marl_ray.learning.entropy_bonus import entropy_weights
 from marl_ray.learning.losses import k1, k3
-from marl_ray.learning.micro_batches import PromptRow, WeightedCompletion, unweighted_row
+from marl_ray.learning.micro_batches import PromptRow, WeightedCompletion, rows_of, unweighted_row
 from marl_ray.learning.policy_model import LogprobModel, load_policy
 from marl_ray.learning.precision import cast_on_forward
 from marl_ray.learning.sharding import shard
@@ -70,27 +70,30 @@ class ReferencePolicy:
         if self._settings.reference_kl != "k3_in_loss":
             policy = self._logprobs(self._policy, groups)
             groups = [self._penalize(*parts) for parts in zip(groups, policy, reference, strict=True)]
-        rows = [self._row(*pair) for pair in zip(groups, reference, strict=True)]
-        return [row for row in rows if row.completions]
+        return [row for pair in zip(groups, reference, strict=True) for row in self._rows(*pair)]
 
-    def _row(self, group: Group, reference: Sequence[torch.Tensor]) -> PromptRow:
+    def _rows(self, group: Group, reference: Sequence[torch.Tensor]) -> list[PromptRow]:
         kl_weights = [0.0] * len(group.completions)
         if self._settings.reference_kl == "k3_in_loss":
-            shares = loss_shares(group.turn, group.completions, self._agent.max_new_tokens, self._credit)
+            shares = group_shares(group, self._agent, self._credit)
             kl_weights = [self._agent.reference_kl_coef * share for share in shares]
         bonus = entropy_weights(group, self._agent, self._credit, self._settings)
         parts = zip(group.completions, group.weights, kl_weights, bonus, reference, strict=True)
-        completions = (
+        trained = [
             WeightedCompletion(c.token_ids, c.logprobs, weight, kl_weight, own, reference_logprobs=tuple(ref.tolist()))
-            for c, weight, kl_weight, own, ref in parts
             if c.token_ids and (weight != 0 or kl_weight != 0 or own != 0)
-        )
-        return PromptRow(group.prompt_ids, tuple(completions))
+            else None
+            for c, weight, kl_weight, own, ref in parts
+        ]
+        return rows_of(group, trained)
 
     def _penalize(self, group: Group, policy: Sequence[torch.Tensor], reference: Sequence[torch.Tensor]) -> Group:
         """Return the group with KL-penalised returns, summed over tokens, and the resulting weights."""
         estimate = k1 if self._settings.reference_kl == "k1_in_reward" else k3
         divergences = [float(estimate(p.double(), r.double()).sum()) for p, r in zip(policy, reference, strict=True)]
+        if group.siblings:  # a sibling has the divergence of all its completions
+            pairs = list(zip(group.siblings, divergences, strict=True))
+            divergences = [sum(value for other, value in pairs if other == sibling) for sibling in group.siblings]
         coefficient = self._agent.reference_kl_coef
         returns = [value - coefficient * kl for value, kl in zip(group.returns, divergences, strict=True)]
         return weight_group(replace(group, returns=tuple(returns)), self._agent, self._credit)
@@ -100,7 +103,7 @@ class ReferencePolicy:
 
         Each group is scored by itself, so the result is bit-identical however groups are split into calls.
         """
-        rows = [unweighted_row(group) for group in groups]
+        rows = [unweighted_row(part) for group in groups for part in group.by_prompt()]
         logprobs = iter(logprob_model.logprobs(rows, self._settings.tokens_per_microbatch, per_row=True))
         return [[next(logprobs) if c.token_ids else torch.zeros(0) for c in group.completions] for group in groups]
 

@@ -209,7 +209,7 @@ class EpisodeRunner:
         check_order(qualified_method_name(environment, "order"), order, self.config.num_agents)
 
         def generate(agent: int, prompt: Prompt, branch: int) -> Awaitable[Generation]:
-            sampling = self._sampling(run, agent, key, run.group_sizes[turn])
+            sampling = self.sampling(run.evaluation, agent, key, run.group_sizes[turn])
             if branch:
                 sampling = replace(sampling, num_generations=1, seed=stream_seed(sampling.seed, "line", branch))
             return self._generate(agent, prompt, sampling, run, given.histories[agent])
@@ -248,7 +248,7 @@ class EpisodeRunner:
         if run.evaluation or not self.greedy:
             return []
         samplings = [
-            replace(self._sampling(run, agent, key, 1), temperature=0.0, top_p=1.0, top_k=None)
+            replace(self.sampling(run.evaluation, agent, key, 1), temperature=0.0, top_p=1.0, top_k=None)
             for agent in range(len(given.prompts))
         ]
         requests = enumerate(zip(given.prompts, samplings, given.histories, strict=True))
@@ -358,9 +358,10 @@ class EpisodeRunner:
         processor = self.config.reward_processor
         return reward * processor.scale_factor + processor.shift if processor.enabled else reward
 
-    def _sampling(self, run: _Run, agent: int, key: tuple[str | int, ...], num_generations: int) -> SamplingSpec:
+    def sampling(self, evaluation: bool, agent: int, key: tuple[str | int, ...], num_generations: int) -> SamplingSpec:
+        """Return the sampling parameters of a group, whose random stream is called `key`."""
         settings = self.config.agents[agent]
-        temperature = self.config.evaluation.eval_temperature if run.evaluation else None
+        temperature = self.config.evaluation.eval_temperature if evaluation else None
         return SamplingSpec(
             num_generations=num_generations,
             max_new_tokens=settings.max_new_tokens,
@@ -372,6 +373,18 @@ class EpisodeRunner:
             stop=settings.stop,
             template_kwargs=settings.chat_template_kwargs,
         )
+
+
+def make_runner(
+    config: Config,
+    environment: Environment,
+    transition: Transition,
+    generators: Sequence[CompletionGenerator],
+    executor: Executor,
+) -> EpisodeRunner:
+    """Return the runner of an environment: its own, or one that plays turns."""
+    own = environment.make_runner(config, transition, generators, executor)
+    return EpisodeRunner(config, environment, transition, generators, executor) if own is None else own
 
 
 class _NoVerdict(Exception):

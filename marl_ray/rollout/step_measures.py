@@ -47,6 +47,8 @@ class StepMeasures:
         limit = MAX_SCORED_SAMPLES if limited else None
         parallel = [one for one in episodes if one.root is not None and len(order(one.task)) == 1]
         recombined = set(map(id, parallel[:MAX_SCORED_EPISODES] if limited else parallel))
+        if not self._environment.plays_turns:
+            recombined.clear()
         measured: list[dict[str, float]] = []
         credit: defaultdict[tuple[int, int], CreditDiagnostics] = defaultdict(CreditDiagnostics)
         for episode in episodes:

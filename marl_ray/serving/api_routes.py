@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -30,6 +30,7 @@ from marl_ray.serving.team_player import Answer, OnEvent, TeamPlayer, Usage
 
 logger = logging.getLogger(__name__)
 Events = asyncio.Queue[dict[str, Any] | None]
+T = TypeVar("T")
 
 
 class ApiRoutes:
@@ -132,7 +133,7 @@ class ApiRoutes:
             stream = self._events(asked, form, play, first, event)
             return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
         answering = asyncio.ensure_future(gather(*(self._play(call, None) for call in calls)))
-        answers = await _until_disconnect(request, answering)
+        answers = await until_disconnect(request, answering)
         return JSONResponse(form.reply(answers, asked))
 
     async def _play(self, call: Ask, events: Events | None) -> Answer:
@@ -274,7 +275,7 @@ async def _first_of(events: Events, play: asyncio.Future[Answer]) -> dict[str, A
     return event
 
 
-async def _until_disconnect(request: Request, answering: asyncio.Future[list[Answer]]) -> list[Answer]:
+async def until_disconnect(request: Request, answering: asyncio.Future[T]) -> T:
     """Return the answers. If the client closes the connection, stop the models."""
 
     async def wait_for_end() -> None:

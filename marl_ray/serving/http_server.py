@@ -53,10 +53,14 @@ def make_app(player: TeamPlayer, roles: list[str | None], limits: ServerLimits, 
                 await stack.enter_async_context(mounted.router.lifespan_context(mounted))
             yield
 
-    handlers: dict[Any, Any] = {ApiError: _api_error, HTTPException: _http_error, Exception: _failure}
-    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=error_handlers())
     names = None if key is not None else tuple(dict.fromkeys((*LOCAL_NAMES, host)))
     return RequestGuard(app, limits, key, names)
+
+
+def error_handlers() -> dict[Any, Any]:
+    """Return the handlers by exception that answer in the format of the API."""
+    return {ApiError: _api_error, HTTPException: _http_error, Exception: _failure}
 
 
 class _Uvicorn(uvicorn.Server):
@@ -78,7 +82,7 @@ class _Uvicorn(uvicorn.Server):
 def bind(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises UserError if the address cannot be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Nagle's algorithm delays the second part of a reply by 40 ms. asyncio disables it if the socket has its protocol.
+    # With the protocol, asyncio disables Nagle's algorithm, which would delay the second part of a reply by 40 ms.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -126,16 +126,10 @@ class CompletionRequest(SamplingRequest):
     prompt: Text | Annotated[list[Text], Field(min_length=1, max_length=64)]
 
 
-def parse_request(kind: type[SamplingRequest], body: bytes) -> Any:
-    """Return the request in a body. Raises ApiError (400)."""
-    try:
-        content = json.loads(body.decode("utf-8"))
-        json.dumps(content, ensure_ascii=False).encode()  # rejects halves of characters
-    except (ValueError, RecursionError):
-        raise ApiError(400, "the body is not JSON in UTF-8") from None
-    if not isinstance(content, dict):
-        raise ApiError(400, "the body is not a JSON object")
-    for name in UNSUPPORTED:
+def parse_request(kind: type[BaseModel], body: bytes, unsupported: Sequence[str] = UNSUPPORTED) -> Any:
+    """Return the request in a body. Raises ApiError (400), also for settings that are `unsupported`."""
+    content = parse_object(body)
+    for name in unsupported:
         if content.get(name):
             raise ApiError(400, f"{name} is not supported", "unsupported_parameter", name)
     if (content.get("response_format") or {"type": "text"}) != {"type": "text"}:
@@ -146,6 +140,18 @@ def parse_request(kind: type[SamplingRequest], body: bytes) -> Any:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])[:100]
         raise ApiError(400, f"{place}: {first['msg']}", "invalid_value", place) from None
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object in a body. Raises ApiError (400)."""
+    try:
+        content = json.loads(body.decode("utf-8"))
+        json.dumps(content, ensure_ascii=False).encode()  # rejects halves of characters
+    except (ValueError, RecursionError):
+        raise ApiError(400, "the body is not JSON in UTF-8") from None
+    if not isinstance(content, dict):
+        raise ApiError(400, "the body is not a JSON object")
+    return content
 
 
 def task_text(message: str) -> str:

@@ -203,6 +203,13 @@ def _arrays(batch: Batch, reasons: dict[str, int]) -> dict[str, npt.NDArray[Any]
             "successor_lengths": (np.int64, (len(state) for states in successors for state in states)),
             "successor_ids": (np.int32, (token for states in successors for state in states for token in state)),
         }
+    if any(group.siblings for group in groups):
+        fields |= {
+            "siblings": (np.int64, (len(group.siblings) for group in groups)),
+            "sibling_numbers": (np.int64, (number for group in groups for number in group.siblings)),
+            "call_lengths": (np.int64, (len(prompt) for group in groups for prompt in group.prompts)),
+            "call_ids": (np.int32, (token for group in groups for prompt in group.prompts for token in prompt)),
+        }
     return {name: np.array(list(values), dtype) for name, (dtype, values) in fields.items()}
 
 
@@ -238,7 +245,12 @@ def _batch(arrays: Any, header: Mapping[str, Any], agent: int) -> Batch:
             take("weights", size),
             take("baseline_values", baselines),
             critic_sample(size) if "rewards" in values else None,
+            *(calls() if "siblings" in values else ()),
         )
+
+    def calls() -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+        size = next(values["siblings"])
+        return take("sibling_numbers", size), tuple(take("call_ids", n) for n in take("call_lengths", size))
 
     def critic_sample(size: int) -> CriticSample:
         state, rewards = take("state_ids", next(values["state_lengths"])), take("rewards", size)

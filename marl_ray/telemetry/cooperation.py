@@ -190,6 +190,6 @@ def _critical_path(order: Sequence[Sequence[int]], lengths: list[int]) -> float:
 def _lengths(node: Node) -> list[list[int]]:
     """Return the tokens of each agent's answer [joint actions][agents]."""
     return [
-        [len(group[g].token_ids) for group, g in zip(node.completions, action.indices, strict=True)]
-        for action in node.joint_actions
+        [sum(len(c.token_ids) for c in node.completions_of(agent, action)) for agent in range(len(node.completions))]
+        for action in range(len(node.joint_actions))
     ]

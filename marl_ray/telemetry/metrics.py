@@ -288,6 +288,8 @@ def _node(path: Sequence[int], node: Node) -> dict[str, Any]:
     }
     if any(node.other_prompts):
         record["other_prompts"] = node.other_prompts
+    if node.callers:
+        record["callers"] = node.callers
     if node.greedy is not None:
         record["greedy"] = {"responses": [c.text for c in node.greedy.completions], "reward": node.greedy.reward}
     if node.counterfactuals:

@@ -36,7 +36,7 @@ from marl_ray.config import Config
 from marl_ray.config.budget import training_budget
 from marl_ray.core.concurrency import Condition, gather, now
 from marl_ray.core.state import TrainingResult
-from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.rollout.episode_runner import make_runner
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.sinks import MetricStream
@@ -73,7 +73,7 @@ class Trainer:
         )
         self.condition = Condition()
         self.health, self.timeline = HealthMonitor(config), Timeline(config.policies)
-        self.runner = EpisodeRunner(config, inputs.environment, inputs.transition, actors.generators, actors.sandbox)
+        self.runner = make_runner(config, inputs.environment, inputs.transition, actors.generators, actors.sandbox)
         context = LoopContext(config, folder, resume_state, self.gate, self.condition, self.health, self.timeline)
         self.producer = BatchProducer(context, inputs.train_tasks, self.runner, actors.sandbox)
         self.recorder = StepRecorder(context, self.producer, actors, metrics)
@@ -83,7 +83,10 @@ class Trainer:
     async def run(self) -> TrainingResult:
         """Run all remaining steps with their evaluations and checkpoints. Raises UserError."""
         recorder, learners = self.recorder, map(self.learn, self.actors.learners)
-        await gather(*self.producer.coroutines(), *learners, recorder.record(), self.evaluate())
+        try:
+            await gather(*self.producer.coroutines(), *learners, recorder.record(), self.evaluate())
+        finally:
+            await self.inputs.environment.close()
         recorder.write_spans()
         state, evaluation = recorder.state, recorder.last_evaluation
         self.health.check_learning(state.optimizer_steps, state.step)

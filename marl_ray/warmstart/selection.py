@@ -55,10 +55,11 @@ def demonstrations(groups: Sequence[Group], selection: AnswerSelection, whose: s
     """
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], Group] = {}
     for group in groups:
+        prompts = group.prompts or (group.prompt_ids,) * len(group.completions)
         for index in selection.accepted(group.returns):
-            completion = group.completions[index]
+            prompt_ids, completion = prompts[index], group.completions[index]
             if completion.token_ids:
-                found.setdefault((group.prompt_ids, completion.token_ids), demonstration(group.prompt_ids, completion))
+                found.setdefault((prompt_ids, completion.token_ids), demonstration(prompt_ids, completion))
     if not found:
         returns = [value for group in groups for value in group.returns]
         raise UserError(f"{whose} has no demonstration: " + (selection.describe(returns) if returns else "no answer"))

@@ -26,7 +26,7 @@ BROKEN = "def add_twice(a, b:\n    return"
 
 def rollout_config(sections: dict[str, Any] | None = None, seed: int = 42, **settings: Any) -> Config:
     """Return a config of two turns with groups of three, for the code generation environment."""
-    base = {"num_turns": 2, "num_generations": 3, "handoff": "best", "max_new_tokens": 16} | settings
+    base: dict[str, Any] = {"num_turns": 2, "num_generations": 3, "handoff": "best", "max_new_tokens": 16} | settings
     fixed = {"dataset": {"name": "humaneval"}, "code_generation": {"helper_reward": "static"}}
     return make_config(sections={"seed": seed, **fixed} | (sections or {}), **base)
 

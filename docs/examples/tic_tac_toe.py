@@ -1,0 +1,67 @@
+"""Tic-tac-toe between two agents: an environment with PettingZoo's AEC interface, and the function that plays it.
+
+environment: gateway
+gateway: {function: "tic_tac_toe:play", roles: [first, second]}
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from marl_ray.gateway.game_adapters import play_aec
+
+SEATS = ("X", "O")
+LINES = (*((i, i + 1, i + 2) for i in (0, 3, 6)), *((i, i + 3, i + 6) for i in (0, 1, 2)), (0, 4, 8), (2, 4, 6))
+
+
+class TicTacToe:
+    """The board is a text of nine characters: a digit is a free cell."""
+
+    def reset(self, seed: int | None = None) -> None:
+        self.board, self.moves, self.winner = "123456789", 0, ""
+        self.left = [*SEATS]
+        """Seats that have not read the end of the game."""
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.winner) or self.moves == 9
+
+    def agent_iter(self) -> Iterator[str]:
+        while not self.ended:
+            yield SEATS[self.moves % 2]
+        while self.left:
+            yield self.left[0]
+
+    def last(self) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        seat = self.left[0] if self.ended else ""
+        reward = (1.0 if seat == self.winner else -1.0) if self.winner and seat else 0.0
+        return self.board, reward, self.ended, False, {}
+
+    def step(self, action: int | None) -> None:
+        if action is None:
+            self.left.pop(0)
+            return
+        seat = SEATS[self.moves % 2]
+        self.board = self.board[: action - 1] + seat + self.board[action:]
+        self.moves += 1
+        if any(all(self.board[cell] == seat for cell in line) for line in LINES):
+            self.winner = seat
+
+    def close(self) -> None:
+        pass
+
+
+def show(seat: str, board: str) -> str:
+    """Return the board as three rows."""
+    rows = "\n".join(board[i : i + 3] for i in (0, 3, 6))
+    return f"{rows}\nYou are {seat}. Number of your cell: "
+
+
+def read(answer: str, board: str) -> int | None:
+    """Return the first number of a free cell in an answer."""
+    return next((int(letter) for letter in answer if letter.isdecimal() and letter in board), None)
+
+
+async def play(episode: Any) -> dict[str, Any]:
+    """Play one game. The board shows all earlier moves, so no conversation is needed."""
+    seats = {"X": "first", "O": "second"}
+    return await play_aec(episode, TicTacToe(), seats=seats, show=show, read=read, remembers=False)

@@ -1,0 +1,42 @@
+"""Section of a config for episodes that programs play through the gateway."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from marl_ray.config.values import Port, PositiveFloat, PositiveInt, Section
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayConfig(Section):
+    """Environment `gateway`: an episode is a run of a program, which calls the agents over an OpenAI-compatible API."""
+
+    command: str | None = None
+    """Command of an episode, without a shell. `{task_file}` is replaced by the path of a JSON file with the task, and
+    `{reward_file}` by the path that reward `file` reads. null: `function` plays the episodes."""
+    function: str | None = None
+    """Async function `module:function` that plays an episode in the driver process and returns its reward. null:
+    `command` plays the episodes."""
+    roles: tuple[str, ...] = ()
+    """Model name of each agent in requests, such as [coder, tester]. Empty: agent_0, agent_1, and so on."""
+    reward: Literal["last_line", "file", "post", "judge"] = "last_line"
+    """Source of the reward of a command. last_line: the last line of its output; file: the file `{reward_file}`; post:
+    the last POST to /v1/episode/reward; judge: the environment `judge`."""
+    judge: str | None = None
+    """Environment that computes the reward from the agents' answers, such as code_generation. null: none."""
+    on_failure: Literal["lost", "zero"] = "lost"
+    """Treatment of an episode without a reward: an exit code other than 0, a timeout, or no number. lost: leave it out
+    of its group; zero: reward 0."""
+    timeout_s: PositiveFloat = 600.0
+    """Wall-clock limit of an episode in seconds. Then the program and its child processes are killed."""
+    max_calls: PositiveInt = 256
+    """Maximum number of calls per episode. Further calls are refused with status 403."""
+    concurrency: PositiveInt = 32
+    """Maximum number of episodes that run at the same time."""
+    memory_mb: PositiveInt | None = None
+    """Limit of the address space of each process of a command in MiB. null: no limit."""
+    pass_variables: tuple[str, ...] = ()
+    """Environment variables of the driver that a command receives besides PATH, HOME, LANG and TZ."""
+    port: Port = 0
+    """Port on localhost. 0: a free port."""

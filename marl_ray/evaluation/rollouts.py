@@ -1,0 +1,115 @@
+"""Episodes without training, for a first look at a config: `marl-ray rollout`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from marl_ray.actors.run_actors import EvaluationActors
+from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
+from marl_ray.cluster.ray_connection import connect, disconnect
+from marl_ray.config import Config
+from marl_ray.core.concurrency import gather
+from marl_ray.core.episode import Episode, Task
+from marl_ray.core.errors import UserError
+from marl_ray.core.stop_signals import StopSignals
+from marl_ray.data.loading import load_tasks
+from marl_ray.environments import ENVIRONMENTS
+from marl_ray.evaluation.model_sources import (
+    EvaluatedModel,
+    evaluated_models,
+    find_model_sources,
+    merged_adapters,
+    policy_config,
+)
+from marl_ray.external.transition import Transition
+from marl_ray.models.names import check_model
+from marl_ray.rollout.episode_runner import make_runner
+from marl_ray.telemetry.metrics import episode_record
+
+logger = logging.getLogger(__name__)
+
+OnEpisode = Callable[[str], None]
+"""Receives the line of a finished episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRequest:
+    """The arguments of `marl-ray rollout`: the model (as of `marl-ray eval`), the split (None: the training split), the
+    number of tasks from its start, and a file for the episodes as in episodes.jsonl."""
+
+    model: str
+    split: str | None
+    tasks: int
+    output: Path | None
+
+
+def play_rollouts(config: Config, request: RolloutRequest, on_episode: OnEpisode) -> None:
+    """Play a group of training episodes of each task without learning. Raises UserError, also if all episodes fail, and
+    KeyboardInterrupt when stopped."""
+    (source,) = find_model_sources([request.model], config)
+    (model,) = evaluated_models([source], config, swap=False)
+    environment = ENVIRONMENTS.get(config.environment).from_config(model.config)
+    check_sandbox(config)
+    split = request.split or config.dataset.train_split
+    tasks = load_tasks(config.dataset.name, split, config.dataset.type, config.dataset.on_bad_row)[: request.tasks]
+    for task in tasks:
+        environment.check_task(task)
+    for name in dict.fromkeys(source.adapters.get(agent.name, agent.name) for agent in model.config.agents):
+        check_model(name, config.model)
+    check_local_machine(config)
+    with StopSignals() as signals:
+        try:
+            logger.info(connect(config.output.verbose))
+            with merged_adapters([model], source.adapters, config.model) as (merged,):
+                episodes = signals.run(lambda: _play(merged, tasks, on_episode))
+        finally:
+            disconnect()
+    if request.output is not None:
+        lines = (json.dumps(episode_record(episode), ensure_ascii=False) + "\n" for episode in episodes)
+        try:
+            request.output.write_text("".join(lines), encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{request.output} cannot be written ({error.strerror}): give another --output") from None
+    if all(episode.root is None for episode in episodes):
+        raise UserError(f"no episode has a reward: {episodes[0].stops[0].detail or episodes[0].stops[0].reason}")
+
+
+async def _play(model: EvaluatedModel, tasks: list[Task], on_episode: OnEpisode) -> list[Episode]:
+    config = model.config
+    actors = EvaluationActors(config)
+    environment = ENVIRONMENTS.get(config.environment).from_config(config)
+    try:
+        await actors.start()
+        generators = await actors.start_generators([policy_config(model, agent) for agent in range(config.num_agents)])
+        transition = Transition(config.external, environment)
+        runner = make_runner(config, environment, transition, generators, actors.sandbox)
+
+        async def play(task: Task) -> Episode:
+            episode = await runner.run_episode(task, config.rollout.group_sizes, "train", 0)
+            on_episode(describe_episode(episode))
+            return episode
+
+        return list(await gather(*map(play, tasks)))
+    finally:
+        await environment.close()
+        await actors.close()
+
+
+def describe_episode(episode: Episode) -> str:
+    """Return the rewards of each node of an episode, the numbers of tokens, and the reasons of early ends, in one
+    line."""
+    parts = []
+    for _, node in episode.nodes():
+        rewards = [action.reward for action in node.joint_actions]
+        tokens = [sum(len(c.token_ids) for c in group) for group in node.completions]
+        parts.append(
+            f"turn {node.turn + 1}: mean {fmean(rewards):.3f}, rewards {' '.join(f'{r:.3g}' for r in rewards)}, "
+            f"tokens of the agents {' '.join(map(str, tokens))}"
+        )
+    parts += [f"{stop.reason}{f' ({stop.detail})' if stop.detail else ''}" for stop in episode.stops]
+    return f"{episode.task.id}: {'; '.join(parts)}"

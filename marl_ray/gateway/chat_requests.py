@@ -1,0 +1,165 @@
+"""Requests of programs in OpenAI's format, checked, and answers in this format."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from marl_ray.gateway.program_episode import CallAnswer, CallOptions
+from marl_ray.gateway.prompt_renderer import TemplateMessage
+from marl_ray.serving.request_formats import ApiError, Part, SamplingRequest, Text, encode_event
+
+UNSUPPORTED_IN_EPISODES = ("functions", "logit_bias", "logprobs", "top_logprobs", "audio", "suffix", "echo", "best_of")
+"""Settings that would change an answer in a way that a run does not have. The temperature, top_p and the seed of a
+request are not refused: the run's own settings hold, because the learner trains the policy at them."""
+MAX_MESSAGES = 4096
+
+
+class CalledFunction(BaseModel):
+    """Name and arguments of a tool call."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class CalledTool(BaseModel):
+    """A tool call in an assistant message."""
+
+    id: Annotated[str, Field(max_length=200)] = ""
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class ProgramMessage(BaseModel):
+    """A message of a conversation, with tool calls and their results."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[Part] | None = None
+    tool_calls: list[CalledTool] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    def message(self) -> TemplateMessage:
+        """Return the message for the chat template."""
+        content = "".join(p.text for p in self.content) if isinstance(self.content, list) else self.content
+        found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": content or ""}
+        if self.tool_calls:
+            found["tool_calls"] = [_template_call(call) for call in self.tool_calls]
+        return found | {key: value for key in ("tool_call_id", "name") if (value := getattr(self, key)) is not None}
+
+
+class ToolFunction(BaseModel):
+    """The description of a function."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    description: str = ""
+    parameters: dict[str, Any] = {}
+
+
+class OfferedTool(BaseModel):
+    """A tool that an agent may call."""
+
+    type: Literal["function"]
+    function: ToolFunction
+
+
+class ProgramChatRequest(SamplingRequest):
+    """Body of /v1/chat/completions."""
+
+    messages: Annotated[list[ProgramMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    tools: Annotated[list[OfferedTool], Field(max_length=128)] | None = None
+    tool_choice: Any = None
+
+    def offered(self) -> list[dict[str, Any]]:
+        """Return the tools for the chat template. Raises ApiError for a choice that the sampler cannot enforce."""
+        if self.tool_choice not in (None, "auto", "none"):
+            raise ApiError(400, "tool_choice should be auto or none", "unsupported_parameter", "tool_choice")
+        return [] if self.tool_choice == "none" else [tool.model_dump() for tool in self.tools or ()]
+
+
+class ProgramTextRequest(SamplingRequest):
+    """Body of /v1/completions."""
+
+    prompt: Text
+
+
+def call_options(asked: SamplingRequest) -> CallOptions:
+    """Return the options of a request."""
+    limit = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
+    return CallOptions(asked.n or 1, tuple(asked.stops), limit)
+
+
+def chat_reply(model: str, answers: Sequence[CallAnswer], prompt_tokens: int) -> dict[str, Any]:
+    """Return the body of a reply of /v1/chat/completions."""
+    choices = [
+        {"index": i, "message": _message(one), "logprobs": None, "finish_reason": one.finish_reason}
+        for i, one in enumerate(answers)
+    ]
+    return _common("chatcmpl", "chat.completion", model) | {"choices": choices, "usage": _usage(answers, prompt_tokens)}
+
+
+def text_reply(model: str, answers: Sequence[CallAnswer], prompt_tokens: int) -> dict[str, Any]:
+    """Return the body of a reply of /v1/completions."""
+    choices = [
+        {"index": i, "text": one.text, "logprobs": None, "finish_reason": one.finish_reason}
+        for i, one in enumerate(answers)
+    ]
+    return _common("cmpl", "text_completion", model) | {"choices": choices, "usage": _usage(answers, prompt_tokens)}
+
+
+def streamed_events(reply: Mapping[str, Any], with_usage: bool) -> Iterator[bytes]:
+    """Yield a complete reply as server-sent events: per choice one part with the role, one with the content, and one
+    with the finish reason."""
+    is_chat = reply["object"] == "chat.completion"
+    kind = "chat.completion.chunk" if is_chat else reply["object"]
+    common = {key: reply[key] for key in ("id", "created", "model")} | {"object": kind}
+    for choice in reply["choices"]:
+        own = {"index": choice["index"], "logprobs": None}
+        if is_chat:
+            message = dict(choice["message"])
+            if "tool_calls" in message:
+                message["tool_calls"] = [{"index": i, **call} for i, call in enumerate(message["tool_calls"])]
+            first: dict[str, Any] = {"delta": {"role": message.pop("role")}}
+            parts = [first, {"delta": message}, {"delta": {}}]
+        else:
+            parts = [{"text": choice["text"]}, {"text": ""}]
+        for number, part in enumerate(parts, 1):
+            reason = choice["finish_reason"] if number == len(parts) else None
+            yield encode_event(common | {"choices": [own | part | {"finish_reason": reason}]})
+    if with_usage:
+        yield encode_event(common | {"choices": [], "usage": reply["usage"]})
+    yield encode_event("[DONE]")
+
+
+def _template_call(call: CalledTool) -> dict[str, Any]:
+    """Return a tool call for a template, which renders arguments as an object."""
+    try:
+        arguments = json.loads(call.function.arguments)
+    except (ValueError, RecursionError):
+        arguments = call.function.arguments
+    return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
+
+
+def _message(answer: CallAnswer) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": answer.text}
+    if answer.tool_calls:
+        calls = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in answer.tool_calls
+        ]
+        message |= {"content": answer.text or None, "tool_calls": calls}
+    return message
+
+
+def _common(prefix: str, kind: str, model: str) -> dict[str, Any]:
+    return {"id": f"{prefix}-{secrets.token_hex(12)}", "object": kind, "created": int(time.time()), "model": model}
+
+
+def _usage(answers: Sequence[CallAnswer], prompt_tokens: int) -> dict[str, int]:
+    tokens = sum(answer.tokens for answer in answers)
+    return {"prompt_tokens": prompt_tokens, "completion_tokens": tokens, "total_tokens": prompt_tokens + tokens}

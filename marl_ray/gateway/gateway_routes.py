@@ -1,0 +1,147 @@
+"""Endpoints of the gateway. A request acts on the episode whose token it has."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from marl_ray.core.concurrency import DeadlineExceeded
+from marl_ray.core.errors import UserError
+from marl_ray.gateway.chat_requests import (
+    UNSUPPORTED_IN_EPISODES,
+    ProgramChatRequest,
+    ProgramTextRequest,
+    call_options,
+    chat_reply,
+    streamed_events,
+    text_reply,
+)
+from marl_ray.gateway.message_requests import MessagesRequest, message_events, message_reply
+from marl_ray.gateway.program_episode import ProgramEpisode
+from marl_ray.serving.api_routes import until_disconnect
+from marl_ray.serving.request_formats import ApiError, SamplingRequest, parse_request
+
+EPISODE = "marl_ray.episode"
+"""Key of the episode in the scope of a request."""
+T = TypeVar("T")
+
+
+def gateway_routes() -> list[Route]:
+    """Return the routes of the gateway."""
+    return [
+        Route("/health", health),
+        Route("/v1/models", models),
+        Route("/v1/models/{name}", model),
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/completions", completions, methods=["POST"]),
+        Route("/v1/messages", messages, methods=["POST"]),
+        Route("/v1/episode/task", episode_task),
+        Route("/v1/episode/reward", episode_reward, methods=["POST"]),
+    ]
+
+
+async def health(request: Request) -> Response:
+    """Return 200 as long as the gateway runs."""
+    return JSONResponse({"status": "ok"})
+
+
+async def models(request: Request) -> Response:
+    """List the agents."""
+    return JSONResponse({"object": "list", "data": [_model(access.name) for access in _episode(request).agents]})
+
+
+async def model(request: Request) -> Response:
+    """Describe one agent."""
+    name = request.path_params["name"]
+    _episode(request).agent(name)
+    return JSONResponse(_model(name))
+
+
+async def chat(request: Request) -> Response:
+    """Answer /v1/chat/completions."""
+    episode = _episode(request)
+    asked = parse_request(ProgramChatRequest, await request.body(), UNSUPPORTED_IN_EPISODES)
+    agent, tools = episode.agent(asked.model), asked.offered()
+    given = [one.message() for one in asked.messages]
+    answers = await _answered(request, episode.chat(agent, given, tools, call_options(asked)))
+    return _reply(asked, chat_reply(asked.model, answers, answers[0].prompt_tokens))
+
+
+async def completions(request: Request) -> Response:
+    """Answer /v1/completions."""
+    episode = _episode(request)
+    asked = parse_request(ProgramTextRequest, await request.body(), UNSUPPORTED_IN_EPISODES)
+    agent = episode.agent(asked.model)
+    answers = await _answered(request, episode.complete(agent, asked.prompt, call_options(asked)))
+    return _reply(asked, text_reply(asked.model, answers, answers[0].prompt_tokens))
+
+
+async def messages(request: Request) -> Response:
+    """Answer /v1/messages, the endpoint of Anthropic's API."""
+    episode = _episode(request)
+    asked = parse_request(MessagesRequest, await request.body(), ())
+    agent = episode.agent(asked.model)
+    answers = await _answered(request, episode.chat(agent, asked.conversation(), asked.offered(), asked.options()))
+    reply = message_reply(asked.model, answers[0])
+    return _events(message_events(reply)) if asked.stream else JSONResponse(reply)
+
+
+async def episode_task(request: Request) -> Response:
+    """Return the task of the episode."""
+    data = json.dumps(_episode(request).task_data, default=str)
+    return Response(data, media_type="application/json")
+
+
+async def episode_reward(request: Request) -> Response:
+    """Take the reward of the episode: a number, or an object as in `parse_result`."""
+    try:
+        _episode(request).posted = json.loads((await request.body()).decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise ApiError(400, "the body is not JSON in UTF-8") from None
+    return JSONResponse({"status": "ok"})
+
+
+def _episode(request: Request) -> ProgramEpisode:
+    episode = request.scope[EPISODE]
+    if not isinstance(episode, ProgramEpisode):  # the guard has refused other requests below /v1
+        raise ApiError(401, "no running episode has this token", "invalid_api_key")
+    return episode
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "marl_ray"}
+
+
+async def _answered(request: Request, call: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a call, which is cancelled if the program closes the connection. Raises ApiError."""
+    try:
+        return await until_disconnect(request, asyncio.ensure_future(call))
+    except DeadlineExceeded as error:
+        raise ApiError(504, str(error), "timeout") from None
+    except UserError as error:
+        if "chat template" in str(error):
+            raise ApiError(400, str(error), "invalid_value", "messages") from None
+        raise ApiError(503, "the models are not available", "unavailable") from None
+
+
+def _reply(asked: SamplingRequest, reply: dict[str, Any]) -> Response:
+    if not asked.stream:
+        return JSONResponse(reply)
+    return _events(streamed_events(reply, asked.stream_options is not None and asked.stream_options.include_usage))
+
+
+def _events(events: Iterable[bytes]) -> Response:
+    """Return a stream of server-sent events. The answer is complete when the first is sent, so that an episode has
+    either all tokens of a call or none."""
+
+    async def parts() -> Any:
+        for event in events:
+            yield event
+
+    return StreamingResponse(parts(), media_type="text/event-stream", headers={"cache-control": "no-store"})

@@ -1,0 +1,86 @@
+"""The HTTP server of the gateway, in the driver and on localhost only. Every episode has a token of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from starlette.applications import Starlette
+
+from marl_ray.config.gateway_section import GatewayConfig
+from marl_ray.core.concurrency import wait_within
+from marl_ray.gateway.gateway_routes import EPISODE, gateway_routes
+from marl_ray.gateway.program_episode import ProgramEpisode
+from marl_ray.serving.http_server import bind, error_handlers, serve_http
+from marl_ray.serving.request_guard import LOCAL_NAMES, Receive, RequestGuard, Send, ServerLimits
+
+HOST = "127.0.0.1"
+START_S = 30.0
+LIMITS = ServerLimits(body_bytes=8 << 20, requests=8192, answer_s=3600.0, drain_s=1.0)
+"""Limits of a request. The episode's own time limit ends a request earlier."""
+
+
+class EpisodeGuard(RequestGuard):
+    """The checks of a request, in which a valid key is the token of a running episode."""
+
+    def __init__(self, app: Starlette, limits: ServerLimits) -> None:
+        super().__init__(app, limits, "", LOCAL_NAMES)
+        self.episodes: dict[bytes, ProgramEpisode] = {}
+        """Running episodes by token."""
+
+    async def __call__(self, scope: dict[str, object], receive: Receive, send: Send) -> None:  # type: ignore[override]
+        if scope["type"] == "http":
+            headers: dict[bytes, bytes] = {name.lower(): value for name, value in scope["headers"]}  # type: ignore[attr-defined]
+            scope[EPISODE] = self.episodes.get(token_of(headers))
+        await super().__call__(scope, receive, send)
+
+    def _has_key(self, headers: dict[bytes, bytes]) -> bool:
+        return token_of(headers) in self.episodes
+
+
+def token_of(headers: dict[bytes, bytes]) -> bytes:
+    """Return the token of a request, in the header of OpenAI's or of Anthropic's API; b"" without one.
+
+    Tokens are random and looked up in a dictionary, so that the time of a comparison tells nothing about them.
+    """
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"").strip()
+
+
+class GatewayServer:
+    """The server, started at the first episode. For use from a single event loop."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._config = config
+        self.guard = EpisodeGuard(Starlette(routes=gateway_routes(), exception_handlers=error_handlers()), LIMITS)
+        self.base_url = ""
+        self._ready = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Return as soon as the server accepts connections. Raises UserError if the port cannot be used."""
+        if self._serving is None:
+            listening = bind(HOST, self._config.port)
+            self.base_url = f"http://{HOST}:{listening.getsockname()[1]}/v1"
+            serving = serve_http(self.guard, listening, LIMITS, self._ready.set)
+            self._serving = asyncio.get_running_loop().create_task(serving)
+        if self._serving.done():
+            await self._serving
+        await wait_within(START_S, "the gateway to start", "", self._ready.wait())
+
+    @contextmanager
+    def serving(self, episode: ProgramEpisode) -> Iterator[None]:
+        """Accept the episode's token within the block."""
+        token = episode.token.encode()
+        self.guard.episodes[token] = episode
+        try:
+            yield
+        finally:
+            del self.guard.episodes[token]
+
+    async def close(self) -> None:
+        """Stop the server."""
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.gather(self._serving, return_exceptions=True)

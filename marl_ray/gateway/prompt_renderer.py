@@ -1,0 +1,156 @@
+"""Token ids of the prompts of a program.
+
+A program sends whole conversations as text. If the text of a request begins with the text of an earlier prompt and its
+answer, the request continues that conversation: its ids are the earlier prompt's ids, the sampled ids, and the ids of
+the remaining text. Nothing that was sampled is encoded again, so that the learner can train the conversation in one
+row. A request whose earlier answers are rendered in another way (a template that drops reasoning, or trims an answer)
+does not continue the conversation: it is encoded as a whole, and `is_rewritten`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from marl_ray.config import AgentConfig, ModelConfig
+from marl_ray.core.chat import as_messages, with_system_prompt
+from marl_ray.core.episode import Completion
+from marl_ray.core.errors import UserError
+from marl_ray.models.names import resolve_model
+from marl_ray.models.tokenization import decide_template, load_tokenizer
+
+TemplateMessage = Mapping[str, Any]
+"""A message of a request, with the keys of the chat template: role, content, and for tools tool_calls and others."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedRequest:
+    """The text of a prompt and its token ids. `is_rewritten`: it has an answer that was sampled, and is rendered in
+    another way than it was read and sampled."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    is_rewritten: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """A prompt with an answer: the text that a continuation begins with, its ids, and the answer."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    answer: str
+
+
+@dataclass(slots=True)
+class SampledConversations:
+    """The prompts and answers of one agent in one episode."""
+
+    answered: list[_Answered] = field(default_factory=list)
+
+    def longest_prefix(self, text: str, ends: Collection[str] | None) -> _Answered | None:
+        """Return the longest conversation that `text` continues, the latest of equal ones. `ends` are the beginnings of
+        `text` that end with an answer, None if special tokens mark the ends."""
+        found = [one for one in self.answered if (text.startswith(one.text) if ends is None else one.text in ends)]
+        return max(reversed(found), key=lambda one: len(one.text), default=None)
+
+    def has_answer(self, answer: str) -> bool:
+        return any(one.answer == answer for one in self.answered)
+
+
+class PromptRenderer:
+    """The rendering and encoding of one agent's prompts, with its model's tokenizer and chat template.
+
+    For a model without a template, a conversation is its messages with an empty line between them, in which an answer
+    directly follows its prompt.
+    """
+
+    def __init__(self, agent: AgentConfig, model: ModelConfig) -> None:
+        path = resolve_model(agent.name)
+        self._tokenizer = load_tokenizer(path, model)
+        self._through_template, _ = decide_template(agent.name, self._tokenizer, model)
+        self._agent = agent
+
+    def chat(
+        self, messages: Sequence[TemplateMessage], tools: Sequence[Any], conversations: SampledConversations
+    ) -> RenderedRequest:
+        """Return the prompt of a conversation. Raises UserError if the template rejects the messages."""
+        if self._agent.system_prompt is not None:
+            messages = as_messages(with_system_prompt(messages, self._agent.system_prompt))
+        answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+        last = messages[answers[-1]]["content"] if answers else None
+        if self._through_template:
+            return self._encode(self._render(messages, tools), last, conversations)
+        ends = [plain_text(messages[: number + 1]) for number in answers]
+        return self._encode(plain_text(messages), last, conversations, ends)
+
+    def text(self, text: str, conversations: SampledConversations) -> RenderedRequest:
+        """Return the prompt of a text, which does not go through the template."""
+        return self._encode(text, None, conversations)
+
+    def answered(self, request: RenderedRequest, completion: Completion, is_chat: bool) -> _Answered:
+        """Return the conversation up to a completion.
+
+        Its text has the special tokens that were sampled, because a template renders them. Plain messages have none, so
+        without a template the text ends with the answer's text, although its ids may end with an end-of-sequence token.
+        """
+        text = completion.text
+        if self._through_template or not is_chat:
+            text = self._tokenizer.decode(completion.token_ids, skip_special_tokens=False)
+        return _Answered(request.text + text, request.token_ids + completion.token_ids, completion.text)
+
+    def raw_text(self, completion: Completion) -> str:
+        """Return the text of a completion with special tokens, in which templates may mark tool calls."""
+        return self._tokenizer.decode(completion.token_ids, skip_special_tokens=False)
+
+    def _encode(
+        self,
+        text: str,
+        last_answer: str | None,
+        conversations: SampledConversations,
+        ends: Collection[str] | None = None,
+    ) -> RenderedRequest:
+        prefix = conversations.longest_prefix(text, ends)
+        continues = prefix is not None and (last_answer is None or prefix.answer == last_answer)
+        is_rewritten = last_answer is not None and not continues and conversations.has_answer(last_answer)
+        if prefix is None:
+            through = {"add_special_tokens": False} if self._through_template else {}
+            return RenderedRequest(text, tuple(self._tokenizer(text, **through).input_ids), is_rewritten)
+        rest = self._tokenizer(text[len(prefix.text) :], add_special_tokens=False).input_ids
+        return RenderedRequest(text, (*prefix.token_ids, *rest), is_rewritten)
+
+    def _render(self, messages: Sequence[TemplateMessage], tools: Sequence[Any]) -> str:
+        from jinja2 import TemplateError
+
+        arguments: dict[str, Any] = {"tools": list(tools)} if tools else {}
+        try:
+            return self._tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tokenize=False,
+                add_generation_prompt=True,
+                **arguments,
+                **self._agent.chat_template_kwargs,
+            )
+        except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+            raise UserError(f"the chat template of the model rejects these messages: {str(error)[:200]}") from None
+
+
+def plain_text(messages: Sequence[TemplateMessage]) -> str:
+    """Return a conversation as text for a model without a template.
+
+    Example:
+        >>> plain_text([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
+        'ab'
+    """
+    text, answered = "", False
+    for message in as_messages(messages):
+        content = message["content"] or ""
+        if message["role"] == "assistant":
+            text += content
+        elif text:
+            text = (text if answered else text.rstrip("\n")) + "\n\n" + content
+        else:
+            text = content
+        answered = message["role"] == "assistant"
+    return text
