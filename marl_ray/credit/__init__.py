@@ -35,6 +35,10 @@ LOSSES = Registry(
         "cispo": "marl_ray.learning.loss_variants.cispo:ClippedWeights",
         "sapo": "marl_ray.learning.loss_variants.sapo:SoftGate",
         "gmpo": "marl_ray.learning.loss_variants.gmpo:GeometricMean",
+        "dppo": "marl_ray.learning.loss_variants.dppo:TotalVariation",
+        "dppo_kl": "marl_ray.learning.loss_variants.dppo:BinaryDivergence",
+        "clip_cov": "marl_ray.learning.loss_variants.clip_cov:DroppedCovariances",
+        "kl_cov": "marl_ray.learning.loss_variants.kl_cov:PenalizedCovariances",
     },
     needs="token_loss",
 )

@@ -52,6 +52,8 @@ class Requirements:
     """An optimizer for new weights that start at 0: not adafactor, whose steps scale with the weights."""
     several_optimizer_steps: bool = False
     """More than one optimizer step per batch."""
+    old_logprobs: bool = False
+    """The policy's log-probabilities before the batch's first optimizer step, if there are several steps."""
     off_policy_tokens: bool = False
     """More than one optimizer step per batch, or max_staleness above 0."""
     own_importance_ratio: bool = False
@@ -90,7 +92,7 @@ ESTIMATOR_REQUIREMENTS = {
         whole_batch=True, equal_return_groups=True, fixed_returns=True, complete_returns=True, magrpo_if_whitened=True
     ),
 }
-LOSS_REQUIREMENTS = {  # with the clip ranges of DAPO and of GSPO
+LOSS_REQUIREMENTS = {  # with the clip ranges of DAPO and of the losses' authors
     "policy_gradient": Requirements(),
     "clip": Requirements(several_optimizer_steps=True, clip_range=(0.2, 0.28)),
     "gspo": Requirements(several_optimizer_steps=True, loss_aggregation="sequence_sum", clip_range=(3e-4, 4e-4)),
@@ -98,6 +100,10 @@ LOSS_REQUIREMENTS = {  # with the clip ranges of DAPO and of GSPO
     "cispo": Requirements(several_optimizer_steps=True, clip_range=(1.0, 0.28)),
     "sapo": Requirements(several_optimizer_steps=True),
     "gmpo": Requirements(several_optimizer_steps=True, loss_aggregation="sequence_sum", clip_range=(0.33, 0.49)),
+    "dppo": Requirements(off_policy_tokens=True, own_importance_ratio=True, clip_range=(0.15, 0.15)),
+    "dppo_kl": Requirements(off_policy_tokens=True, own_importance_ratio=True, clip_range=(0.05, 0.05)),
+    "clip_cov": Requirements(old_logprobs=True),
+    "kl_cov": Requirements(several_optimizer_steps=True),
 }
 _CRITIC = Requirements(
     full_tree=True,
