@@ -110,6 +110,8 @@ def _violation(need: str, value: Any, subject: str, config: Config, number: int)
         ):
             return f"""{whiten} makes {name} the same as magrpo if all siblings have one baseline, as with joint_mode
             cross or one agent: set it to false, or use {estimator} magrpo"""
+        case "own_scale" if config.credit.normalize_advantages:
+            return f"""{whiten} would replace the scale that {name} gives its advantages: set it to false"""
         case "several_optimizer_steps" if one_step:
             return f"""{subject} is for several optimizer steps per batch, and there is one, in which all ratios are 1:
             set {section}.train_batch_size below the {pluralize(groups, "group")} of a step, or loss to

@@ -20,6 +20,10 @@ ESTIMATORS = Registry(
         "centred_difference": "marl_ray.credit.estimators:centred_difference",
         "shapley": "marl_ray.credit.estimators:centred_difference",
         "reinforce_pp": "marl_ray.credit.estimators:reinforce_pp",
+        "opo": "marl_ray.credit.estimators:opo",
+        "maxrl": "marl_ray.credit.estimators:maxrl",
+        "pass_at_k": "marl_ray.credit.estimators:pass_at_k",
+        "gdpo": "marl_ray.credit.estimators:gdpo",
     },
 )
 """Functions from returns [..., G], a float64 tensor whose last dimension holds siblings, to advantages of that shape.

@@ -30,6 +30,10 @@ class Requirements:
     """The rewards of each joint action with one agent's completion replaced, as baselines."""
     coalition_samples: bool = False
     """The rewards of each joint action with every subset of the completions replaced by empty ones."""
+    lengths: bool = False
+    """The lengths of the completions in tokens."""
+    reward_levels: bool = False
+    """The sums of the levels of the reward, each normalised within the group."""
     whole_batch: bool = False
     """All groups of a batch, with more than one completion, before the first advantage is known."""
     immediate_rewards: bool = False
@@ -46,6 +50,8 @@ class Requirements:
     """Returns over the same number of turns: no early_termination_threshold with handoff `all`."""
     magrpo_if_whitened: bool = False
     """An affine map of the group's returns, which normalize_advantages turns into MAGRPO: no normalize_advantages."""
+    own_scale: bool = False
+    """Advantages with a scale of their own: no normalize_advantages."""
     magrpo_if_one_baseline: bool = False
     """Baselines that differ between siblings if advantages are normalised: several agents and joint_mode aligned."""
     trains_from_zero: bool = False
@@ -69,6 +75,12 @@ class Requirements:
     joint_prompts: bool = False
     """The prompts of all agents as a critic's state, and hence one tokenizer."""
 
+    @property
+    def second_argument(self) -> bool:
+        """Whether an estimator takes a second argument (`marl_ray.credit.returns.baselines`)."""
+        samples = self.greedy_sample or self.counterfactual_sample or self.coalition_samples
+        return samples or self.lengths or self.reward_levels
+
 
 ESTIMATOR_REQUIREMENTS = {
     "magrpo": Requirements(siblings=True),
@@ -90,6 +102,18 @@ ESTIMATOR_REQUIREMENTS = {
     "shapley": Requirements(siblings=True, coalition_samples=True, immediate_rewards=True, parallel_agents=True),
     "reinforce_pp": Requirements(
         whole_batch=True, equal_return_groups=True, fixed_returns=True, complete_returns=True, magrpo_if_whitened=True
+    ),
+    "opo": Requirements(siblings=True, lengths=True, magrpo_if_whitened=True),
+    "maxrl": Requirements(siblings=True, magrpo_if_whitened=True),
+    "pass_at_k": Requirements(siblings=True, own_scale=True),
+    "gdpo": Requirements(
+        siblings=True,
+        reward_levels=True,
+        whole_batch=True,
+        equal_return_groups=True,
+        fixed_returns=True,
+        complete_returns=True,
+        own_scale=True,
     ),
 }
 LOSS_REQUIREMENTS = {  # with the clip ranges of DAPO and of the losses' authors

@@ -16,7 +16,7 @@ KNUTH = 2_654_435_761
 
 
 class DroppedCovariances(PolicyLoss):
-    """The loss `clip_cov`: a few random tokens of those with a high covariance have no gradient, which keeps entropy.
+    """The loss `clip_cov`: a few random tokens with a high covariance have no gradient, which keeps entropy.
 
     The dropped tokens are drawn by a hash of the sampler's log-probability, so that a token has the same draw in any
     micro-batch and on any rank. Other tokens have the ratio pi / old as their factor.
