@@ -30,7 +30,7 @@ ADVICE: Mapping[str, str] = {
     "critic_value_head_hidden_dim": _VALUE_HEAD,
     "value_head_hidden_dim": _VALUE_HEAD,
     "critic_model_name": "the critic starts from the agent's initial model",
-    "collaboration_mode": "each agent has a policy, or agents share one by agents.N.policy; no policy writes all parts",
+    "collaboration_mode": "each agent has a policy; environment centralized lets one policy write all parts",
     "num_iterations": _PREFERENCES,
     "log_reward_distribution": _PREFERENCES,
     "policy_checkpoint_dir": _PREFERENCES,
@@ -59,6 +59,8 @@ DROPPED: Mapping[str, tuple[Any, ...] | None] = {
 }
 """Settings without a counterpart that a conversion leaves out, if they have one of these values (None: any value)."""
 
+CENTRALIZED = "centralized_magrpo"
+"""Section of the trainer in which one policy writes the parts of all agents."""
 _SAMPLING: dict[str, Any] = {"max_new_tokens": 256, "num_turns": 2, "num_agents": 2, "agent_learning_rate": 5e-6}
 _EVALUATION: dict[str, Any] = {"eval_interval": 16, "eval_num_samples": 4}
 REINFORCE: dict[str, Any] = {
@@ -80,6 +82,7 @@ TRAINERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "marloo": (REINFORCE, {"estimator": "marloo"}),
     "maremax": (REINFORCE, {"estimator": "maremax"}),
     "mareinforce": (REINFORCE, {"estimator": "mareinforce"}),
+    CENTRALIZED: ({**REINFORCE, "num_turns": 1}, {}),
     "iac": (ACTOR_CRITIC, {"critic": "iac"}),
     "maac": (ACTOR_CRITIC, {"critic": "maac"}),
 }
@@ -90,7 +93,6 @@ REFUSED_SECTIONS = {
     "madpo_iter": _PREFERENCES,
     "marlhf": _PREFERENCES,
     "marlhf_iter": _PREFERENCES,
-    "centralized_magrpo": ADVICE["collaboration_mode"],
 }
 
 
@@ -122,6 +124,8 @@ def convert_comlrl(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         elif "value_clip_range" not in given:
             notes.append(f"iac.value_clip_range, by default 0.2, is left out: {ADVICE['value_clip_range']}")
     for name, value in given.items():
+        if (trainer, name, value) == (CENTRALIZED, "collaboration_mode", "centralized"):
+            continue
         if name in DROPPED and (DROPPED[name] is None or value in DROPPED[name]):  # type: ignore[operator]
             if DROPPED[name] is None and value is not None:
                 notes.append(f"{trainer}.{name} is left out: {ADVICE[name]}")
@@ -140,4 +144,8 @@ def convert_comlrl(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         section["early_termination_threshold"] = None
     section["estimator"] = estimator
     other = {name: value for name, value in tree.items() if name != trainer}
-    return {"compat": "comlrl", **other, "magrpo": {**defaults, **section}}, notes
+    section = {**defaults, **section}
+    if trainer == CENTRALIZED:  # where max_new_tokens is the length of the whole completion
+        other |= {"centralized": {"environment": other.get("environment"), "team": section["num_agents"]}}
+        other["environment"], section["num_agents"] = "centralized", 1
+    return {"compat": "comlrl", **other, "magrpo": section}, notes

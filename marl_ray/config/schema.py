@@ -260,6 +260,7 @@ class Config(Section):
     code_generation: sections.CodeGenerationConfig = field(default_factory=sections.CodeGenerationConfig)
     code_completion: sections.CodeCompletionConfig = field(default_factory=sections.CodeCompletionConfig)
     partners: sections.PartnersConfig = field(default_factory=sections.PartnersConfig)
+    centralized: sections.CentralizedConfig = field(default_factory=sections.CentralizedConfig)
     judge: sections.JudgeConfig = field(default_factory=sections.JudgeConfig)
     resources: sections.ResourcesConfig = field(default_factory=sections.ResourcesConfig)
     wandb: tracker_sections.WandbConfig = field(default_factory=tracker_sections.WandbConfig)

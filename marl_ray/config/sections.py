@@ -250,6 +250,18 @@ class PartnersConfig(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CentralizedConfig(Section):
+    """Environment `centralized`: one policy writes the parts of all agents of a team in one completion."""
+
+    environment: str | None = None
+    """Environment of the team, such as code_generation. null: the environment of dataset.type."""
+    team: OneTo100 | None = None
+    """Number of agents whose parts one completion has. null: num_agents, which then becomes 1, and max_new_tokens
+    becomes the sum over these agents, so that `environment: centralized` alone turns the config of a team into this
+    baseline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeConfig(Section):
     """Model that scores answers, for environments that use an LLM judge (`marl_ray.external.llm_judge`)."""
 

@@ -11,7 +11,15 @@ import yaml
 
 from marl_ray.cli.main import main
 from marl_ray.config import from_tree
-from marl_ray.config.comlrl import ADVICE, DROPPED, REFUSED_SECTIONS, TRAINERS, advice, convert_comlrl
+from marl_ray.config.comlrl import (
+    ADVICE,
+    CENTRALIZED,
+    DROPPED,
+    REFUSED_SECTIONS,
+    TRAINERS,
+    advice,
+    convert_comlrl,
+)
 from marl_ray.core.errors import UserError
 from tests.factories import ROOT
 
@@ -22,9 +30,10 @@ OTHER = {"model": {"name": "m"}, "dataset": {"name": "bundled:toy"}}
 def test_a_section_alone_becomes_a_valid_config_with_comlrl_s_defaults(trainer: str) -> None:
     tree, notes = convert_comlrl({**OTHER, trainer: {}})
     config = from_tree(tree, "magrpo")
-    assert (config.rollout.num_turns, config.agents[0].temperature) == (2, 0.6)
+    assert (config.rollout.num_turns, config.agents[0].temperature) == (1 if trainer == CENTRALIZED else 2, 0.6)
     assert config.credit.critic == (trainer if trainer in ("iac", "maac") else "none")
     changed = {"marloo": ["marloo"], "maremax": ["maremax"], "mareinforce": ["the"]}
+    assert (config.environment == "centralized") == (trainer == CENTRALIZED)
     assert [note.split(" ")[0] for note in notes] == changed.get(trainer, [])
 
 
@@ -35,6 +44,13 @@ def test_estimators_differ_without_whitening(mode: str, estimator: str) -> None:
         {**OTHER, estimator: {"advantage_normalization": False}}
     )
     assert from_tree(convert_comlrl({**OTHER, "magrpo": given})[0], "magrpo").agents[0].estimator == estimator
+
+
+def test_a_centralised_actor_keeps_its_tokens() -> None:
+    given = {"num_agents": 3, "max_new_tokens": 100, "collaboration_mode": "centralized"}
+    config = from_tree(convert_comlrl({**OTHER, CENTRALIZED: given})[0], "magrpo")
+    assert (config.num_agents, config.centralized.team, config.agents[0].max_new_tokens) == (1, 3, 100)
+    assert config.centralized.environment == "code_generation"
 
 
 def test_given_values_win_and_devices_are_left_out() -> None:
@@ -62,7 +78,7 @@ def test_given_values_win_and_devices_are_left_out() -> None:
         ({"iac": {"use_separate_critic": False, "value_clip_range": 0.1}}, "iac.value_clip_range"),
         (
             {"magrpo": {"comparator_api_key": "x", "collaboration_mode": "centralized"}},
-            "comparator_api_key .*no pol",
+            "comparator_api_key .*environment centralized",
         ),
     ],
 )
