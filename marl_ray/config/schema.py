@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from marl_ray.config import sections, tracker_sections
+from marl_ray.config import sections, team_sections, tracker_sections
 from marl_ray.config.sections import GeneratorResources, LearnerResources
 from marl_ray.config.values import (
     AtLeastOne,
@@ -259,8 +259,8 @@ class Config(Section):
     sandbox: sections.SandboxConfig = field(default_factory=sections.SandboxConfig)
     code_generation: sections.CodeGenerationConfig = field(default_factory=sections.CodeGenerationConfig)
     code_completion: sections.CodeCompletionConfig = field(default_factory=sections.CodeCompletionConfig)
-    partners: sections.PartnersConfig = field(default_factory=sections.PartnersConfig)
-    centralized: sections.CentralizedConfig = field(default_factory=sections.CentralizedConfig)
+    partners: team_sections.PartnersConfig = field(default_factory=team_sections.PartnersConfig)
+    centralized: team_sections.CentralizedConfig = field(default_factory=team_sections.CentralizedConfig)
     judge: sections.JudgeConfig = field(default_factory=sections.JudgeConfig)
     resources: sections.ResourcesConfig = field(default_factory=sections.ResourcesConfig)
     wandb: tracker_sections.WandbConfig = field(default_factory=tracker_sections.WandbConfig)

@@ -1,6 +1,6 @@
 """A centralised actor: one policy writes the parts of all agents of a team in one completion, as a baseline for teams.
 
-The environment of the team stays what it is: it receives the parts that a parser finds in the completion. The policy
+The environment of the team does not change: it receives the parts that a parser finds in the completion. The policy
 reads the prompts of all agents, has as many tokens as the team, and earns the team's reward. CoMLRL 1.4.3 calls this
 baseline centralized MAGRPO.
 """

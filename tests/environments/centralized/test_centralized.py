@@ -118,6 +118,9 @@ def test_agents_that_differ_in_tokens_add_up() -> None:
     ],
 )
 def test_a_wrong_setting_is_named(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    def start() -> None:
         config = config_of(**settings)
         ENVIRONMENTS.get(config.environment).from_config(config)
+
+    with pytest.raises(UserError, match=message):
+        start()
