@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marl_ray.config.validation import count_agents
@@ -15,8 +14,8 @@ PER_AGENT = ("max_new_tokens", "policy")
 
 
 def centralize(
-    run: dict[str, Any], entries: Sequence[Mapping[str, Any]] | None, algorithm: str
-) -> Sequence[Mapping[str, Any]] | None:
+    run: dict[str, Any], entries: list[dict[str, Any]] | None, algorithm: str
+) -> list[dict[str, Any]] | None:
     """Replace the agents of a team by one agent with the team's tokens, if the environment is `centralized`.
 
     `run` contains values by key and is modified. Returns the entries of agents. With `centralized.team`, which a stored

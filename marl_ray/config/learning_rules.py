@@ -19,7 +19,7 @@ from marl_ray.credit.requirements import Requirements, critic_requirements, esti
 MAX_COALITION_AGENTS = 6
 """Maximum number of agents of whose completions every subset is executed."""
 DIFFER_WITHIN_POLICY = {
-    *("policy", "top_p", "max_new_tokens", "min_new_tokens", "estimator"),
+    *("policy", "top_p", "max_new_tokens", "min_new_tokens", "estimator", "preference_beta"),
     *("system_prompt", "stop", "chat_template_kwargs"),
 }
 """Settings in which agents that share a policy may differ."""
@@ -267,6 +267,9 @@ def _unused_settings(config: Config) -> Iterator[str]:
     if credit.counterfactual != "empty" and not any(needs_counterfactual):
         yield f"""{section}.counterfactual {credit.counterfactual} is for estimator difference, which no agent
         has: leave it out"""
+    compares_pairs = any(estimator_requirements(agent.estimator).joint_logprobs for agent in config.agents)
+    if credit.preference_pairs != 1 and not compares_pairs:
+        yield f"{section}.preference_pairs is for estimator madpo, which no agent has: leave it out"
     if rollout.max_extra_draws is not None and not rollout.dynamic_sampling:
         yield f"""{section}.max_extra_draws is for dynamic_sampling: set {section}.dynamic_sampling to true, or leave it
         out"""

@@ -59,6 +59,9 @@ class CreditConfig(Section):
     """Replacement for an agent's completion when estimator difference computes the team's reward without the agent.
     empty: no completion; median: the completion of median return in its group; siblings: each other completion of its
     group, on average."""
+    preference_pairs: PositiveInt | None = 1
+    """With estimator madpo, the number of pairs of joint actions per group, those with the largest difference of
+    returns. null: all pairs whose returns differ."""
     loss_aggregation: Literal["sequence_sum", "token_mean", "constant"] = "sequence_sum"
     """Aggregation of token losses. sequence_sum: sum over the tokens of a completion, then average over siblings and
     groups; token_mean: average over all tokens of an optimizer step; constant: sequence_sum divided by max_new_tokens
@@ -212,6 +215,9 @@ class AgentDefaults(Section):
     estimator: str = "magrpo"
     """Advantage estimator. null: the one named like the section. `advantage_mode` (mean, rloo, max, raw) is an
     alias."""
+    preference_beta: PositiveFloat = 0.1
+    """With estimator madpo, beta: the factor of log-probabilities in the loss. A pair counts less, the more likely its
+    chosen answers have become, sooner for a large beta."""
     policy: NonNegativeInt | None = None
     """Number of an earlier agent whose policy (weights) this agent shares. null, or the agent's own number: a policy of
     its own. Agents with one policy share one learner, one group of generators and one update from all their groups, and

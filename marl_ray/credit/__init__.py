@@ -24,6 +24,7 @@ ESTIMATORS = Registry(
         "maxrl": "marl_ray.credit.estimators:maxrl",
         "pass_at_k": "marl_ray.credit.estimators:pass_at_k",
         "gdpo": "marl_ray.credit.estimators:gdpo",
+        "madpo": "marl_ray.credit.estimators:madpo",
     },
 )
 """Functions from returns [..., G], a float64 tensor whose last dimension holds siblings, to advantages of that shape.

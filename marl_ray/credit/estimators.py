@@ -3,7 +3,7 @@
 MAGRPO and its variants are from "LLM Collaboration with Multi-Agent Reinforcement Learning" (Liu et al., 2025); GRPO is
 from DeepSeekMath (Shao et al., 2024); leave-one-out is from RLOO (Ahmadian et al., 2024).
 
-`remax`, `difference`, `centred_difference`, `opo` and `gdpo` take a second argument [..., G]
+`remax`, `difference`, `centred_difference`, `opo`, `gdpo` and `madpo` take a second argument [..., G]
 (`marl_ray.credit.returns.baselines`). `reinforce_pp` and `gdpo` take the values of a whole batch.
 """
 
@@ -120,6 +120,11 @@ def gdpo(returns: Tensor, normalized: Tensor) -> Tensor:
     optimization"). The last dimension holds all completions of a batch; the sums have mean 0 in every group.
     """
     return normalized / (normalized.square().mean(dim=-1, keepdim=True).sqrt() + EPSILON)
+
+
+def madpo(returns: Tensor, preferences: Tensor) -> Tensor:
+    """Return the weights of the preferences between the siblings (`marl_ray.credit.preferences`)."""
+    return preferences.clone()
 
 
 def reinforce_pp(returns: Tensor) -> Tensor:

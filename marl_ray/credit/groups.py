@@ -78,9 +78,9 @@ def build_group(node: Node, agent: int, config: Config) -> Group:
     """
     credit, settings = config.credit, config.agents[agent]
     returns = action_returns(node, agent, credit.discount, config.rollout.handoff == "all")
-    completions, scale = tuple(node.group(agent)), reward_scale(config)
+    completions = tuple(node.group(agent))
     credited = penalize_overlong(completion_returns(node, agent, returns), completions, settings.max_new_tokens, credit)
-    own = tuple(baselines(node, agent, settings.estimator, credited, scale))
+    own = tuple(baselines(node, agent, config, returns, credited))
     group = Group(node.turn, node.prompt_ids[agent], completions, tuple(credited), weights=(), baselines=own)
     if credit.critic != "none":
         shares = loss_shares(node.turn, completions, settings.max_new_tokens, credit)
@@ -93,11 +93,6 @@ def has_learning_signal(episode: Episode, config: Config) -> bool:
     nodes = [node for _, node in episode.nodes()]
     agents = [number for number, agent in enumerate(config.agents) if agent.learning_rate > 0]
     return any(weight != 0 for node in nodes for agent in agents for weight in build_group(node, agent, config).weights)
-
-
-def reward_scale(config: Config) -> float:
-    """Return the factor of the environment's reward."""
-    return config.reward_processor.scale_factor if config.reward_processor.enabled else 1.0
 
 
 def needs_whole_batch(agent: AgentConfig) -> bool:

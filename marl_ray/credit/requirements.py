@@ -34,6 +34,8 @@ class Requirements:
     """The lengths of the completions in tokens."""
     reward_levels: bool = False
     """The sums of the levels of the reward, each normalised within the group."""
+    joint_logprobs: bool = False
+    """The weights of preferences between joint actions, which depend on their log-probabilities."""
     whole_batch: bool = False
     """All groups of a batch, with more than one completion, before the first advantage is known."""
     immediate_rewards: bool = False
@@ -79,7 +81,7 @@ class Requirements:
     def second_argument(self) -> bool:
         """Whether an estimator takes a second argument (`marl_ray.credit.returns.baselines`)."""
         samples = self.greedy_sample or self.counterfactual_sample or self.coalition_samples
-        return samples or self.lengths or self.reward_levels
+        return samples or self.lengths or self.reward_levels or self.joint_logprobs
 
 
 ESTIMATOR_REQUIREMENTS = {
@@ -115,6 +117,7 @@ ESTIMATOR_REQUIREMENTS = {
         complete_returns=True,
         own_scale=True,
     ),
+    "madpo": Requirements(siblings=True, joint_logprobs=True, fixed_returns=True, own_scale=True),
 }
 LOSS_REQUIREMENTS = {  # with the clip ranges of DAPO and of the losses' authors
     "policy_gradient": Requirements(),

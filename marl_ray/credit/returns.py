@@ -14,9 +14,11 @@ from collections.abc import Sequence
 from itertools import chain
 from statistics import fmean
 
-from marl_ray.config import CreditConfig
+from marl_ray.config import Config, CreditConfig
 from marl_ray.core.episode import Completion, Node
+from marl_ray.core.preference import preferences_by_return
 from marl_ray.credit.estimators import whitened
+from marl_ray.credit.preferences import joint_logprobs, preference_weights
 from marl_ray.credit.requirements import estimator_requirements
 
 ROUNDING = 1e-9
@@ -59,7 +61,9 @@ def completion_returns(node: Node, agent: int, returns: Sequence[float]) -> list
     return [fmean(values) for values in of_completion[: len(node.group(agent))]]
 
 
-def baselines(node: Node, agent: int, estimator: str, returns: Sequence[float], scale: float) -> list[float]:
+def baselines(
+    node: Node, agent: int, config: Config, of_actions: Sequence[float], credited: Sequence[float]
+) -> list[float]:
     """Return the second argument of an estimator, [G]; empty if it has none.
 
     - greedy sample: the reward of the node's greedy joint action;
@@ -67,16 +71,22 @@ def baselines(node: Node, agent: int, estimator: str, returns: Sequence[float], 
     - counterfactual sample: the mean over the joint actions that contain the completion of their rewards with the
       completion replaced;
     - lengths: the number of tokens of each completion;
-    - reward levels: see `normalized_levels`, to which `returns` [G] and `scale` belong.
+    - reward levels: see `normalized_levels`, with the `credited` returns [G];
+    - joint log-probabilities: the weights of preferences by the returns of the joint actions, `of_actions` [J].
     """
-    needs = estimator_requirements(estimator)
+    settings = config.agents[agent]
+    needs = estimator_requirements(settings.estimator)
+    if needs.joint_logprobs:
+        preferences = preferences_by_return(of_actions, config.credit.preference_pairs)
+        return preference_weights(node, agent, preferences, joint_logprobs(node), settings.preference_beta)
     if needs.lengths:
         return [float(len(completion.token_ids)) for completion in node.group(agent)]
     if needs.reward_levels:
-        return normalized_levels(node, agent, returns, scale)
+        scale = config.reward_processor.scale_factor if config.reward_processor.enabled else 1.0
+        return normalized_levels(node, agent, credited, scale)
     if needs.greedy_sample:
         if node.greedy is None:
-            raise ValueError(f"{estimator} needs a greedy joint sample at every node")
+            raise ValueError(f"{settings.estimator} needs a greedy joint sample at every node")
         return completion_returns(node, agent, [node.greedy.rewards[agent]] * len(node.joint_actions))
     extra = needs.counterfactual_sample or needs.coalition_samples
     return completion_returns(node, agent, node.counterfactuals[agent]) if extra else []
