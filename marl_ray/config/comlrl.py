@@ -13,7 +13,8 @@ from marl_ray.config.compat import VALUE_ALIASES
 from marl_ray.core.errors import UserError
 
 _DEVICES = "resources.generator and resources.learner place the models"
-_PREFERENCES = "there is no preference learning here"
+_PREFERENCES = "estimator madpo learns from pairs of each step, and has no such setting"
+_REWARD_MODELS = "there are no learned reward models here"
 _SHIFTED = "whitened advantages do not depend on the baseline, so the estimator is magrpo"
 _UNEQUAL = "mareinforce would compare returns of different lengths; set to null"
 _VALUE_HEAD = "a value head is one linear layer here"
@@ -35,14 +36,15 @@ ADVICE: Mapping[str, str] = {
     "log_reward_distribution": _PREFERENCES,
     "policy_checkpoint_dir": _PREFERENCES,
     "pair_selection": _PREFERENCES,
-    "dpo_beta": _PREFERENCES,
+    "dpo_beta": "preference_beta, with estimator madpo",
+    "preference_pairs_per_sample": "preference_pairs, with estimator madpo",
     "use_environment_step": _PREFERENCES,
     "environment_steps_per_pair": _PREFERENCES,
-    "rl_algorithm": _PREFERENCES,
+    "rl_algorithm": _REWARD_MODELS,
 }
 """What replaces a setting of CoMLRL's trainers that does not exist here, by its name."""
 _REWARD_MODEL = ("reward_model_", "reward_learning_", "reward_num_", "reward_train_", "reward_max_", "reward_freeze_")
-PREFERENCE_PREFIXES = ("preference_", "comparator_", *_REWARD_MODEL)
+PREFERENCE_PREFIXES = ("preference_", "comparator_")
 """Further settings of preference learning."""
 DROPPED: Mapping[str, tuple[Any, ...] | None] = {
     "parallel_training": None,
@@ -89,16 +91,20 @@ TRAINERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
 """Defaults of a trainer that `compat: comlrl` does not set, and the settings that select it here, by section."""
 ESTIMATORS = VALUE_ALIASES["{algorithm}.estimator"]
 REFUSED_SECTIONS = {
-    "madpo": _PREFERENCES,
-    "madpo_iter": _PREFERENCES,
-    "marlhf": _PREFERENCES,
-    "marlhf_iter": _PREFERENCES,
+    "madpo": "magrpo with estimator madpo learns from pairs of each step; marl-ray warmstart --preferences from a file",
+    "madpo_iter": "magrpo with estimator madpo learns from pairs of each step",
+    "marlhf": _REWARD_MODELS,
+    "marlhf_iter": _REWARD_MODELS,
 }
 
 
 def advice(name: str) -> str | None:
     """Return what replaces a setting of CoMLRL that does not exist here, None for another name."""
-    return _PREFERENCES if name.startswith(PREFERENCE_PREFIXES) else ADVICE.get(name)
+    if name in ADVICE:
+        return ADVICE[name]
+    if name.startswith(_REWARD_MODEL):
+        return _REWARD_MODELS
+    return _PREFERENCES if name.startswith(PREFERENCE_PREFIXES) else None
 
 
 def convert_comlrl(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

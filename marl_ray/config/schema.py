@@ -60,8 +60,8 @@ class CreditConfig(Section):
     empty: no completion; median: the completion of median return in its group; siblings: each other completion of its
     group, on average."""
     preference_pairs: PositiveInt | None = 1
-    """With estimator madpo, the number of pairs of joint actions per group, those with the largest difference of
-    returns. null: all pairs whose returns differ."""
+    """With estimator madpo, the number of pairs of joint actions per group. The pairs with the largest difference of
+    returns are taken. null: all pairs whose returns differ."""
     loss_aggregation: Literal["sequence_sum", "token_mean", "constant"] = "sequence_sum"
     """Aggregation of token losses. sequence_sum: sum over the tokens of a completion, then average over siblings and
     groups; token_mean: average over all tokens of an optimizer step; constant: sequence_sum divided by max_new_tokens

@@ -70,7 +70,7 @@ def test_given_values_win_and_devices_are_left_out() -> None:
     [
         ({}, "has one of the sections"),
         ({"magrpo": {}, "iac": {}}, "magrpo and iac"),
-        ({"madpo": {"dpo_beta": 0.1}}, r"no counterpart: madpo \(there is no preference"),
+        ({"madpo": {"dpo_beta": 0.1}}, r"no counterpart: madpo \(magrpo with estimator madpo"),
         (
             {"maac": {"critic_type": "q", "value_head_hidden_dim": 8}},
             "maac.critic_type .*; maac.value_head",

@@ -67,7 +67,6 @@ def test_the_slope_is_the_derivative_of_the_loss(difference: float) -> None:
 def test_weights_are_the_gradient_of_the_joint_factorised_loss(
     seed: int, agents: int, mode: str, count: int | None, depth: int, handoff: str
 ) -> None:
-    """Each agent's log-probabilities of its completions are variables; the partners' ones are constants."""
     rng = random.Random(seed)
     root = with_logprobs(random_tree(depth, 3, agents, mode, handoff, rng), rng)
     run = tree_config(
