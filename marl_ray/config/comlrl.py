@@ -17,7 +17,6 @@ _PREFERENCES = "estimator madpo learns from pairs of each step, and has no such 
 _REWARD_MODELS = "there are no learned reward models here"
 _SHIFTED = "whitened advantages do not depend on the baseline, so the estimator is magrpo"
 _UNEQUAL = "mareinforce would compare returns of different lengths; set to null"
-_VALUE_HEAD = "a value head is one linear layer here"
 ADVICE: Mapping[str, str] = {
     "parallel_training": _DEVICES,
     "agent_devices": _DEVICES,
@@ -27,9 +26,7 @@ ADVICE: Mapping[str, str] = {
     "external_prompt_passthrough": "later prompts are complete; external.original_prompt repeats the first one",
     "use_separate_critic": "critic_body: own (true) or shared (false)",
     "critic_type": "critics estimate the value of prompts, v",
-    "value_clip_range": "values are not clipped; clip_separately limits the critic's gradient",
-    "critic_value_head_hidden_dim": _VALUE_HEAD,
-    "value_head_hidden_dim": _VALUE_HEAD,
+    "critic_value_head_hidden_dim": "value_head_hidden_dim",
     "critic_model_name": "the critic starts from the agent's initial model",
     "collaboration_mode": "each agent has a policy; environment centralized lets one policy write all parts",
     "num_iterations": _PREFERENCES,
@@ -54,9 +51,7 @@ DROPPED: Mapping[str, tuple[Any, ...] | None] = {
     "eval_batch_size": None,
     "external_prompt_passthrough": None,
     "critic_type": ("v", None),
-    "value_clip_range": (None,),
     "critic_value_head_hidden_dim": (None,),
-    "value_head_hidden_dim": (None,),
     "collaboration_mode": ("decentralized",),
 }
 """Settings without a counterpart that a conversion leaves out, if they have one of these values (None: any value)."""
@@ -125,10 +120,10 @@ def convert_comlrl(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if trainer == "iac":
         separate = given.pop("use_separate_critic", True)
         section["critic_body"] = "own" if separate else "shared"
-        if separate:
-            given.pop("value_clip_range", None)  # CoMLRL clips values of a shared model only
-        elif "value_clip_range" not in given:
-            notes.append(f"iac.value_clip_range, by default 0.2, is left out: {ADVICE['value_clip_range']}")
+        of_critic, of_policy = (given.pop(f"{model}value_head_hidden_dim", None) for model in ("critic_", ""))
+        section["value_head_hidden_dim"] = of_critic if separate else of_policy
+        clip_range = given.pop("value_clip_range", 0.2)  # CoMLRL clips values of a shared model only
+        section["value_clip_range"] = None if separate else clip_range
     for name, value in given.items():
         if (trainer, name, value) == (CENTRALIZED, "collaboration_mode", "centralized"):
             continue

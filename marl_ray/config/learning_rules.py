@@ -244,8 +244,9 @@ def _unused_settings(config: Config) -> Iterator[str]:
         no_critic = f"is for a critic, and there is none: set {section}.critic, or leave it out"
         if credit.critic_target != "td":
             yield f"{section}.critic_target {no_critic}"
-        if optimizer.critic_learning_rate is not None:
-            yield f"{section}.critic_learning_rate {no_critic}"
+        for key in ("critic_learning_rate", "value_clip_range", "value_head_hidden_dim"):
+            if getattr(optimizer, key) is not None:
+                yield f"{section}.{key} {no_critic}"
     measured = config.output.measure_cooperation
     if measured != "free" and config.num_agents == 1:
         yield f"""output.measure_cooperation {measured} recombines the answers of several agents, and there is one:

@@ -115,6 +115,11 @@ class OptimizerConfig(Section):
     """Peak learning rate of a critic's value head, which starts at 0. null: the agent's rate, as for maac's model."""
     value_loss_coef: PositiveFloat = 0.6
     """Coefficient of the critic's squared error. With maac it only scales the gradient that max_grad_norm clips."""
+    value_clip_range: PositiveFloat | None = None
+    """Range around a value before the batch's first optimizer step within which the critic's loss may fall, as in PPO.
+    It matters with several optimizer steps per batch. null: no limit."""
+    value_head_hidden_dim: PositiveInt | None = None
+    """Width of a hidden layer with tanh in a critic's value head. null: no hidden layer."""
     max_grad_norm: PositiveFloat | None = 1.0
     """Maximum gradient norm. null: no clipping."""
     clip_separately: bool = False

@@ -58,11 +58,16 @@ def test_given_values_win_and_devices_are_left_out() -> None:
     tree, notes = convert_comlrl({**OTHER, "iac": {**given, "use_separate_critic": False}})
     assert from_tree(tree, "magrpo").credit.critic_body == "shared"
     assert tree["magrpo"]["num_turns"] == 1
-    assert [note.split(" ")[0] for note in notes] == [
-        "iac.value_clip_range,",
-        "iac.agent_devices",
-        "iac.eval_batch_size",
-    ]
+    assert [note.split(" ")[0] for note in notes] == ["iac.agent_devices", "iac.eval_batch_size"]
+
+
+@pytest.mark.parametrize(("separate", "width", "clip_range"), [(True, 16, None), (False, 8, 0.2)])
+def test_the_head_and_the_clipping_belong_to_the_model_of_the_critic(
+    separate: bool, width: int, clip_range: float | None
+) -> None:
+    given = {"use_separate_critic": separate, "critic_value_head_hidden_dim": 16, "value_head_hidden_dim": 8}
+    optimizer = from_tree(convert_comlrl({**OTHER, "iac": given})[0], "magrpo").optimizer
+    assert (optimizer.value_head_hidden_dim, optimizer.value_clip_range) == (width, clip_range)
 
 
 @pytest.mark.parametrize(
@@ -72,10 +77,9 @@ def test_given_values_win_and_devices_are_left_out() -> None:
         ({"magrpo": {}, "iac": {}}, "magrpo and iac"),
         ({"madpo": {"dpo_beta": 0.1}}, r"no counterpart: madpo \(magrpo with estimator madpo"),
         (
-            {"maac": {"critic_type": "q", "value_head_hidden_dim": 8}},
-            "maac.critic_type .*; maac.value_head",
+            {"maac": {"critic_type": "q", "critic_value_head_hidden_dim": 8}},
+            "maac.critic_type .*; maac.critic_value_head",
         ),
-        ({"iac": {"use_separate_critic": False, "value_clip_range": 0.1}}, "iac.value_clip_range"),
         (
             {"magrpo": {"comparator_api_key": "x", "collaboration_mode": "centralized"}},
             "comparator_api_key .*environment centralized",
