@@ -1,8 +1,9 @@
 """The CoMLRL side of `gradient_parity.py`, started as a script in CoMLRL's own environment.
 
 Its MAGRPO trainer runs the given trees, with its sampling replaced by the given completions, and computes returns,
-advantages and losses; gradients are kept instead of an optimizer step. Each case is computed twice: unchanged, and with
-known errors corrected (`corrected`).
+advantages and losses; its MADPO trainer selects pairs of the given joint actions by their rewards and computes its
+loss. Gradients are kept instead of an optimizer step. Each case is computed twice: unchanged, and with known errors
+corrected (`corrected`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from comlrl.trainers.preference import MADPOConfig, MADPOTrainer
+from comlrl.trainers.preference.madpo import AgentPreferenceTensors, PreferencePair
 from comlrl.trainers.reinforce import MAGRPOConfig, MAGRPOTrainer
 from transformers.utils.logging import disable_progress_bar
 
@@ -123,12 +126,65 @@ def gradient(trainer: Replay, case: dict[str, Any], unchanged: bool) -> dict[str
     return {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
 
 
+def make_preference_trainer(model: str, case: dict[str, Any]) -> MADPOTrainer:
+    """Return the trainer of one case of preference learning."""
+    return MADPOTrainer(
+        agent_model=model,
+        num_agents=case["agents"],
+        model_config={"torch_dtype": "float32"},
+        reward_func=lambda *answers: [0.0],
+        args=MADPOConfig(
+            num_agents=case["agents"],
+            agent_devices="cpu",
+            preference_pairs_per_sample=case["pairs"],
+            dpo_beta=case["beta"],
+        ),
+    )
+
+
+def preference_pairs(trainer: MADPOTrainer, nodes: dict[str, Any], unchanged: bool) -> list[PreferencePair]:
+    """Return the trainer's pairs of one task. Corrected completions have one more token, because the trainer leaves out
+    the last one."""
+    root = nodes["root"]
+    rewards = list(root["rewards"].values())
+
+    def ids(agent: int, index: int) -> torch.Tensor:
+        return torch.nn.functional.pad(torch.tensor(root["completions"][agent][index]), (0, 0 if unchanged else 1))
+
+    pairs = []
+    for winner, loser in trainer._select_preference_pair_indices(rewards):
+        tensors = [
+            AgentPreferenceTensors(torch.tensor(prompt), ids(agent, winner), ids(agent, loser))
+            for agent, prompt in enumerate(root["prompt_ids"])
+        ]
+        pairs.append(PreferencePair([], [], [], tensors, rewards[winner], rewards[loser], 0.0))
+    return pairs
+
+
+def preference_gradient(trainer: MADPOTrainer, case: dict[str, Any], unchanged: bool) -> dict[str, torch.Tensor]:
+    """Return the gradient of the trainer's loss on the pairs of all tasks. The corrected trainer does not cut sampled
+    completions at the first token that is also the padding."""
+    if not unchanged:
+        trainer._trim_completion_tokens = lambda tokens, padding: tokens
+    policy = trainer.agents[case["agent"]]
+    policy.zero_grad()
+    batch = [pair for nodes in case["tasks"] for pair in preference_pairs(trainer, nodes, unchanged)]
+    trainer._agent_preference_loss(case["agent"], batch, trainer._detached_agent_deltas(batch)).backward()
+    return {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
+
+
 def main() -> None:
     """Read the cases and write the gradients."""
     disable_progress_bar()
     model, cases, out = sys.argv[1:4]
     gradients = {}
     for case in json.loads(Path(cases).read_text()):
+        if case["pairs"]:
+            preferences = make_preference_trainer(model, case)
+            gradients[case["name"]] = {
+                kind: preference_gradient(preferences, case, kind == "unchanged") for kind in ("unchanged", "corrected")
+            }
+            continue
         trainer = make_trainer(model, case)
         for nodes in case["tasks"]:
             trainer.nodes = nodes

@@ -4,12 +4,13 @@
 
 Both sides get the same model (0.36 M random parameters, float32) and the same random prompts, completions and rewards,
 and compute returns, advantages and the loss with their own code: marl_ray from the tree to the optimizer's gradient,
-CoMLRL 1.4.3 with the methods of its MAGRPO trainer, in its own environment.
+CoMLRL 1.4.3 with the methods of its MAGRPO and MADPO trainers, in its own environment.
 
 "unchanged" is CoMLRL as released. "corrected" is CoMLRL without its known errors: it trains on padding and not on the
 last token, takes log-probabilities at temperature 1 for every sampling temperature, and sums returns over joint
-actions with joint mode cross instead of averaging. Corrected gradients must agree: the exit code is 1 if a cosine or
-ratio is not 1 to 5 digits. Whitening differs: marl_ray adds 1e-6 to the standard deviation, CoMLRL clamps it at 1e-6.
+actions with joint mode cross instead of averaging; MADPO leaves out the last token too, and every token from the first
+one on that is also the padding token. Corrected gradients must agree: the exit code is 1 if a cosine or ratio is not 1
+to 5 digits. Whitening differs: marl_ray adds 1e-6 to the standard deviation, CoMLRL clamps it at 1e-6.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,13 @@ import torch
 from benchmarks.throughput import make_model
 from benchmarks.throughput_comlrl import COMLRL, comlrl_python
 from marl_ray.config import Config, from_tree
+from marl_ray.core.batch import Group
 from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Task
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.learning.arguments import local_learner_arguments
 from marl_ray.learning.gradient_accumulator import GradientAccumulator
 from marl_ray.learning.learner import Learner
-from marl_ray.learning.micro_batches import trainable_rows
+from marl_ray.learning.micro_batches import trainable_rows, unweighted_row
 from marl_ray.rollout import JOINT_MODES
 
 HERE = Path(__file__).resolve().parent
@@ -60,6 +62,9 @@ class Case:
     agents: int = 2
     group: int = 4
     joint_mode: str = "aligned"
+    pairs: int = 0
+    """Preferences per group, with estimator madpo."""
+    beta: float = 0.1
 
     @property
     def turns(self) -> int:
@@ -76,6 +81,8 @@ class Case:
             "estimator": self.estimator,
             "normalize_advantages": self.whitened,
         }
+        if self.pairs:
+            section |= {"preference_pairs": self.pairs, "preference_beta": self.beta}
         model_section = {"name": model, "temperature": self.temperature, "top_p": 1.0, "top_k": None}
         tree = {"compat": "comlrl", "model": model_section, "dataset": {"name": "bundled:toy"}, "magrpo": section}
         tree["magrpo"] = section | {"early_termination_threshold": None}
@@ -92,6 +99,8 @@ CASES = (
     Case("tree of 3 turns", turn_weights=(1.0, 1.0, 1.0), group=2),
     Case("turn weights 1.5, 0.5", turn_weights=(1.5, 0.5)),
     Case("cross", joint_mode="cross", group=3),
+    Case("madpo", "madpo", pairs=1),
+    Case("madpo, 4 pairs, beta 0.5", "madpo", agents=3, pairs=4, beta=0.5),
     Case("cross, tree, 0.6, whitened", "magrpo", True, 0.6, (1.2, 0.8), joint_mode="cross", group=2),
 )
 
@@ -138,11 +147,21 @@ def our_gradient(case: Case, roots: list[Node], model: str) -> Gradients:
     config, agent = case.config(model), case.agents - 1
     episodes = [Episode(Task(str(number), "", {}), root) for number, root in enumerate(roots)]
     learner = Learner(*local_learner_arguments(config, config.policy_of(agent), total_steps=1))
+    for root in roots if case.pairs else ():
+        set_logprobs(root, learner)
     (mini_batch,) = build_agent_batch(episodes, agent, 0, config).mini_batches
     gradient = GradientAccumulator(learner.logprob_model, learner.settings)
     gradient.add(trainable_rows(mini_batch.groups), len(mini_batch.groups))
     gradient.close(mini_batch.normalizer)
     return {name: p.grad.cpu() for name, p in learner.policy.named_parameters() if p.grad is not None}
+
+
+def set_logprobs(node: Node, learner: Learner) -> None:
+    """Set the log-probabilities of the sampled tokens to the model's, as an engine would return them."""
+    for prompt, completions in zip(node.prompt_ids, node.completions, strict=True):
+        row = unweighted_row(Group(node.turn, prompt, tuple(completions), (), ()))
+        found = learner.logprob_model.logprobs([row], learner.settings.tokens_per_microbatch)
+        completions[:] = [replace(c, logprobs=tuple(own.tolist())) for c, own in zip(completions, found, strict=True)]
 
 
 def their_gradients(
@@ -152,7 +171,9 @@ def their_gradients(
     cases = [
         {
             "name": case.name,
-            "mode": MODES[case.estimator],
+            "mode": MODES.get(case.estimator),
+            "pairs": case.pairs,
+            "beta": case.beta,
             "whitened": case.whitened,
             "temperature": case.temperature,
             "turn_weights": case.turn_weights,

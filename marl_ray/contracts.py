@@ -148,16 +148,15 @@ def check_mode(
 def check_estimator(estimator: Callable[..., Tensor]) -> None:
     """Check an estimator, a function from returns [..., G] to advantages, where the last dimension holds siblings.
 
-    An estimator that `requires` a greedy or counterfactual sample also receives baselines [..., G]; the last dimension
-    of one that requires the whole batch holds all completions of a turn.
+    An estimator that `requires` a greedy or counterfactual sample, lengths or reward levels also receives these
+    [..., G]; the last dimension of one that requires the whole batch holds all completions of a turn.
     """
     import torch
 
     needs = getattr(estimator, "requirements", Requirements())
-    takes_baselines = needs.greedy_sample or needs.counterfactual_sample
 
     def apply(returns: Tensor) -> Tensor:
-        arguments = [returns, torch.full_like(returns, 0.75)] if takes_baselines else [returns]
+        arguments = [returns, torch.full_like(returns, 0.75)] if needs.second_argument else [returns]
         return estimator(*arguments)
 
     rows = torch.tensor(

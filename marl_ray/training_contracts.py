@@ -153,7 +153,7 @@ def check_loss(loss: Callable[[OptimizerConfig], PolicyLoss]) -> None:
     def run(part: slice) -> tuple[float, Tensor]:
         function = loss(OptimizerConfig(clip_low=0.2, clip_high=0.3))
         logprobs = (old + shift).requires_grad_()
-        function.start(logprobs.detach() - behaviour)
+        function.start_tokens(LossTokens(logprobs.detach(), old, behaviour, weights, owners))
         own = owners[part] - owners[part].min()
         given = [tensor.clone() for tensor in (old, behaviour, weights)]
         tokens: LossTokens = LossTokens(logprobs[part], given[0][part], given[1][part], given[2][part], own)

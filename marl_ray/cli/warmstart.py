@@ -1,4 +1,4 @@
-"""`marl-ray warmstart`: fine-tune the agents on good answers before reinforcement learning."""
+"""`marl-ray warmstart`: fine-tune the agents on good answers or preferences before reinforcement learning."""
 
 from __future__ import annotations
 
@@ -12,25 +12,34 @@ EPILOG = """examples:
   marl-ray warmstart --run runs/one --min-return 4 --to warm/one
   marl-ray warmstart --config configs/quickstart.yaml --answers answers.jsonl --to warm/two --epochs 3
   marl-ray warmstart --config configs/quickstart.yaml --answers evaluations/one/episodes.jsonl --best 2 --to warm/three
+  marl-ray warmstart --config configs/quickstart.yaml --preferences pairs.jsonl --to warm/four
 
 a line of the answers file, for two agents:
   {"task_id": "toy/1", "completions": ["def aux(x): ...", "def main(x): ..."], "reward": 4.0}
   {"prompts": ["Write a helper ...", "Write main ..."], "completions": ["def aux(x): ...", "def main(x): ..."]}
 
-See docs/how-to/warmstart.md."""
+a line of the preferences file:
+  {"task_id": "toy/1", "chosen": ["def aux(x): ...", "def main(x): ..."], "rejected": ["...", "..."]}
+
+See docs/how-to/warmstart.md and docs/explanation/preferences.md."""
 
 
 def main(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="marl-ray warmstart",
         description="Fine-tune every policy on good answers: a run's own answers with high returns (rejection\n"
-        "sampling), or answers in a file. Writes one model per policy and a config.yaml that trains them further.",
+        "sampling), or answers in a file; or on joint preferences in a file (joint-factorised DPO).\n"
+        "Writes one model per policy and a config.yaml that trains them further.",
         epilog=EPILOG,
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--run", type=Path, metavar="RUN_DIR", help="take the answers of this run's batch log")
     source.add_argument("--answers", type=Path, metavar="FILE", help="take the answers of a .jsonl file, for --config")
-    parser.flags += ["--run", "--answers"]
+    preferences_help = "learn from the pairs of a .jsonl file, for --config"
+    source.add_argument("--preferences", type=Path, metavar="FILE", help=preferences_help)
+    parser.flags += ["--run", "--answers", "--preferences"]
+    reference_help = "with --preferences: do not compare with the models before training"
+    parser.add_argument("--no-reference", action="store_true", help=reference_help)
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file; default with --run: the run's config")
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="new or empty folder")
     least_help = "only answers with at least this return"
@@ -76,7 +85,11 @@ def _warmstart(options: argparse.Namespace) -> None:
 
     configure_logging(options)
     if options.config is None and options.run is None:
-        raise UserError("--answers needs the config of the agents: give --config FILE")
+        raise UserError("a file of answers or preferences needs the config of the agents: give --config FILE")
+    if options.no_reference and options.preferences is None:
+        raise UserError("--no-reference is for --preferences: leave it out")
+    if options.preferences is not None and (options.min_return is not None or options.best is not None):
+        raise UserError("--min-return and --best select answers, and --preferences has pairs: leave them out")
     source = options.config or SavedRun.read(options.run).tree
     chosen = options.min_return is not None or options.best is not None
     request = WarmStartRequest(
@@ -88,5 +101,7 @@ def _warmstart(options: argparse.Namespace) -> None:
         batch_size=options.batch_size,
         learning_rate=options.learning_rate,
         held_out=options.held_out,
+        preferences=options.preferences,
+        has_reference=not options.no_reference,
     )
     print(warm_start(from_keywords(source, None, {}, parse_overrides(options.override)), request))

@@ -13,10 +13,10 @@ from marl_ray.config.compat import VALUE_ALIASES
 from marl_ray.core.errors import UserError
 
 _DEVICES = "resources.generator and resources.learner place the models"
-_PREFERENCES = "there is no preference learning here"
+_PREFERENCES = "estimator madpo learns from pairs of each step, and has no such setting"
+_REWARD_MODELS = "there are no learned reward models here"
 _SHIFTED = "whitened advantages do not depend on the baseline, so the estimator is magrpo"
 _UNEQUAL = "mareinforce would compare returns of different lengths; set to null"
-_VALUE_HEAD = "a value head is one linear layer here"
 ADVICE: Mapping[str, str] = {
     "parallel_training": _DEVICES,
     "agent_devices": _DEVICES,
@@ -26,23 +26,22 @@ ADVICE: Mapping[str, str] = {
     "external_prompt_passthrough": "later prompts are complete; external.original_prompt repeats the first one",
     "use_separate_critic": "critic_body: own (true) or shared (false)",
     "critic_type": "critics estimate the value of prompts, v",
-    "value_clip_range": "values are not clipped; clip_separately limits the critic's gradient",
-    "critic_value_head_hidden_dim": _VALUE_HEAD,
-    "value_head_hidden_dim": _VALUE_HEAD,
+    "critic_value_head_hidden_dim": "value_head_hidden_dim",
     "critic_model_name": "the critic starts from the agent's initial model",
-    "collaboration_mode": "each agent has a policy, or agents share one by agents.N.policy; no policy writes all parts",
+    "collaboration_mode": "each agent has a policy; environment centralized lets one policy write all parts",
     "num_iterations": _PREFERENCES,
     "log_reward_distribution": _PREFERENCES,
     "policy_checkpoint_dir": _PREFERENCES,
     "pair_selection": _PREFERENCES,
-    "dpo_beta": _PREFERENCES,
+    "dpo_beta": "preference_beta, with estimator madpo",
+    "preference_pairs_per_sample": "preference_pairs, with estimator madpo",
     "use_environment_step": _PREFERENCES,
     "environment_steps_per_pair": _PREFERENCES,
-    "rl_algorithm": _PREFERENCES,
+    "rl_algorithm": _REWARD_MODELS,
 }
 """What replaces a setting of CoMLRL's trainers that does not exist here, by its name."""
 _REWARD_MODEL = ("reward_model_", "reward_learning_", "reward_num_", "reward_train_", "reward_max_", "reward_freeze_")
-PREFERENCE_PREFIXES = ("preference_", "comparator_", *_REWARD_MODEL)
+PREFERENCE_PREFIXES = ("preference_", "comparator_")
 """Further settings of preference learning."""
 DROPPED: Mapping[str, tuple[Any, ...] | None] = {
     "parallel_training": None,
@@ -52,13 +51,13 @@ DROPPED: Mapping[str, tuple[Any, ...] | None] = {
     "eval_batch_size": None,
     "external_prompt_passthrough": None,
     "critic_type": ("v", None),
-    "value_clip_range": (None,),
     "critic_value_head_hidden_dim": (None,),
-    "value_head_hidden_dim": (None,),
     "collaboration_mode": ("decentralized",),
 }
 """Settings without a counterpart that a conversion leaves out, if they have one of these values (None: any value)."""
 
+CENTRALIZED = "centralized_magrpo"
+"""Section of the trainer in which one policy writes the parts of all agents."""
 _SAMPLING: dict[str, Any] = {"max_new_tokens": 256, "num_turns": 2, "num_agents": 2, "agent_learning_rate": 5e-6}
 _EVALUATION: dict[str, Any] = {"eval_interval": 16, "eval_num_samples": 4}
 REINFORCE: dict[str, Any] = {
@@ -80,23 +79,27 @@ TRAINERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "marloo": (REINFORCE, {"estimator": "marloo"}),
     "maremax": (REINFORCE, {"estimator": "maremax"}),
     "mareinforce": (REINFORCE, {"estimator": "mareinforce"}),
+    CENTRALIZED: ({**REINFORCE, "num_turns": 1}, {}),
     "iac": (ACTOR_CRITIC, {"critic": "iac"}),
     "maac": (ACTOR_CRITIC, {"critic": "maac"}),
 }
 """Defaults of a trainer that `compat: comlrl` does not set, and the settings that select it here, by section."""
 ESTIMATORS = VALUE_ALIASES["{algorithm}.estimator"]
 REFUSED_SECTIONS = {
-    "madpo": _PREFERENCES,
-    "madpo_iter": _PREFERENCES,
-    "marlhf": _PREFERENCES,
-    "marlhf_iter": _PREFERENCES,
-    "centralized_magrpo": ADVICE["collaboration_mode"],
+    "madpo": "magrpo with estimator madpo learns from pairs of each step; marl-ray warmstart --preferences from a file",
+    "madpo_iter": "magrpo with estimator madpo learns from pairs of each step",
+    "marlhf": _REWARD_MODELS,
+    "marlhf_iter": _REWARD_MODELS,
 }
 
 
 def advice(name: str) -> str | None:
     """Return what replaces a setting of CoMLRL that does not exist here, None for another name."""
-    return _PREFERENCES if name.startswith(PREFERENCE_PREFIXES) else ADVICE.get(name)
+    if name in ADVICE:
+        return ADVICE[name]
+    if name.startswith(_REWARD_MODEL):
+        return _REWARD_MODELS
+    return _PREFERENCES if name.startswith(PREFERENCE_PREFIXES) else None
 
 
 def convert_comlrl(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -117,11 +120,13 @@ def convert_comlrl(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if trainer == "iac":
         separate = given.pop("use_separate_critic", True)
         section["critic_body"] = "own" if separate else "shared"
-        if separate:
-            given.pop("value_clip_range", None)  # CoMLRL clips values of a shared model only
-        elif "value_clip_range" not in given:
-            notes.append(f"iac.value_clip_range, by default 0.2, is left out: {ADVICE['value_clip_range']}")
+        of_critic, of_policy = (given.pop(f"{model}value_head_hidden_dim", None) for model in ("critic_", ""))
+        section["value_head_hidden_dim"] = of_critic if separate else of_policy
+        clip_range = given.pop("value_clip_range", 0.2)  # CoMLRL clips values of a shared model only
+        section["value_clip_range"] = None if separate else clip_range
     for name, value in given.items():
+        if (trainer, name, value) == (CENTRALIZED, "collaboration_mode", "centralized"):
+            continue
         if name in DROPPED and (DROPPED[name] is None or value in DROPPED[name]):  # type: ignore[operator]
             if DROPPED[name] is None and value is not None:
                 notes.append(f"{trainer}.{name} is left out: {ADVICE[name]}")
@@ -140,4 +145,8 @@ def convert_comlrl(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         section["early_termination_threshold"] = None
     section["estimator"] = estimator
     other = {name: value for name, value in tree.items() if name != trainer}
-    return {"compat": "comlrl", **other, "magrpo": {**defaults, **section}}, notes
+    section = {**defaults, **section}
+    if trainer == CENTRALIZED:  # where max_new_tokens is the length of the whole completion
+        other |= {"centralized": {"environment": other.get("environment"), "team": section["num_agents"]}}
+        other["environment"], section["num_agents"] = "centralized", 1
+    return {"compat": "comlrl", **other, "magrpo": section}, notes

@@ -32,6 +32,7 @@ AGENT_KEYS = {
     "max_new_tokens": "{algorithm}.max_new_tokens",
     "reference_kl_coef": "{algorithm}.reference_kl_coef",
     "estimator": "{algorithm}.estimator",
+    "preference_beta": "{algorithm}.preference_beta",
     "policy": "{algorithm}.policy",
     "system_prompt": "model.system_prompt",
     "stop": "model.stop",

@@ -19,7 +19,7 @@ from marl_ray.credit.requirements import Requirements, critic_requirements, esti
 MAX_COALITION_AGENTS = 6
 """Maximum number of agents of whose completions every subset is executed."""
 DIFFER_WITHIN_POLICY = {
-    *("policy", "top_p", "max_new_tokens", "min_new_tokens", "estimator"),
+    *("policy", "top_p", "max_new_tokens", "min_new_tokens", "estimator", "preference_beta"),
     *("system_prompt", "stop", "chat_template_kwargs"),
 }
 """Settings in which agents that share a policy may differ."""
@@ -110,6 +110,8 @@ def _violation(need: str, value: Any, subject: str, config: Config, number: int)
         ):
             return f"""{whiten} makes {name} the same as magrpo if all siblings have one baseline, as with joint_mode
             cross or one agent: set it to false, or use {estimator} magrpo"""
+        case "own_scale" if config.credit.normalize_advantages:
+            return f"""{whiten} would replace the scale that {name} gives its advantages: set it to false"""
         case "several_optimizer_steps" if one_step:
             return f"""{subject} is for several optimizer steps per batch, and there is one, in which all ratios are 1:
             set {section}.train_batch_size below the {pluralize(groups, "group")} of a step, or loss to
@@ -242,8 +244,9 @@ def _unused_settings(config: Config) -> Iterator[str]:
         no_critic = f"is for a critic, and there is none: set {section}.critic, or leave it out"
         if credit.critic_target != "td":
             yield f"{section}.critic_target {no_critic}"
-        if optimizer.critic_learning_rate is not None:
-            yield f"{section}.critic_learning_rate {no_critic}"
+        for key in ("critic_learning_rate", "value_clip_range", "value_head_hidden_dim"):
+            if getattr(optimizer, key) is not None:
+                yield f"{section}.{key} {no_critic}"
     measured = config.output.measure_cooperation
     if measured != "free" and config.num_agents == 1:
         yield f"""output.measure_cooperation {measured} recombines the answers of several agents, and there is one:
@@ -265,6 +268,9 @@ def _unused_settings(config: Config) -> Iterator[str]:
     if credit.counterfactual != "empty" and not any(needs_counterfactual):
         yield f"""{section}.counterfactual {credit.counterfactual} is for estimator difference, which no agent
         has: leave it out"""
+    compares_pairs = any(estimator_requirements(agent.estimator).joint_logprobs for agent in config.agents)
+    if credit.preference_pairs != 1 and not compares_pairs:
+        yield f"{section}.preference_pairs is for estimator madpo, which no agent has: leave it out"
     if rollout.max_extra_draws is not None and not rollout.dynamic_sampling:
         yield f"""{section}.max_extra_draws is for dynamic_sampling: set {section}.dynamic_sampling to true, or leave it
         out"""

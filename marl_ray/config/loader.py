@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from marl_ray.config.centralized import centralize
 from marl_ray.config.compat import canonical_key, canonical_keys, canonical_values, compat_settings
 from marl_ray.config.keys import (
     AGENT_KEYS,
@@ -193,6 +194,7 @@ def _resolve(flat: Flat, algorithm: str) -> Config:
     given = _convert_all({key: value for key, value in flat.items() if key != "agents"}, algorithm)
     compat = compat_settings(given.get("compat", known["compat"].default), given, entries, algorithm)
     run = {key: setting.default for key, setting in known.items()} | compat | given
+    entries = centralize(run, entries, algorithm)
     count = count_agents(entries, run[f"{algorithm}.num_agents"], algorithm)
     derive(run, entries or (), algorithm)
     own = [_convert_agent(entry, number, algorithm) for number, entry in enumerate(entries or [{}] * count)]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from marl_ray.config import sections, tracker_sections
+from marl_ray.config import sections, team_sections, tracker_sections
 from marl_ray.config.gateway_section import GatewayConfig
 from marl_ray.config.sections import GeneratorResources, LearnerResources
 from marl_ray.config.values import (
@@ -60,6 +60,9 @@ class CreditConfig(Section):
     """Replacement for an agent's completion when estimator difference computes the team's reward without the agent.
     empty: no completion; median: the completion of median return in its group; siblings: each other completion of its
     group, on average."""
+    preference_pairs: PositiveInt | None = 1
+    """With estimator madpo, the number of pairs of joint actions per group. The pairs with the largest difference of
+    returns are taken. null: all pairs whose returns differ."""
     loss_aggregation: Literal["sequence_sum", "token_mean", "constant"] = "sequence_sum"
     """Aggregation of token losses. sequence_sum: sum over the tokens of a completion, then average over siblings and
     groups; token_mean: average over all tokens of an optimizer step; constant: sequence_sum divided by max_new_tokens
@@ -113,6 +116,11 @@ class OptimizerConfig(Section):
     """Peak learning rate of a critic's value head, which starts at 0. null: the agent's rate, as for maac's model."""
     value_loss_coef: PositiveFloat = 0.6
     """Coefficient of the critic's squared error. With maac it only scales the gradient that max_grad_norm clips."""
+    value_clip_range: PositiveFloat | None = None
+    """Range around a value before the batch's first optimizer step within which the critic's loss may fall, as in PPO.
+    It matters with several optimizer steps per batch. null: no limit."""
+    value_head_hidden_dim: PositiveInt | None = None
+    """Width of a hidden layer with tanh in a critic's value head. null: no hidden layer."""
     max_grad_norm: PositiveFloat | None = 1.0
     """Maximum gradient norm. null: no clipping."""
     clip_separately: bool = False
@@ -120,16 +128,26 @@ class OptimizerConfig(Section):
     added, so that a large value error does not scale the policy's gradient down. false: clip their sum."""
     train_batch_size: PositiveInt | None = None
     """Groups per optimizer step (verl: ppo_mini_batch_size). null: all groups of the step."""
-    loss: Literal["policy_gradient", "clip", "gspo", "m2po", "cispo", "sapo", "gmpo"] | str = "policy_gradient"
+    loss: (
+        Literal["policy_gradient", "clip", "gspo", "m2po", "cispo", "sapo", "gmpo"]
+        | Literal["dppo", "dppo_kl", "clip_cov", "kl_cov"]
+        | str
+    ) = "policy_gradient"
     """Policy loss. policy_gradient: advantage times log-probability; clip: PPO's clipped ratio per token, relative to
     the policy before the batch's first optimizer step, clipped at 1 - clip_low and 1 + clip_high (DAPO); gspo: the same
     with one ratio per completion (both need several optimizer steps per batch); m2po: ratio of learner to sampler per
     token, without the tokens whose ratio is furthest from 1, for stale tokens; cispo, sapo and gmpo: as clip, with
-    clipped ratios as weights, with a smooth gate, and with the geometric mean of a completion's ratios."""
+    clipped ratios as weights, with a smooth gate, and with the geometric mean of a completion's ratios; dppo and
+    dppo_kl: as clip, relative to the sampler, with a bound on the change of a token's probability (total variation) or
+    on the KL divergence in place of the ratio; clip_cov and kl_cov: ratios without bounds, and against a loss of
+    entropy no gradient, or a penalty, for a few tokens of high covariance."""
     clip_low: Fraction | None = None
-    """Lower clip range, as distance below 1. null: 0.2 for clip, 3e-4 for gspo, 1 for cispo, 0.33 for gmpo."""
+    """Lower clip range, as distance below 1. null: 0.2 for clip, 3e-4 for gspo, 1 for cispo, 0.33 for gmpo. With
+    dppo the largest decrease of a probability (0.15), with dppo_kl the largest divergence of tokens that become less
+    likely (0.05)."""
     clip_high: PositiveFloat | None = None
-    """Upper clip range, as distance above 1. null: 0.28 for clip and cispo, 4e-4 for gspo, 0.49 for gmpo."""
+    """Upper clip range, as distance above 1. null: 0.28 for clip and cispo, 4e-4 for gspo, 0.49 for gmpo.
+    With dppo and dppo_kl as clip_low, for tokens that become more likely."""
     m2_bound: PositiveFloat = 0.04
     """With loss m2po, the maximum mean square of the log-ratios of the tokens that are kept."""
     importance: Importance = "auto"
@@ -203,6 +221,9 @@ class AgentDefaults(Section):
     estimator: str = "magrpo"
     """Advantage estimator. null: the one named like the section. `advantage_mode` (mean, rloo, max, raw) is an
     alias."""
+    preference_beta: PositiveFloat = 0.1
+    """With estimator madpo, beta: the factor of log-probabilities in the loss. A pair counts less, the more likely its
+    chosen answers have become, sooner for a large beta."""
     policy: NonNegativeInt | None = None
     """Number of an earlier agent whose policy (weights) this agent shares. null, or the agent's own number: a policy of
     its own. Agents with one policy share one learner, one group of generators and one update from all their groups, and
@@ -250,7 +271,8 @@ class Config(Section):
     sandbox: sections.SandboxConfig = field(default_factory=sections.SandboxConfig)
     code_generation: sections.CodeGenerationConfig = field(default_factory=sections.CodeGenerationConfig)
     code_completion: sections.CodeCompletionConfig = field(default_factory=sections.CodeCompletionConfig)
-    partners: sections.PartnersConfig = field(default_factory=sections.PartnersConfig)
+    partners: team_sections.PartnersConfig = field(default_factory=team_sections.PartnersConfig)
+    centralized: team_sections.CentralizedConfig = field(default_factory=team_sections.CentralizedConfig)
     judge: sections.JudgeConfig = field(default_factory=sections.JudgeConfig)
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
     resources: sections.ResourcesConfig = field(default_factory=sections.ResourcesConfig)

@@ -235,21 +235,6 @@ class CodeCompletionConfig(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartnersConfig(Section):
-    """Frozen partners of the environment `frozen_partners`: agents without learning, listed after the team, that answer
-    in place of an agent of the team for a part of the reward."""
-
-    environment: str | None = None
-    """Environment of the team, such as code_generation."""
-    stand_in: tuple[NonNegativeInt, ...] = ()
-    """For each frozen agent, the number of the agent that it stands in for, from 0. The team are the agents before
-    them."""
-    weight: Fraction = 0.5
-    """Share of frozen partners in the reward of an agent: (1 - weight) times the reward with its own team plus weight
-    times the mean reward with partners in place of other agents."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeConfig(Section):
     """Model that scores answers, for environments that use an LLM judge (`marl_ray.external.llm_judge`)."""
 

@@ -20,6 +20,11 @@ ESTIMATORS = Registry(
         "centred_difference": "marl_ray.credit.estimators:centred_difference",
         "shapley": "marl_ray.credit.estimators:centred_difference",
         "reinforce_pp": "marl_ray.credit.estimators:reinforce_pp",
+        "opo": "marl_ray.credit.estimators:opo",
+        "maxrl": "marl_ray.credit.estimators:maxrl",
+        "pass_at_k": "marl_ray.credit.estimators:pass_at_k",
+        "gdpo": "marl_ray.credit.estimators:gdpo",
+        "madpo": "marl_ray.credit.estimators:madpo",
     },
 )
 """Functions from returns [..., G], a float64 tensor whose last dimension holds siblings, to advantages of that shape.
@@ -35,6 +40,10 @@ LOSSES = Registry(
         "cispo": "marl_ray.learning.loss_variants.cispo:ClippedWeights",
         "sapo": "marl_ray.learning.loss_variants.sapo:SoftGate",
         "gmpo": "marl_ray.learning.loss_variants.gmpo:GeometricMean",
+        "dppo": "marl_ray.learning.loss_variants.dppo:TotalVariation",
+        "dppo_kl": "marl_ray.learning.loss_variants.dppo:BinaryDivergence",
+        "clip_cov": "marl_ray.learning.loss_variants.clip_cov:DroppedCovariances",
+        "kl_cov": "marl_ray.learning.loss_variants.kl_cov:PenalizedCovariances",
     },
     needs="token_loss",
 )

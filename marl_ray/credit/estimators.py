@@ -3,8 +3,8 @@
 MAGRPO and its variants are from "LLM Collaboration with Multi-Agent Reinforcement Learning" (Liu et al., 2025); GRPO is
 from DeepSeekMath (Shao et al., 2024); leave-one-out is from RLOO (Ahmadian et al., 2024).
 
-`remax`, `difference` and `centred_difference` also take baselines [..., G] (`marl_ray.credit.returns.baselines`).
-`reinforce_pp` takes the returns of a whole batch.
+`remax`, `difference`, `centred_difference`, `opo`, `gdpo` and `madpo` take a second argument [..., G]
+(`marl_ray.credit.returns.baselines`). `reinforce_pp` and `gdpo` take the values of a whole batch.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def relative(estimator: Estimator) -> Estimator:
     """Wrap an estimator that compares siblings: equal returns give exact zeros, however the mean is rounded."""
 
     @functools.wraps(estimator)
-    def exact(returns: Tensor) -> Tensor:
+    def exact(returns: Tensor, *others: Tensor) -> Tensor:
         equal = (returns == returns[..., :1]).all(dim=-1, keepdim=True)
-        return estimator(returns).masked_fill(equal, 0.0)
+        return estimator(returns, *others).masked_fill(equal, 0.0)
 
     return exact
 
@@ -77,6 +77,54 @@ def centred_difference(returns: Tensor, without: Tensor) -> Tensor:
     games").
     """
     return magrpo(returns - without)
+
+
+@relative
+def opo(returns: Tensor, lengths: Tensor) -> Tensor:
+    """Return R - sum(length * R) / sum(length), with the lengths of the siblings in tokens.
+
+    This is the baseline of least gradient variance if the squared norm of a completion's gradient grows in proportion
+    to its length: OPO (Hao et al., 2025, "On-policy RL with optimal reward baseline").
+    """
+    return returns - (lengths * returns).sum(dim=-1, keepdim=True) / lengths.sum(dim=-1, keepdim=True)
+
+
+@relative
+def maxrl(returns: Tensor) -> Tensor:
+    """Return (R - mean(R)) / mean(R), and 0 for groups whose mean is not positive.
+
+    For rewards of 0 and 1 the gradient is that of the log-probability p of success, log p = - sum of (1 - p)^k / k, up
+    to k = G - 1, so that a task counts for more, the fewer siblings solve it: MaxRL (Tajwar et al., 2026, "Maximum
+    likelihood reinforcement learning").
+    """
+    mean = returns.mean(dim=-1, keepdim=True)
+    return ((returns - mean) / mean).where(mean > 0, 0.0)
+
+
+def pass_at_k(returns: Tensor) -> Tensor:
+    """Return max(R) - the second largest R for the best sibling, and 0 for all others.
+
+    This is the leave-one-out estimate for the objective max(R) of k = G samples (Tang et al., 2025, "Optimizing
+    language models for inference time objectives using reinforcement learning"). Raises ValueError if G is 1.
+    """
+    if returns.shape[-1] < 2:
+        raise ValueError("pass_at_k needs at least 2 returns in a group")
+    best, second = returns.topk(2, dim=-1).values.split(1, dim=-1)
+    return (best - second) * (returns == best)
+
+
+def gdpo(returns: Tensor, normalized: Tensor) -> Tensor:
+    """Return S / root mean square of S, given the sums S of reward levels that are normalised one by one.
+
+    GDPO (Liu et al., 2026, "GDPO: group reward-decoupled normalization policy optimization for multi-reward RL
+    optimization"). The last dimension holds all completions of a batch; the sums have mean 0 in every group.
+    """
+    return normalized / (normalized.square().mean(dim=-1, keepdim=True).sqrt() + EPSILON)
+
+
+def madpo(returns: Tensor, preferences: Tensor) -> Tensor:
+    """Return the weights of the preferences between the siblings (`marl_ray.credit.preferences`)."""
+    return preferences.clone()
 
 
 def reinforce_pp(returns: Tensor) -> Tensor:

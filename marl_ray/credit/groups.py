@@ -80,8 +80,9 @@ def build_group(node: Node, agent: int, config: Config) -> Group:
     if node.callers:
         return weight_group(group_of_calls(node, agent), settings, credit)
     returns = action_returns(node, agent, credit.discount, config.rollout.handoff == "all")
-    completions, own = tuple(node.group(agent)), tuple(baselines(node, agent, settings.estimator))
+    completions = tuple(node.group(agent))
     credited = penalize_overlong(completion_returns(node, agent, returns), completions, settings.max_new_tokens, credit)
+    own = tuple(baselines(node, agent, config, returns, credited))
     group = Group(node.turn, node.prompt_ids[agent], completions, tuple(credited), weights=(), baselines=own)
     if credit.critic != "none":
         shares = loss_shares(node.turn, completions, settings.max_new_tokens, credit)
@@ -148,7 +149,8 @@ def group_advantages(group: Group, agent: AgentConfig, credit: CreditConfig) -> 
 def weight_batch(groups: Sequence[Group], agent: AgentConfig, credit: CreditConfig) -> list[Group]:
     """Return all groups of one agent's batch, weighted by an estimator that sees all returns of the same turn."""
     turns, returns = [group.turn for group in groups], [group.returns for group in groups]
-    values_of_group = advantages_by_turn(turns, returns, ESTIMATORS.get(agent.estimator))
+    seconds = [group.baselines for group in groups]
+    values_of_group = advantages_by_turn(turns, returns, ESTIMATORS.get(agent.estimator), seconds)
     return [_with_weights(*pair, agent, credit) for pair in zip(groups, values_of_group, strict=True)]
 
 
@@ -158,16 +160,25 @@ def _with_weights(group: Group, advantages: Sequence[float], agent: AgentConfig,
 
 
 def advantages_by_turn(
-    turns: Sequence[int], given: Sequence[Sequence[float]], estimator: Estimator = whitened
+    turns: Sequence[int],
+    given: Sequence[Sequence[float]],
+    estimator: Estimator = whitened,
+    baselines: Sequence[Sequence[float]] = (),
 ) -> list[list[float]]:
     """Apply an estimator to the values of all groups of a turn together, and return the result [G] per group.
 
-    Turns are kept apart because, on a full tree, returns of earlier turns contain more rewards.
+    Turns are kept apart because, on a full tree, returns of earlier turns contain more rewards. `baselines` are the
+    second argument of an estimator that has one.
     """
     values_of_turn: defaultdict[int, list[float]] = defaultdict(list)
-    for turn, numbers in zip(turns, given, strict=True):
+    second_of_turn: defaultdict[int, list[float]] = defaultdict(list)
+    for turn, numbers, second in zip(turns, given, baselines or [()] * len(given), strict=True):
         values_of_turn[turn] += numbers
-    values = {turn: iter(advantages(of_turn, estimator, whiten=False)) for turn, of_turn in values_of_turn.items()}
+        second_of_turn[turn] += second
+    values = {
+        turn: iter(advantages(of_turn, estimator, whiten=False, baselines=second_of_turn[turn]))
+        for turn, of_turn in values_of_turn.items()
+    }
     return [[next(values[turn]) for _ in numbers] for turn, numbers in zip(turns, given, strict=True)]
 
 

@@ -30,6 +30,12 @@ class Requirements:
     """The rewards of each joint action with one agent's completion replaced, as baselines."""
     coalition_samples: bool = False
     """The rewards of each joint action with every subset of the completions replaced by empty ones."""
+    lengths: bool = False
+    """The lengths of the completions in tokens."""
+    reward_levels: bool = False
+    """The sums of the levels of the reward, each normalised within the group."""
+    joint_logprobs: bool = False
+    """The weights of preferences between joint actions, which depend on their log-probabilities."""
     whole_batch: bool = False
     """All groups of a batch, with more than one completion, before the first advantage is known."""
     immediate_rewards: bool = False
@@ -46,12 +52,16 @@ class Requirements:
     """Returns over the same number of turns: no early_termination_threshold with handoff `all`."""
     magrpo_if_whitened: bool = False
     """An affine map of the group's returns, which normalize_advantages turns into MAGRPO: no normalize_advantages."""
+    own_scale: bool = False
+    """Advantages with a scale of their own: no normalize_advantages."""
     magrpo_if_one_baseline: bool = False
     """Baselines that differ between siblings if advantages are normalised: several agents and joint_mode aligned."""
     trains_from_zero: bool = False
     """An optimizer for new weights that start at 0: not adafactor, whose steps scale with the weights."""
     several_optimizer_steps: bool = False
     """More than one optimizer step per batch."""
+    old_logprobs: bool = False
+    """The policy's log-probabilities before the batch's first optimizer step, if there are several steps."""
     off_policy_tokens: bool = False
     """More than one optimizer step per batch, or max_staleness above 0."""
     own_importance_ratio: bool = False
@@ -66,6 +76,12 @@ class Requirements:
     """A learner of one rank."""
     joint_prompts: bool = False
     """The prompts of all agents as a critic's state, and hence one tokenizer."""
+
+    @property
+    def second_argument(self) -> bool:
+        """Whether an estimator takes a second argument (`marl_ray.credit.returns.baselines`)."""
+        samples = self.greedy_sample or self.counterfactual_sample or self.coalition_samples
+        return samples or self.lengths or self.reward_levels or self.joint_logprobs
 
 
 ESTIMATOR_REQUIREMENTS = {
@@ -89,8 +105,21 @@ ESTIMATOR_REQUIREMENTS = {
     "reinforce_pp": Requirements(
         whole_batch=True, equal_return_groups=True, fixed_returns=True, complete_returns=True, magrpo_if_whitened=True
     ),
+    "opo": Requirements(siblings=True, lengths=True, magrpo_if_whitened=True),
+    "maxrl": Requirements(siblings=True, magrpo_if_whitened=True),
+    "pass_at_k": Requirements(siblings=True, own_scale=True),
+    "gdpo": Requirements(
+        siblings=True,
+        reward_levels=True,
+        whole_batch=True,
+        equal_return_groups=True,
+        fixed_returns=True,
+        complete_returns=True,
+        own_scale=True,
+    ),
+    "madpo": Requirements(siblings=True, joint_logprobs=True, fixed_returns=True, own_scale=True),
 }
-LOSS_REQUIREMENTS = {  # with the clip ranges of DAPO and of GSPO
+LOSS_REQUIREMENTS = {  # with the clip ranges of DAPO and of the losses' authors
     "policy_gradient": Requirements(),
     "clip": Requirements(several_optimizer_steps=True, clip_range=(0.2, 0.28)),
     "gspo": Requirements(several_optimizer_steps=True, loss_aggregation="sequence_sum", clip_range=(3e-4, 4e-4)),
@@ -98,6 +127,10 @@ LOSS_REQUIREMENTS = {  # with the clip ranges of DAPO and of GSPO
     "cispo": Requirements(several_optimizer_steps=True, clip_range=(1.0, 0.28)),
     "sapo": Requirements(several_optimizer_steps=True),
     "gmpo": Requirements(several_optimizer_steps=True, loss_aggregation="sequence_sum", clip_range=(0.33, 0.49)),
+    "dppo": Requirements(off_policy_tokens=True, own_importance_ratio=True, clip_range=(0.15, 0.15)),
+    "dppo_kl": Requirements(off_policy_tokens=True, own_importance_ratio=True, clip_range=(0.05, 0.05)),
+    "clip_cov": Requirements(old_logprobs=True),
+    "kl_cov": Requirements(several_optimizer_steps=True),
 }
 _CRITIC = Requirements(
     full_tree=True,

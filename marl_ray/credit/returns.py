@@ -9,12 +9,20 @@ are rewards. Overlong filtering (`is_masked`) and soft overlong punishment (`pen
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import chain
 from statistics import fmean
 
-from marl_ray.config import CreditConfig
+from marl_ray.config import Config, CreditConfig
 from marl_ray.core.episode import Completion, Node
+from marl_ray.core.preference import preferences_by_return
+from marl_ray.credit.estimators import whitened
+from marl_ray.credit.preferences import joint_logprobs, preference_weights
 from marl_ray.credit.requirements import estimator_requirements
+
+ROUNDING = 1e-9
+"""Largest difference between a return and the sum of its levels that is due to rounding."""
 
 
 def action_returns(node: Node, agent: int, discount: float, full_tree: bool) -> list[float]:
@@ -53,21 +61,55 @@ def completion_returns(node: Node, agent: int, returns: Sequence[float]) -> list
     return [fmean(values) for values in of_completion[: len(node.group(agent))]]
 
 
-def baselines(node: Node, agent: int, estimator: str) -> list[float]:
-    """Return the baselines of an estimator that samples extra joint actions, [G]; empty for any other estimator.
+def baselines(
+    node: Node, agent: int, config: Config, of_actions: Sequence[float], credited: Sequence[float]
+) -> list[float]:
+    """Return the second argument of an estimator, [G]; empty if it has none.
 
     - greedy sample: the reward of the node's greedy joint action;
     - coalition samples: the mean over these joint actions of their rewards less the agent's Shapley value;
     - counterfactual sample: the mean over the joint actions that contain the completion of their rewards with the
-      completion replaced.
+      completion replaced;
+    - lengths: the number of tokens of each completion;
+    - reward levels: see `normalized_levels`, with the `credited` returns [G];
+    - joint log-probabilities: the weights of preferences by the returns of the joint actions, `of_actions` [J].
     """
-    needs = estimator_requirements(estimator)
+    settings = config.agents[agent]
+    needs = estimator_requirements(settings.estimator)
+    if needs.joint_logprobs:
+        preferences = preferences_by_return(of_actions, config.credit.preference_pairs)
+        return preference_weights(node, agent, preferences, joint_logprobs(node), settings.preference_beta)
+    if needs.lengths:
+        return [float(len(completion.token_ids)) for completion in node.group(agent)]
+    if needs.reward_levels:
+        scale = config.reward_processor.scale_factor if config.reward_processor.enabled else 1.0
+        return normalized_levels(node, agent, credited, scale)
     if needs.greedy_sample:
         if node.greedy is None:
-            raise ValueError(f"{estimator} needs a greedy joint sample at every node")
+            raise ValueError(f"{settings.estimator} needs a greedy joint sample at every node")
         return completion_returns(node, agent, [node.greedy.rewards[agent]] * len(node.joint_actions))
     extra = needs.counterfactual_sample or needs.coalition_samples
     return completion_returns(node, agent, node.counterfactuals[agent]) if extra else []
+
+
+def normalized_levels(node: Node, agent: int, returns: Sequence[float], scale: float) -> list[float]:
+    """Return the sum of the levels' values, each less its mean in the group and divided by its deviation, [G].
+
+    `scale` is the factor of the reward. The rest of the credited `returns` [G], for example an overlong penalty, the
+    agent's own part of the reward or a continuation, is one more level.
+    """
+    import torch  # imported late: the driver starts without torch
+
+    names = list(dict.fromkeys(chain.from_iterable(action.outcome.levels for action in node.joint_actions)))
+    values = [
+        completion_returns(node, agent, [scale * action.outcome.levels.get(name, 0.0) for action in node.joint_actions])
+        for name in names
+    ]
+    rest = [value - sum(levels) for value, *levels in zip(returns, *values, strict=True)]
+    rest = [value - rest[0] for value in rest]
+    values.append([0.0 if math.isclose(value, 0.0, abs_tol=ROUNDING) else value for value in rest])
+    result: list[float] = whitened(torch.tensor(values, dtype=torch.float64)).sum(dim=0).tolist()
+    return result
 
 
 def median_index(returns: Sequence[float]) -> int:

@@ -18,6 +18,7 @@ ENVIRONMENTS = Registry(
         "tags": "marl_ray.environments.tags:Tagging",
         "grid": "marl_ray.environments.grid:LetterGrid",
         "grid_private": "marl_ray.environments.grid:PrivateGrid",
+        "centralized": "marl_ray.environments.centralized:Centralized",
         "frozen_partners": "marl_ray.environments.frozen_partners:FrozenPartners",
         "gateway": "marl_ray.gateway.environment:GatewayEnvironment",
         "writing_tldr": "marl_ray.environments.writing:SummaryAndDetails",

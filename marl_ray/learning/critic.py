@@ -53,9 +53,7 @@ class Critic:
         self._body, self._credit, self._settings = body, credit, settings
         self.needs_whole_batch = critic_needs_whole_batch(credit)
         """Advantages depend on all groups of the batch."""
-        self.head = torch.nn.Linear(body.model.get_output_embeddings().in_features, 1).to(body.model.device)
-        torch.nn.init.zeros_(self.head.weight)
-        torch.nn.init.zeros_(self.head.bias)
+        self.head = value_head(body.model.get_output_embeddings().in_features, settings).to(body.model.device)
         self._of_body = {n: p for n, p in body.model.named_parameters() if own_body and p.requires_grad}
         groups = [(list(self.head.parameters()), settings.critic_learning_rate or agent.learning_rate)]
         if own_body:
@@ -88,14 +86,21 @@ class Critic:
         most = self._settings.tokens_per_microbatch  # padded
         for portion in split_if_full(estimates, lambda part: max(len(e.state) for e in part) * len(part) > most):
             values = self._values([one.state for one in portion])
-            errors = [
-                (torch.tensor(one.targets, device=value.device) - value).square().mean()
-                for one, value in zip(portion, values, strict=True)
-            ]
+            errors = [self._error(one, value).mean() for one, value in zip(portion, values, strict=True)]
             loss = torch.stack(errors).sum() / len(estimates)
             (self._settings.value_loss_coef * loss).backward()
             total += loss.item()
         return total
+
+    def _error(self, estimate: ValueEstimate, value: torch.Tensor) -> torch.Tensor:
+        """Return the squared error of a value for each target, [G]. With `value_clip_range` it is at least the error of
+        the value within that range of the value before the batch (PPO2; Dhariwal et al., 2017, "OpenAI Baselines")."""
+        targets = torch.tensor(estimate.targets, device=value.device)
+        errors = (targets - value).square()
+        if (limit := self._settings.value_clip_range) is None:
+            return errors
+        within = estimate.value + (value - estimate.value).clamp(-limit, limit)
+        return torch.maximum(errors, (targets - within).square())
 
     def clip(self) -> float:
         """Clip the gradients of the critic's own parameters, and return their norm before."""
@@ -142,6 +147,19 @@ class Critic:
     def _values(self, states: Sequence[StateIds]) -> torch.Tensor:
         """Return V of each state, [S], float32."""
         return self.head(last_hidden(self._body, states).float()).squeeze(-1)
+
+
+def value_head(features: int, settings: OptimizerConfig) -> torch.nn.Module:
+    """Return a head whose values are 0: a linear layer, after a hidden layer with tanh if one is configured."""
+    last = torch.nn.Linear(settings.value_head_hidden_dim or features, 1)
+    torch.nn.init.zeros_(last.weight)
+    torch.nn.init.zeros_(last.bias)
+    if settings.value_head_hidden_dim is None:
+        return last
+    hidden = torch.nn.Linear(features, settings.value_head_hidden_dim)
+    torch.nn.init.normal_(hidden.weight, std=features**-0.5, generator=torch.Generator().manual_seed(0))
+    torch.nn.init.zeros_(hidden.bias)
+    return torch.nn.Sequential(hidden, torch.nn.Tanh(), last)
 
 
 def last_hidden(logprob_model: LogprobModel, states: Sequence[StateIds]) -> torch.Tensor:

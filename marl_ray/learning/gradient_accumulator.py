@@ -144,7 +144,7 @@ class GradientAccumulator:
     def close(self, normalizer: int) -> None:
         """Accumulate the remaining rows and divide loss and gradient by `normalizer`."""
         if self._waiting:
-            self._loss_function.start(self._log_ratios())
+            self._loss_function.start_tokens(self._waiting_tokens())
             for micro_batch in self._micro_batcher.add(self._waiting):
                 self._backward(micro_batch)
         remaining = self._micro_batcher.flush()  # at least one micro-batch, if any rows were added
@@ -166,8 +166,7 @@ class GradientAccumulator:
         real = batch.tokens != NO_TOKEN
         logprobs, entropies = self._policy.score(batch, entropy_gradient=settings.entropy_coef > 0)
         old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
-        ratios = (old - batch.behaviour_logprobs).exp()
-        factors = losses.importance_factors(ratios, settings.importance, settings.importance_bound)
+        factors = self._importance_factors(old, batch.behaviour_logprobs)
         weights = batch.weights * factors
         tokens = LossTokens(logprobs, old, batch.behaviour_logprobs, weights, batch.owners)
         loss, statistics = self._loss_function.token_loss(tokens)
@@ -186,11 +185,22 @@ class GradientAccumulator:
             divergences = losses.k3(logprobs.detach(), batch.reference_logprobs)[real]
             self._reference_kl = (self._reference_kl or 0.0) + float(divergences.double().sum())
 
-    def _log_ratios(self) -> torch.Tensor:
-        """Return log pi - log behaviour of all waiting tokens."""
-        sampled = [completion.behaviour_logprobs for row in self._waiting for completion in row.completions]
+    def _importance_factors(self, old: torch.Tensor, behaviour: torch.Tensor) -> torch.Tensor:
+        mode, bound = self._settings.importance, self._settings.importance_bound
+        return losses.importance_factors((old - behaviour).exp(), mode, bound)
+
+    def _waiting_tokens(self) -> LossTokens:
+        """Return all waiting tokens, on the CPU."""
+        waiting = [completion for row in self._waiting for completion in row.completions]
         current = self._policy.logprobs(self._waiting, self._settings.tokens_per_microbatch)
-        return torch.cat([own - torch.tensor(logprobs) for own, logprobs in zip(current, sampled, strict=True)])
+        pairs = zip(waiting, current, strict=True)
+        old = torch.cat([own if c.old_logprobs is None else torch.tensor(c.old_logprobs) for c, own in pairs])
+        behaviour = torch.cat([torch.tensor(c.behaviour_logprobs) for c in waiting])
+        lengths = torch.tensor([len(c.token_ids) for c in waiting])
+        weights = torch.tensor([c.weight for c in waiting]).repeat_interleave(lengths)
+        owners = torch.arange(len(waiting)).repeat_interleave(lengths)
+        weights = weights * self._importance_factors(old, behaviour)
+        return LossTokens(torch.cat(current), old, behaviour, weights, owners)
 
     def _sum_over_ranks(self) -> None:
         """Sum loss and statistics in rank order, so that all ranks get the same bits. Gradients are already summed."""

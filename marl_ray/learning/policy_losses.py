@@ -49,13 +49,17 @@ class PolicyLoss:
     """
 
     needs_whole_mini_batch: ClassVar[bool] = False
-    """Call `start` with all tokens first, at the cost of one more forward pass and of no overlap with the rollout."""
+    """Call `start_tokens` first, at the cost of one more forward pass and of no overlap with the rollout."""
 
     def __init__(self, settings: OptimizerConfig) -> None:
         self.settings = settings
 
+    def start_tokens(self, tokens: LossTokens) -> None:
+        """Receive all tokens of the mini-batch, on the CPU and without a gradient, before its first gradient."""
+        self.start(tokens.logprobs - tokens.behaviour_logprobs)
+
     def start(self, log_ratios: Tensor) -> None:
-        """Receive log pi - log behaviour of all tokens of the mini-batch before its first gradient."""
+        """Receive log pi - log behaviour of all tokens, for a loss that needs no other property of them."""
 
     def token_loss(self, tokens: LossTokens) -> tuple[Tensor, LossRatios | None]:
         """Return the sum of the tokens' losses, and ratios for the metrics or None."""

@@ -78,7 +78,7 @@ def hold_out(groups: Sequence[Group], share: float, seed: int, whose: str) -> tu
     """
     prompts = sorted({group.prompt_ids for group in groups})
     if len(prompts) < 2:
-        raise UserError(f"{whose} has demonstrations for one prompt only, and one is held out: give more prompts")
+        raise UserError(f"{whose} has answers to one prompt only, and one is held out: give more prompts")
     count = min(max(1, round(share * len(prompts))), len(prompts) - 1)
     held_out = set(random_stream(seed, "held_out", whose).sample(prompts, count))
     parts = [[group for group in groups if (group.prompt_ids in held_out) is held] for held in (False, True)]

@@ -1,4 +1,4 @@
-"""A supervised warm start of every policy, by the learner of a run and without Ray.
+"""A warm start of every policy, by the learner of a run and without Ray: supervised, or from joint preferences.
 
 Supervised fine-tuning is the policy gradient with advantage 1: MAREINFORCE, whose advantage is the return, on groups of
 one demonstration with return 1. The loss of a step is then the mean negative log-probability per token, at the agent's
@@ -37,6 +37,8 @@ from marl_ray.learning.micro_batches import unweighted_row
 from marl_ray.models.names import check_model
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.logs import progress_bar_disabled, tqdm
+from marl_ray.warmstart.preference_file import PreferencesFile
+from marl_ray.warmstart.preference_training import PreferenceTrainer, hold_out_preferences, train_on_preferences
 from marl_ray.warmstart.selection import AnswerSelection, demonstrations, hold_out, merged_by_prompt
 from marl_ray.warmstart.written_answers import AnswersFile
 
@@ -47,9 +49,9 @@ PROBES = 64
 
 @dataclass(frozen=True, slots=True)
 class WarmStartRequest:
-    """The arguments of `marl-ray warmstart`, other than the config: the source of answers, `run` or `answers`, and the
-    training settings. Without `learning_rate` each agent has its own; without `selection` the best answer of each group
-    is taken, or all answers of a file without rewards."""
+    """The arguments of `marl-ray warmstart`, other than the config: the source of answers, `run`, `answers` or
+    `preferences`, and the training settings. Without `learning_rate` each agent has its own; without `selection` the
+    best answer of each group is taken, or all answers of a file without rewards."""
 
     run: Path | None
     answers: Path | None
@@ -59,6 +61,9 @@ class WarmStartRequest:
     batch_size: int
     learning_rate: float | None
     held_out: float
+    preferences: Path | None = None
+    has_reference: bool = True
+    """Whether the loss of preferences compares with the models before training."""
 
 
 def warm_start(config: Config, request: WarmStartRequest) -> str:
@@ -67,19 +72,44 @@ def warm_start(config: Config, request: WarmStartRequest) -> str:
     target = output_folder(request.folder)
     names = dict.fromkeys(agent.name for agent in config.agents)
     templates = {name: check_model(name, config.model)[0] for name in names}
-    found = _demonstrations(config, request, templates)
-    losses = []
+    fit_models = _fit_demonstrations if request.preferences is None else _fit_preferences
     with complete_folder(target) as path:
         hidden = RunFolder(path)
         hidden.models.mkdir(parents=True)
-        for policy, groups in found.items():
-            parts = hold_out(groups, request.held_out, config.seed, policy.key)
-            before, *_, after = _train(config, policy, request, *parts, hidden.model(policy))
-            losses.append(f"{policy.key} {before:.3f} to {after:.3f}")
+        result = fit_models(config, request, templates, hidden)
         hidden.config.write_text(to_yaml(_config_of_models(config, RunFolder(target), templates)))
     command = f"marl-ray train {config.algorithm} --config {shlex.quote(str(RunFolder(target).config))}"
-    held_out = f"held-out loss: {', '.join(losses)} nats per token"
-    return f"{pluralize(len(losses), 'model')} in {target}; {held_out}; next: {command}"
+    return f"{pluralize(len(config.policies), 'model')} in {target}; {result}; next: {command}"
+
+
+def _fit_demonstrations(
+    config: Config, request: WarmStartRequest, templates: Mapping[str, bool], folder: RunFolder
+) -> str:
+    """Train every policy on its demonstrations, and return the result as text."""
+    losses = []
+    for policy, groups in _demonstrations(config, request, templates).items():
+        parts = hold_out(groups, request.held_out, config.seed, policy.key)
+        before, *_, after = _train(config, policy, request, *parts, folder.model(policy))
+        losses.append(f"{policy.key} {before:.3f} to {after:.3f}")
+    return f"held-out loss: {', '.join(losses)} nats per token"
+
+
+def _fit_preferences(
+    config: Config, request: WarmStartRequest, templates: Mapping[str, bool], folder: RunFolder
+) -> str:
+    """Train all policies together on joint preferences, and return the result as text."""
+    assert request.preferences is not None
+    preferences = PreferencesFile(request.preferences, config, templates).preferences()
+    trained, held_out = hold_out_preferences(preferences, request.held_out, config.seed)
+    if request.learning_rate is not None:
+        agents = tuple(replace(agent, learning_rate=request.learning_rate) for agent in config.agents)
+        config = replace(config, agents=agents)
+    steps = request.epochs * math.ceil(len(trained) / request.batch_size)
+    trainer = PreferenceTrainer(config, steps, request.has_reference)
+    before, *_, after = train_on_preferences(trainer, trained, held_out, request.epochs, request.batch_size)
+    trainer.export({policy.key: folder.model(policy) for policy in config.policies}, preferences[:PROBES])
+    accuracies = f"{before.accuracy:.0%} to {after.accuracy:.0%}"
+    return f"held-out loss of preferences: {before.loss:.3f} to {after.loss:.3f}, accuracy {accuracies}"
 
 
 def _demonstrations(

@@ -64,15 +64,11 @@ class AnswersFile:
             raise UserError(f"{FILE} {self.path} has answers with and without reward: give all of them a reward")
         left_out: Counter[str] = Counter()
         agents = range(self.config.num_agents)
-        tokenizers = {
-            name: load_tokenizer(resolve_model(name), self.config.model)
-            for name in dict.fromkeys(agent.name for agent in self.config.agents)
-        }
         groups = [
             [
                 group
                 for answer in joint
-                if (group := self._group(answer, agent, tokenizers[self.config.agents[agent].name], left_out))
+                if (group := self._group(answer, agent, self.tokenizers[self.config.agents[agent].name], left_out))
             ]
             for agent in agents
         ]
@@ -81,6 +77,12 @@ class AnswersFile:
         if missing := [agent for agent in agents if not groups[agent]]:
             raise UserError(f"all answers of agent {missing[0]} are too long: raise {' or '.join(left_out)}")
         return groups, known == {True}
+
+    @cached_property
+    def tokenizers(self) -> dict[str, Any]:
+        """The tokenizer of each model by its name."""
+        names = dict.fromkeys(agent.name for agent in self.config.agents)
+        return {name: load_tokenizer(resolve_model(name), self.config.model) for name in names}
 
     def _group(self, joint: JointAnswer, agent: int, tokenizer: Any, left_out: Counter[str]) -> Group | None:
         """Return an agent's answer as a group. Return None if it is too long to be sampled, counted in `left_out`."""

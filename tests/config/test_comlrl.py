@@ -11,7 +11,15 @@ import yaml
 
 from marl_ray.cli.main import main
 from marl_ray.config import from_tree
-from marl_ray.config.comlrl import ADVICE, DROPPED, REFUSED_SECTIONS, TRAINERS, advice, convert_comlrl
+from marl_ray.config.comlrl import (
+    ADVICE,
+    CENTRALIZED,
+    DROPPED,
+    REFUSED_SECTIONS,
+    TRAINERS,
+    advice,
+    convert_comlrl,
+)
 from marl_ray.core.errors import UserError
 from tests.factories import ROOT
 
@@ -22,9 +30,10 @@ OTHER = {"model": {"name": "m"}, "dataset": {"name": "bundled:toy"}}
 def test_a_section_alone_becomes_a_valid_config_with_comlrl_s_defaults(trainer: str) -> None:
     tree, notes = convert_comlrl({**OTHER, trainer: {}})
     config = from_tree(tree, "magrpo")
-    assert (config.rollout.num_turns, config.agents[0].temperature) == (2, 0.6)
+    assert (config.rollout.num_turns, config.agents[0].temperature) == (1 if trainer == CENTRALIZED else 2, 0.6)
     assert config.credit.critic == (trainer if trainer in ("iac", "maac") else "none")
     changed = {"marloo": ["marloo"], "maremax": ["maremax"], "mareinforce": ["the"]}
+    assert (config.environment == "centralized") == (trainer == CENTRALIZED)
     assert [note.split(" ")[0] for note in notes] == changed.get(trainer, [])
 
 
@@ -37,16 +46,28 @@ def test_estimators_differ_without_whitening(mode: str, estimator: str) -> None:
     assert from_tree(convert_comlrl({**OTHER, "magrpo": given})[0], "magrpo").agents[0].estimator == estimator
 
 
+def test_a_centralised_actor_keeps_its_tokens() -> None:
+    given = {"num_agents": 3, "max_new_tokens": 100, "collaboration_mode": "centralized"}
+    config = from_tree(convert_comlrl({**OTHER, CENTRALIZED: given})[0], "magrpo")
+    assert (config.num_agents, config.centralized.team, config.agents[0].max_new_tokens) == (1, 3, 100)
+    assert config.centralized.environment == "code_generation"
+
+
 def test_given_values_win_and_devices_are_left_out() -> None:
     given = {"num_turns": 1, "agent_devices": ["cuda:0"], "eval_batch_size": 1, "critic_type": "v", "top_k": None}
     tree, notes = convert_comlrl({**OTHER, "iac": {**given, "use_separate_critic": False}})
     assert from_tree(tree, "magrpo").credit.critic_body == "shared"
     assert tree["magrpo"]["num_turns"] == 1
-    assert [note.split(" ")[0] for note in notes] == [
-        "iac.value_clip_range,",
-        "iac.agent_devices",
-        "iac.eval_batch_size",
-    ]
+    assert [note.split(" ")[0] for note in notes] == ["iac.agent_devices", "iac.eval_batch_size"]
+
+
+@pytest.mark.parametrize(("separate", "width", "clip_range"), [(True, 16, None), (False, 8, 0.2)])
+def test_the_head_and_the_clipping_belong_to_the_model_of_the_critic(
+    separate: bool, width: int, clip_range: float | None
+) -> None:
+    given = {"use_separate_critic": separate, "critic_value_head_hidden_dim": 16, "value_head_hidden_dim": 8}
+    optimizer = from_tree(convert_comlrl({**OTHER, "iac": given})[0], "magrpo").optimizer
+    assert (optimizer.value_head_hidden_dim, optimizer.value_clip_range) == (width, clip_range)
 
 
 @pytest.mark.parametrize(
@@ -54,15 +75,14 @@ def test_given_values_win_and_devices_are_left_out() -> None:
     [
         ({}, "has one of the sections"),
         ({"magrpo": {}, "iac": {}}, "magrpo and iac"),
-        ({"madpo": {"dpo_beta": 0.1}}, r"no counterpart: madpo \(there is no preference"),
+        ({"madpo": {"dpo_beta": 0.1}}, r"no counterpart: madpo \(magrpo with estimator madpo"),
         (
-            {"maac": {"critic_type": "q", "value_head_hidden_dim": 8}},
-            "maac.critic_type .*; maac.value_head",
+            {"maac": {"critic_type": "q", "critic_value_head_hidden_dim": 8}},
+            "maac.critic_type .*; maac.critic_value_head",
         ),
-        ({"iac": {"use_separate_critic": False, "value_clip_range": 0.1}}, "iac.value_clip_range"),
         (
             {"magrpo": {"comparator_api_key": "x", "collaboration_mode": "centralized"}},
-            "comparator_api_key .*no pol",
+            "comparator_api_key .*environment centralized",
         ),
     ],
 )

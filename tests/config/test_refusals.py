@@ -92,7 +92,10 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
             {"magrpo": {"loss": "gspo", "train_batch_size": 2, "loss_aggregation": "token_mean"}},
             "averages over the tokens of a completion itself",
         ),
-        ({"magrpo": {"clip_high": 0.28}}, "magrpo.clip_high is for loss clip, gspo, cispo, gmpo, not policy_gradient"),
+        (
+            {"magrpo": {"clip_high": 0.28}},
+            "magrpo.clip_high is for loss clip, gspo, cispo, gmpo, dppo, dppo_kl, not policy_gradient",
+        ),
         ({"magrpo": {"loss": "clip", "train_batch_size": 2, "clip_low": 1.5}}, "clip_low should be at most 1"),
         ({"magrpo": {"overlong": "mask", "overlong_buffer": 5}}, "magrpo.overlong_buffer is for overlong penalty"),
         (
@@ -110,8 +113,9 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
         ({"mlflow": {"tracking_uri": "https://u:p@host"}}, "mlflow.tracking_uri names a user, and would be written"),
         ({"magrpo": {"reference_kl_enabled": 1}}, "magrpo.reference_kl_enabled should be true or false, got 1"),
         (
-            {"magrpo": {"loss": "ppo"}},
-            "unknown loss 'ppo': known: policy_gradient, clip, gspo, m2po, cispo, sapo, gmpo (or module:Attr",
+            {"magrpo": {"loss": "surrogate"}},
+            "unknown loss 'surrogate': known: policy_gradient, clip, gspo, m2po, cispo, sapo, gmpo, dppo, dppo_kl, "
+            "clip_cov, kl_cov (or module:Attr",
         ),
         (
             {"magrpo": {"num_turns": "two"}},

@@ -190,6 +190,7 @@ def test_gradient_equals_numerical_differentiation(tiny_policy: Path, layout: La
     ("loss", "importance"),
     [
         *((loss, "none") for loss in ("m2po", "cispo", "sapo", "gmpo")),
+        *((loss, "none") for loss in ("dppo", "dppo_kl", "clip_cov", "kl_cov")),
         *((loss, mode) for loss in ("policy_gradient", "clip", "gspo") for mode in ("none", "mask")),
     ],
 )

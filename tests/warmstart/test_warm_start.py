@@ -135,7 +135,7 @@ def _completion(prompt: int, sibling: int) -> Completion:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--answers", "a.jsonl"], "--answers needs the config of the agents: give --config FILE"),
+        (["--answers", "a.jsonl"], "needs the config of the agents: give --config FILE"),
         (["--run", "none"], "none is not a run folder"),
         (["--answers", "a.jsonl", "--config", str(QUICKSTART)], "answers file a.jsonl cannot be read"),
     ],
@@ -162,7 +162,7 @@ def test_rewards_are_needed_to_select(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["warmstart", *source, "--best", "1"]) == 1
     assert "has no rewards: leave out --min-return and --best" in capsys.readouterr().err
     assert main(["warmstart", *source]) == 1
-    assert "agent_0 has demonstrations for one prompt only" in capsys.readouterr().err
+    assert "agent_0 has answers to one prompt only" in capsys.readouterr().err
 
 
 def test_frozen_agents_need_a_learning_rate(answers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

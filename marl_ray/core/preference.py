@@ -1,0 +1,32 @@
+"""Preferences between the joint actions of a node, from which policies learn in place of advantages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class JointPreference:
+    """A joint action that is preferred to another one at the same node, by their indices. `margin` is the difference of
+    their returns, or 1 if only the preference is known."""
+
+    chosen: int
+    rejected: int
+    margin: float = 1.0
+
+
+def preferences_by_return(returns: Sequence[float], count: int | None) -> list[JointPreference]:
+    """Return the `count` pairs of joint actions whose returns differ most, largest difference first; None: all pairs
+    with different returns.
+
+    >>> preferences_by_return([1.0, 3.0, 1.0], 1)
+    [JointPreference(chosen=1, rejected=0, margin=2.0)]
+    """
+    pairs = [
+        JointPreference(chosen, rejected, better - worse)
+        for chosen, better in enumerate(returns)
+        for rejected, worse in enumerate(returns)
+        if better > worse
+    ]
+    return sorted(pairs, key=lambda pair: -pair.margin)[:count]

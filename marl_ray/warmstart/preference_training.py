@@ -1,0 +1,164 @@
+"""Offline preference learning from a file of joint preferences, by the learners of a run and without Ray.
+
+The loss is the one of estimator `madpo` (`marl_ray.credit.preferences`): in each step every policy scores its answers,
+the sums of all agents give the weight of a pair, and every learner takes one step of its policy gradient. All policies
+are in this process at once, because the weight of a pair depends on all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from marl_ray.config import Config, CreditConfig
+from marl_ray.core.batch import Group
+from marl_ray.core.errors import UserError
+from marl_ray.core.random_streams import random_stream
+from marl_ray.core.text import pluralize
+from marl_ray.credit.groups import build_batch
+from marl_ray.credit.preferences import preference_slope
+from marl_ray.learning.arguments import local_learner_arguments
+from marl_ray.learning.learner import Learner
+from marl_ray.learning.micro_batches import unweighted_row
+from marl_ray.telemetry.logs import progress_bar_disabled, tqdm
+from marl_ray.warmstart.preference_file import WrittenPreference
+from marl_ray.warmstart.selection import hold_out
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PreferenceFit:
+    """The loss of held-out pairs, a mean over pairs and agents, and the share of them whose chosen joint answer is more
+    likely, relative to the reference, than the rejected one."""
+
+    loss: float
+    accuracy: float
+
+
+class PreferenceTrainer:
+    """Trains the policies of `config`, one learner each, on joint preferences.
+
+    With `has_reference`, log-probabilities are relative to the policies before training, as in DPO; without, the loss
+    is MADPO of CoMLRL 1.4.3. `beta` is each agent's `preference_beta`.
+    """
+
+    def __init__(self, config: Config, steps: int, has_reference: bool) -> None:
+        for number, agent in enumerate(config.agents):
+            if agent.learning_rate == 0:
+                raise UserError(f"agent {number} has learning_rate 0: give --learning-rate")
+        agents = tuple(replace(agent, estimator="mareinforce", reference_kl_coef=0.0) for agent in config.agents)
+        optimizer = replace(
+            config.optimizer, loss="policy_gradient", importance="none", entropy_coef=0.0, train_batch_size=None
+        )
+        lora = replace(config.lora, export="merged")
+        self.config = replace(config, agents=agents, credit=CreditConfig(), optimizer=optimizer, lora=lora)
+        self.learners = {
+            policy: Learner(*local_learner_arguments(self.config, policy, steps)) for policy in config.policies
+        }
+        self.has_reference = has_reference
+        self._references: dict[int, float] = {}
+        """Differences of the joint log-probabilities before training, by the identity of the preference."""
+
+    def set_reference(self, preferences: Sequence[WrittenPreference]) -> None:
+        """Score the preferences with the policies before training, if the loss has a reference."""
+        if self.has_reference:
+            differences = self._differences(preferences)
+            self._references = {id(one): value for one, value in zip(preferences, differences, strict=True)}
+
+    def differences(self, preferences: Sequence[WrittenPreference]) -> list[float]:
+        """Return log pi(chosen) - log pi(rejected) of the joint policy, less the reference's, per preference."""
+        current = self._differences(preferences)
+        return [value - self._references.get(id(one), 0.0) for one, value in zip(preferences, current, strict=True)]
+
+    def fit(self, preferences: Sequence[WrittenPreference]) -> PreferenceFit:
+        """Return loss and accuracy on these preferences, without training."""
+        differences = self.differences(preferences)
+        betas = [agent.preference_beta for agent in self.config.agents]
+        losses = [softplus(-beta * difference) for difference in differences for beta in betas]
+        return PreferenceFit(sum(losses) / len(losses), sum(d > 0 for d in differences) / len(differences))
+
+    def step(self, preferences: Sequence[WrittenPreference]) -> None:
+        """Take one optimizer step per policy. Raises UserError for a loss that is not finite."""
+        differences = self.differences(preferences)
+        for policy, learner in self.learners.items():
+            groups: list[Group] = []
+            for preference, difference in zip(preferences, differences, strict=True):
+                for agent in policy.agents:
+                    # Twice, because the loss is divided by the number of groups, which is two per pair and agent.
+                    weight = 2 * preference_slope(difference, self.config.agents[agent].preference_beta)
+                    groups += [
+                        replace(preference.chosen[agent], weights=(weight,)),
+                        replace(preference.rejected[agent], weights=(-weight,)),
+                    ]
+            if learner.update(build_batch(groups, learner.step, self.config)).skipped_steps:
+                raise UserError(f"{policy}: the loss is not finite in step {learner.step}: lower --learning-rate")
+
+    def export(self, policy_folder: dict[str, Path], prompts: Sequence[WrittenPreference]) -> None:
+        """Write the model of each policy to its folder, by the policy's key."""
+        for policy, learner in self.learners.items():
+            texts = [learner.tokenizer.decode(one.chosen[policy.number].prompt_ids) for one in prompts]
+            learner.export(str(policy_folder[policy.key]), texts)
+
+    def _differences(self, preferences: Sequence[WrittenPreference]) -> list[float]:
+        totals = [0.0] * len(preferences)
+        for policy, learner in self.learners.items():
+            for agent in policy.agents:
+                for sign, side in ((1.0, "chosen"), (-1.0, "rejected")):
+                    rows = [unweighted_row(getattr(one, side)[agent]) for one in preferences]
+                    scored = learner.logprob_model.logprobs(rows, learner.settings.tokens_per_microbatch)
+                    for number, logprobs in enumerate(scored):
+                        totals[number] += sign * float(logprobs.double().sum())
+        return totals
+
+
+def hold_out_preferences(
+    preferences: Sequence[WrittenPreference], share: float, seed: int
+) -> tuple[list[WrittenPreference], list[WrittenPreference]]:
+    """Return the preferences to train on and the held-out ones, of a random `share` of the first agent's prompts and at
+    least one. Raises UserError if all have one prompt."""
+    groups = [one.chosen[0] for one in preferences]
+    held = {group.prompt_ids for group in hold_out(groups, share, seed, "preferences")[1]}
+    parts = [[one for one in preferences if (one.chosen[0].prompt_ids in held) is side] for side in (False, True)]
+    return parts[0], parts[1]
+
+
+def softplus(value: float) -> float:
+    """Return log(1 + exp(value))."""
+    return max(value, 0.0) + math.log1p(math.exp(-abs(value)))
+
+
+def train_on_preferences(
+    trainer: PreferenceTrainer,
+    trained: Sequence[WrittenPreference],
+    held_out: Sequence[WrittenPreference],
+    epochs: int,
+    batch_size: int,
+) -> list[PreferenceFit]:
+    """Train for some epochs. Return the fit of the held-out preferences before training and after each epoch."""
+    trainer.set_reference([*trained, *held_out])
+    fits = [trainer.fit(held_out)]
+    logger.info(f"{pluralize(len(trained) + len(held_out), 'preference')}, {len(held_out)} of them held out")
+    total = epochs * math.ceil(len(trained) / batch_size)
+    with tqdm(total=total, desc="preferences", disable=progress_bar_disabled(), dynamic_ncols=True, leave=False) as bar:
+        for epoch in range(epochs):
+            for part in _batches(trained, batch_size, trainer.config.seed, epoch):
+                trainer.step(part)
+                bar.update()
+            fits.append(trainer.fit(held_out))
+            logger.info(
+                f"epoch {epoch + 1} of {epochs}: held-out loss {fits[-1].loss:.3f} (before: {fits[0].loss:.3f}), "
+                f"accuracy {fits[-1].accuracy:.0%}"
+            )
+    return fits
+
+
+def _batches(
+    preferences: Sequence[WrittenPreference], size: int, seed: int, epoch: int
+) -> Iterator[list[WrittenPreference]]:
+    order = random_stream(seed, "preferences", epoch).sample(range(len(preferences)), len(preferences))
+    for start in range(0, len(order), size):
+        yield [preferences[number] for number in order[start : start + size]]
