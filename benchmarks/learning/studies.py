@@ -1,4 +1,4 @@
-"""The four studies, their arms, and the metrics of their tables."""
+"""The five studies, their arms, and the metrics of their tables."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ GRID = Study(
     columns={
         "reward": "reward in turn 3",
         "first_cells": "right cells in turn 1",
-        "cells": "in turn 3",
+        "cells": "right cells in turn 3",
         "passed": "complete",
     },
     compared=("reward", "cells"),
@@ -193,6 +193,31 @@ GRID = Study(
     extra_metrics=lambda run, step, last: {},
 )
 """A task in which only feedback can help, since no prompt tells the target."""
+
+GRID_PRIVATE = Study(
+    name="grid-private",
+    config=CONFIGS / "toy_grid_private.yaml",
+    common={"output.episodes_per_step": 128},
+    groups={
+        "private halves": {
+            JOINT: Arm("a pair, each with one half", {}),
+            "plain": Arm("the same, told nothing", {"external.mode": "plain"}),
+            "single": Arm("one agent with one half", {"magrpo.num_agents": 1, "magrpo.num_generations": 6}),
+        }
+    },
+    files=(GRIDS_PATH, GRID_BASE_PATH / "model.safetensors"),
+    columns={
+        "first_reward": "reward in turn 1",
+        "reward": "reward in turn 2",
+        "cells": "right cells in turn 2",
+        "passed": "complete",
+    },
+    compared=("reward", "cells"),
+    drawn=("reward_mean", "reward in turn 2"),
+    marked=False,
+    extra_metrics=lambda run, step, last: {},
+)
+"""A task that no agent can solve alone: each agent knows the half that the other one has to write."""
 
 MBPP = Study(
     name="mbpp",
@@ -231,4 +256,4 @@ MBPP = Study(
     marked=True,
     extra_metrics=lambda run, step, last: {},
 )
-STUDIES = {study.name: study for study in (TOY_HARD, TOY_REVISING, GRID, MBPP)}
+STUDIES = {study.name: study for study in (TOY_HARD, TOY_REVISING, GRID, GRID_PRIVATE, MBPP)}
