@@ -115,10 +115,10 @@ SETS: dict[str, ToySet] = {
         first=2000,
         second=6000,
         copies=12000,
-        copy_steps=700,
-        steps=700,
+        copy_steps=1500,
+        steps=1500,
         batch_size=8,
-        peak_lr=1e-3,
+        peak_lr=1.5e-3,
     ),
 }
 """Sets by name: `bundled:NAME` are the tasks, `bundled:NAME-base` is the base policy. `toy-revising` has the tasks of
