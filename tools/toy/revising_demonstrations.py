@@ -20,7 +20,7 @@ from tools.toy.hard_families import Problem
 
 __all__ = ["FIRST_TURN", "SECOND_TURN", "attempt", "second_attempt"]
 
-SECOND_TURN = FIRST_TURN.better(0.7)
+SECOND_TURN = FIRST_TURN.better(0.9)
 KEEPS_WAY = 0.5
 """Probability of keeping the decomposition of a function without errors after a failed test."""
 
