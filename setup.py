@@ -56,6 +56,7 @@ setup(
             "toy/*.jsonl",
             "toy/base/*",
             "toy/hard_base/*",
+            "toy/revising_base/*",
             "toy/grid_base/*",
             "reports/templates/*",
             "serving/templates/*",

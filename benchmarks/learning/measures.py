@@ -90,6 +90,8 @@ def _held_out(row: Mapping[str, Any], last: int) -> dict[str, float]:
         "syntax": f"turn_{last}/syntax_ok",
         "tests": f"turn_{last}/tests_passed_rate",
         "aux_called": f"turn_{last}/aux_called",
+        "cells": f"turn_{last}/cells_right",
+        "first_cells": "turn_1/cells_right",
         "keep_rate": "turn_2/keep_rate",
         "fix_rate": "turn_2/fix_rate",
         "pass@2": "turn_2/first_pass@2",

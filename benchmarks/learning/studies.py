@@ -1,4 +1,4 @@
-"""The two studies, their arms, and the metrics of their tables."""
+"""The five studies, their arms, and the metrics of their tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import yaml
 
 from benchmarks.learning import expert
 from benchmarks.learning.measures import agreement
-from marl_ray.toy import HARD_BASE_PATH, HARD_TASKS_PATH
+from marl_ray.environments.grid import GRIDS_PATH
+from marl_ray.toy import GRID_BASE_PATH, HARD_BASE_PATH, HARD_TASKS_PATH, REVISING_BASE_PATH
 
 CONFIGS = Path(__file__).resolve().parent.parent.parent / "configs"
 FROZEN = "{learning_rate: 0}"
@@ -81,6 +82,12 @@ def _shared_digest(config: Path, files: tuple[Path, ...]) -> str:
 _TREE = {"magrpo.handoff": "all", "magrpo.num_generations": 4, "magrpo.rollout_buffer_size": 6}
 _IAC = {"magrpo.critic": "iac", "magrpo.critic_learning_rate": 1e-2, **_TREE}
 _ONE_TURN = {"magrpo.num_turns": 1, "magrpo.rollout_buffer_size": 16}
+_FEEDBACK = {
+    "level_passed": Arm("told level_passed", {"external.mode": "level_passed"}),
+    "passed": Arm("told passed", {"external.mode": "passed"}),
+    "plain": Arm("told nothing", {"external.mode": "plain"}),
+    "expert_edits": Arm("told a solution", {"external.mode": "expert_edits", "external.expert_model": expert.MODEL}),
+}
 TOY_HARD = Study(
     name="toy-hard",
     config=CONFIGS / "toy_hard.yaml",
@@ -104,14 +111,7 @@ TOY_HARD = Study(
                 {**_ONE_TURN, "magrpo.num_agents": 1, "magrpo.num_generations": 11},
             ),
         },
-        "feedback": {
-            "level_passed": Arm("told level_passed", {"external.mode": "level_passed"}),
-            "passed": Arm("told passed", {"external.mode": "passed"}),
-            "plain": Arm("told nothing", {"external.mode": "plain"}),
-            "expert_edits": Arm(
-                "told a solution", {"external.mode": "expert_edits", "external.expert_model": expert.MODEL}
-            ),
-        },
+        "feedback": _FEEDBACK,
         "handoff and joint mode": {
             "best": Arm("handoff best", {"magrpo.handoff": "best"}),
             "all": Arm("handoff all, G = 4, 6 tasks", _TREE),
@@ -147,6 +147,77 @@ TOY_HARD = Study(
     marked=False,
     extra_metrics=agreement,
 )
+
+TOY_REVISING = Study(
+    name="toy-revising",
+    config=TOY_HARD.config,
+    common={
+        "model.name": "bundled:toy-revising-base",
+        "magrpo.num_train_epochs": 100,
+        "magrpo.max_steps": 40,
+        "output.episodes_per_step": 64,
+    },
+    groups={"feedback": {JOINT: Arm("told level_feedback", {}), **_FEEDBACK}},
+    files=(HARD_TASKS_PATH, REVISING_BASE_PATH / "model.safetensors"),
+    columns={
+        "reward": "reward",
+        "first_passed": "passed in turn 1",
+        "pass@2": "pass@2 of first answers",
+        "passed": "passed in turn 2",
+        "keep_rate": "kept",
+        "fix_rate": "mended",
+        "agree": "agree",
+    },
+    compared=("first_passed", "passed"),
+    drawn=TOY_HARD.drawn,
+    marked=False,
+    extra_metrics=agreement,
+)
+"""How agents use the messages between turns, with a base policy that was shown how to revise."""
+
+GRID = Study(
+    name="grid",
+    config=CONFIGS / "toy_grid.yaml",
+    common={"output.episodes_per_step": 128},
+    groups={"feedback": {JOINT: Arm("told every mark", {}), "plain": _FEEDBACK["plain"]}},
+    files=(GRIDS_PATH, GRID_BASE_PATH / "model.safetensors"),
+    columns={
+        "reward": "reward in turn 3",
+        "first_cells": "right cells in turn 1",
+        "cells": "right cells in turn 3",
+        "passed": "complete",
+    },
+    compared=("reward", "cells"),
+    drawn=("cells_right", "right cells in turn 3"),
+    marked=False,
+    extra_metrics=lambda run, step, last: {},
+)
+"""A task in which only feedback can help, since no prompt tells the target."""
+
+GRID_PRIVATE = Study(
+    name="grid-private",
+    config=CONFIGS / "toy_grid_private.yaml",
+    common={"output.episodes_per_step": 128},
+    groups={
+        "private halves": {
+            JOINT: Arm("a pair, each with one half", {}),
+            "plain": Arm("the same, told nothing", {"external.mode": "plain"}),
+            "single": Arm("one agent with one half", {"magrpo.num_agents": 1, "magrpo.num_generations": 6}),
+        }
+    },
+    files=(GRIDS_PATH, GRID_BASE_PATH / "model.safetensors"),
+    columns={
+        "first_reward": "reward in turn 1",
+        "reward": "reward in turn 2",
+        "cells": "right cells in turn 2",
+        "passed": "complete",
+    },
+    compared=("reward", "cells"),
+    drawn=("reward_mean", "reward in turn 2"),
+    marked=False,
+    extra_metrics=lambda run, step, last: {},
+)
+"""A task that no agent can solve alone: each agent knows the half that the other one has to write."""
 
 MBPP = Study(
     name="mbpp",
@@ -185,4 +256,4 @@ MBPP = Study(
     marked=True,
     extra_metrics=lambda run, step, last: {},
 )
-STUDIES = {study.name: study for study in (TOY_HARD, MBPP)}
+STUDIES = {study.name: study for study in (TOY_HARD, TOY_REVISING, GRID, GRID_PRIVATE, MBPP)}

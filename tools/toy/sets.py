@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from marl_ray.config import ExternalConfig
-from marl_ray.toy import BASE_PATH, HARD_BASE_PATH, HARD_TASKS_PATH, TASKS_PATH
-from tools.toy import demonstrations, families, hard_demonstrations, hard_families
+from marl_ray.toy import BASE_PATH, HARD_BASE_PATH, HARD_TASKS_PATH, REVISING_BASE_PATH, TASKS_PATH
+from tools.toy import demonstrations, families, hard_demonstrations, hard_families, revising_demonstrations
 from tools.toy.demonstrations import Skill
 
 
@@ -46,6 +46,15 @@ HARD_MODES: tuple[tuple[float, ExternalConfig], ...] = (
 )
 """Mostly with the problem repeated, because without it an agent cannot change its decomposition."""
 
+REVISING_MODES: tuple[tuple[float, ExternalConfig], ...] = (
+    (0.45, ExternalConfig(original_prompt=True)),
+    (0.15, ExternalConfig(mode="level_passed", original_prompt=True)),
+    (0.15, ExternalConfig(mode="passed", original_prompt=True)),
+    (0.15, ExternalConfig(mode="plain", original_prompt=True)),
+    (0.10, ExternalConfig(mode="tools.toy.scenes:SolutionEdits", original_prompt=True)),
+)
+"""Always with the problem repeated, because a revision compares the function with the problem."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToySet:
@@ -60,10 +69,18 @@ class ToySet:
     tasks: tuple[str, ...] = ("train", "eval")
     known: tuple[str, ...] = ("train", "spare")
     start: Path | None = None
+    author_weights: tuple[float, float, float] = (0.6, 0.15, 0.25)
+    """Shares of first-turn, second-turn and perfect demonstrations among the answers that a second turn revises.
+    Training improves turn 1, so good answers must be in the distribution too."""
     first: int = 12000
     """Number of first-turn scenes in the training of the base policy."""
     second: int = 9000
     """Number of second-turn scenes."""
+    copies: int = 0
+    """Number of scenes of a first stage that only copies. Without this stage, a policy of this size writes its function
+    anew instead of looking it up."""
+    copy_steps: int = 0
+    """Number of steps of the first stage, with twice the batch size."""
     steps: int = 2800
     batch_size: int = 16
     """Prompts per step."""
@@ -86,5 +103,23 @@ SETS: dict[str, ToySet] = {
         batch_size=8,
         peak_lr=1.5e-3,
     ),
+    "toy-revising": ToySet(
+        HARD_TASKS_PATH,
+        REVISING_BASE_PATH,
+        hard_families.split_problems,
+        revising_demonstrations,
+        REVISING_MODES,
+        tasks=("train", "eval", "unseen"),
+        start=HARD_BASE_PATH,
+        author_weights=(0.4, 0.1, 0.5),
+        first=4000,
+        second=14000,
+        copies=20000,
+        copy_steps=2000,
+        steps=5000,
+        batch_size=8,
+        peak_lr=1.5e-3,
+    ),
 }
-"""Sets by name: `bundled:NAME` are the tasks, `bundled:NAME-base` is the base policy."""
+"""Sets by name: `bundled:NAME` are the tasks, `bundled:NAME-base` is the base policy. `toy-revising` has the tasks of
+`toy-hard`."""

@@ -1,0 +1,57 @@
+"""Demonstrations for the hard set whose second turn copies or repairs, for `bundled:toy-revising-base`.
+
+First turns are those of `hard_demonstrations`. A revision uses only information in the prompt, which contains the
+problem and the agent's previous function:
+
+- After a passed test, or without feedback, a function without errors is copied.
+- A function that contradicts the problem is written anew with its own decomposition.
+- A function without errors whose program failed is copied or changes its decomposition, equally often: the error may be
+  the partner's, or both agents may compute the same step.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+from tools.toy.demonstrations import PERFECT, Skill
+from tools.toy.hard_demonstrations import FIRST_TURN, Attempt, attempt
+from tools.toy.hard_families import Problem
+
+__all__ = ["FIRST_TURN", "SECOND_TURN", "attempt", "second_attempt"]
+
+SECOND_TURN = FIRST_TURN.better(0.9)
+KEEPS_WAY = 0.5
+"""Probability of keeping the decomposition of a function without errors after a failed test."""
+
+
+def second_attempt(
+    problem: Problem, previous: Attempt, skill: Skill, rng: random.Random, *, sees_problem: bool, failing: bool | None
+) -> Attempt:
+    """Return a demonstration for the second turn. Raises ValueError if the prompt does not contain the problem."""
+    if not sees_problem:
+        raise ValueError("a revision compares its function with the problem, which the prompt does not contain")
+    flawless = previous.text in flawless_texts(problem, previous)
+    if failing is False or (flawless and not failing):
+        return previous
+    if not flawless:
+        return attempt(problem, previous.role, skill, rng, previous.way)
+    others = [way for way in problem.family.ways if way != previous.way]
+    if previous.role == "single" or not others or rng.random() < KEEPS_WAY:
+        return previous
+    return attempt(problem, previous.role, skill, rng, rng.choice(others))
+
+
+def flawless_texts(problem: Problem, previous: Attempt) -> frozenset[str]:
+    """Return the texts without errors that have the role and the decomposition of `previous`."""
+    if previous.role != "single" and previous.way is None:
+        return frozenset()
+    return _flawless_texts(problem, previous.role, previous.way)
+
+
+@cache
+def _flawless_texts(problem: Problem, role: str, way: int | None) -> frozenset[str]:
+    return frozenset(
+        attempt(problem, role, PERFECT, random.Random(seed), way).text  # type: ignore[arg-type]
+        for seed in range(12)  # an entry point has two wordings
+    )
