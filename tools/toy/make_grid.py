@@ -203,9 +203,9 @@ def make_small_model(tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=GRID_BASE_PATH)
-    parser.add_argument("--steps", type=int, default=700, help="steps on clean demonstrations")
-    parser.add_argument("--noisy-steps", type=int, default=250)
-    parser.add_argument("--scenes", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=2000, help="steps on clean demonstrations")
+    parser.add_argument("--noisy-steps", type=int, default=600)
+    parser.add_argument("--scenes", type=int, default=6000)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
