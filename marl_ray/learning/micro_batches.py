@@ -148,7 +148,7 @@ def trainable_rows(
 
 def rows_of(group: Group, trained: Sequence[WeightedCompletion | None]) -> list[PromptRow]:
     """Return the rows of a group's trained completions (None: not trained), without empty rows: one row, or with
-    `siblings` one row per completion. The micro-batcher joins those that continue a conversation."""
+    `siblings` one row per completion. The micro-batcher joins rows that continue a conversation."""
     if group.siblings:
         rows = zip(group.prompts, trained, strict=True)
         return [PromptRow(prompt_ids, (completion,)) for prompt_ids, completion in rows if completion is not None]

@@ -1,6 +1,6 @@
 """Demonstrations for the hard set whose second turn copies or repairs, for `bundled:toy-revising-base`.
 
-First turns are those of `hard_demonstrations`. A revision uses only information in the prompt, which contains the
+First turns are from `hard_demonstrations`. A revision uses only information in the prompt, which contains the
 problem and the agent's previous function:
 
 - After a passed test, or without feedback, a function without errors is copied.
