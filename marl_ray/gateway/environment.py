@@ -131,7 +131,7 @@ def check_settings(config: Config) -> None:
         raise UserError(f"{section}.overlong penalty is for one answer per episode: set it to mask or none")
     for number, agent in enumerate(config.agents):
         needs, key = estimator_requirements(agent.estimator), key_of(config, number, "estimator")
-        if needs.greedy_sample or needs.counterfactual_sample or needs.coalition_samples or needs.whole_batch:
+        if needs.second_argument or needs.whole_batch:
             raise UserError(
                 f"{key} {agent.estimator} needs more than the rewards of siblings, which environment gateway has: use "
                 "magrpo, marloo, maremax or mareinforce"
