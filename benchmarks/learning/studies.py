@@ -57,8 +57,8 @@ class Study:
     columns: Mapping[str, str]
     compared: tuple[str, ...]
     drawn: tuple[str, str]
-    marked: bool
-    extra_metrics: Callable[[Path, int, int], dict[str, float]]
+    marked: bool = False
+    extra_metrics: Callable[[Path, int, int], dict[str, float]] = lambda run, step, last: {}
 
     @property
     def arms(self) -> dict[str, Arm]:
@@ -144,7 +144,6 @@ TOY_HARD = Study(
     },
     compared=("passed", "first_passed"),
     drawn=("all_passed", "programs that pass all tests, last turn"),
-    marked=False,
     extra_metrics=agreement,
 )
 
@@ -170,7 +169,6 @@ TOY_REVISING = Study(
     },
     compared=("first_passed", "passed"),
     drawn=TOY_HARD.drawn,
-    marked=False,
     extra_metrics=agreement,
 )
 """How agents use the messages between turns, with a base policy that was shown how to revise."""
@@ -189,8 +187,6 @@ GRID = Study(
     },
     compared=("reward", "cells"),
     drawn=("cells_right", "right cells in turn 3"),
-    marked=False,
-    extra_metrics=lambda run, step, last: {},
 )
 """A task in which only feedback can help, since no prompt tells the target."""
 
@@ -214,8 +210,6 @@ GRID_PRIVATE = Study(
     },
     compared=("reward", "cells"),
     drawn=("reward_mean", "reward in turn 2"),
-    marked=False,
-    extra_metrics=lambda run, step, last: {},
 )
 """A task that no agent can solve alone: each agent knows the half that the other one has to write."""
 
@@ -254,6 +248,5 @@ MBPP = Study(
     compared=("reward",),
     drawn=("reward_mean", "reward: of a step's answers, and of held-out tasks"),
     marked=True,
-    extra_metrics=lambda run, step, last: {},
 )
 STUDIES = {study.name: study for study in (TOY_HARD, TOY_REVISING, GRID, GRID_PRIVATE, MBPP)}
