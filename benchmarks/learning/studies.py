@@ -111,6 +111,7 @@ TOY_HARD = Study(
                 {**_ONE_TURN, "magrpo.num_agents": 1, "magrpo.num_generations": 11},
             ),
         },
+        "preferences": {"one_turn_madpo": Arm("madpo, one turn", {**_ONE_TURN, "magrpo.estimator": "madpo"})},
         "feedback": _FEEDBACK,
         "handoff and joint mode": {
             "best": Arm("handoff best", {"magrpo.handoff": "best"}),
