@@ -88,6 +88,7 @@ _FEEDBACK = {
     "plain": Arm("told nothing", {"external.mode": "plain"}),
     "expert_edits": Arm("told a solution", {"external.mode": "expert_edits", "external.expert_model": expert.MODEL}),
 }
+_STOP = {"stop_visible": Arm("both agents, stop: visible", {"external.stop": "visible"})}
 TOY_HARD = Study(
     name="toy-hard",
     config=CONFIGS / "toy_hard.yaml",
@@ -111,7 +112,10 @@ TOY_HARD = Study(
                 {**_ONE_TURN, "magrpo.num_agents": 1, "magrpo.num_generations": 11},
             ),
         },
-        "preferences": {"one_turn_madpo": Arm("madpo, one turn", {**_ONE_TURN, "magrpo.estimator": "madpo"})},
+        "stop rule, preferences": {
+            **_STOP,
+            "one_turn_madpo": Arm("madpo, one turn, twice the tasks", {**_ONE_TURN, "magrpo.estimator": "madpo"}),
+        },
         "feedback": _FEEDBACK,
         "handoff and joint mode": {
             "best": Arm("handoff best", {"magrpo.handoff": "best"}),
@@ -157,7 +161,7 @@ TOY_REVISING = Study(
         "magrpo.max_steps": 40,
         "output.episodes_per_step": 64,
     },
-    groups={"feedback": {JOINT: Arm("told level_feedback", {}), **_FEEDBACK}},
+    groups={"feedback": {JOINT: Arm("told level_feedback", {}), **_FEEDBACK, **_STOP}},
     files=(HARD_TASKS_PATH, REVISING_BASE_PATH / "model.safetensors"),
     columns={
         "reward": "reward",
