@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from marl_ray.core.text import json_or
 from marl_ray.gateway.program_episode import CallAnswer, CallOptions
 from marl_ray.gateway.prompt_renderer import TemplateMessage
 from marl_ray.serving.request_formats import ApiError, Part, SamplingRequest, Text, encode_event
@@ -138,10 +138,7 @@ def streamed_events(reply: Mapping[str, Any], with_usage: bool) -> Iterator[byte
 
 def _template_call(call: CalledTool) -> dict[str, Any]:
     """Return a tool call for a template, which renders arguments as an object."""
-    try:
-        arguments = json.loads(call.function.arguments)
-    except (ValueError, RecursionError):
-        arguments = call.function.arguments
+    arguments = json_or(call.function.arguments, call.function.arguments)
     return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 
 

@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from marl_ray.core.concurrency import DeadlineExceeded
 from marl_ray.core.errors import UserError
+from marl_ray.core.text import json_or
 from marl_ray.gateway.chat_requests import (
     UNSUPPORTED_IN_EPISODES,
     ProgramChatRequest,
@@ -100,10 +101,10 @@ async def episode_task(request: Request) -> Response:
 
 async def episode_reward(request: Request) -> Response:
     """Take the reward of the episode: a number, or an object as in `parse_result`."""
-    try:
-        _episode(request).posted = json.loads((await request.body()).decode("utf-8"))
-    except (ValueError, RecursionError):
-        raise ApiError(400, "the body is not JSON in UTF-8") from None
+    posted = json_or(await request.body(), None)
+    if posted is None:
+        raise ApiError(400, "the body is not JSON in UTF-8")
+    _episode(request).posted = posted
     return JSONResponse({"status": "ok"})
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from marl_ray.core.text import json_or
 from marl_ray.gateway.program_episode import CallAnswer, CallOptions
 from marl_ray.gateway.prompt_renderer import TemplateMessage
 from marl_ray.serving.request_formats import MAX_STOPS
@@ -151,8 +152,5 @@ def _text(content: str | list[TextBlock]) -> str:
 
 def _object(arguments: str) -> dict[str, Any]:
     """Return the arguments of a call as an object, empty if a model has written something else."""
-    try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return {}
+    value = json_or(arguments, {})
     return value if isinstance(value, dict) else {}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from marl_ray.core.text import json_or
 
 
 class ProgramFailed(Exception):
@@ -62,10 +63,10 @@ def parse_result(value: Any, names: Sequence[str], needs_reward: bool = True) ->
 
 def parse_json(text: str, source: str) -> Any:
     """Return the value of a JSON text. Raises ProgramFailed, which names the `source`."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise ProgramFailed(f"{source} is not JSON: {text!r:.80}") from None
+    value = json_or(text, None)
+    if value is None:
+        raise ProgramFailed(f"{source} is not JSON: {text!r:.80}")
+    return value
 
 
 def _by_agent(values: Any, names: Sequence[str], key: str, is_valid: Any) -> tuple[Any, ...] | None:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from marl_ray.config.gateway_section import GatewayConfig
 from marl_ray.core.errors import UserError
+from marl_ray.core.text import json_or
 from marl_ray.gateway.program_episode import ProgramEpisode
 from marl_ray.gateway.program_result import ProgramFailed, parse_json
 from marl_ray.plugins import Registry
@@ -141,10 +142,7 @@ class CommandProgram:
                 raise ProgramFailed("no reward was posted to /v1/episode/reward")
             return episode.posted
         if source == "judge":  # answers, if the last line has them
-            try:
-                value = json.loads(lines[-1]) if lines else {}
-            except (ValueError, RecursionError):
-                value = {}
+            value = json_or(lines[-1], {}) if lines else {}
             return value if isinstance(value, Mapping) else {}
         if not lines:
             raise ProgramFailed("the command printed no line with a reward")

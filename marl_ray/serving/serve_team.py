@@ -21,14 +21,13 @@ from marl_ray.core.stop_signals import StopSignals
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.evaluation.model_sources import (
     EvaluatedModel,
-    check_adapter,
+    check_models,
     evaluated_models,
     find_model_sources,
     merged_adapters,
     policy_config,
 )
 from marl_ray.external.transition import Transition
-from marl_ray.models.names import check_model
 from marl_ray.serving.http_server import LOOPBACK, bind, make_app, serve_http
 from marl_ray.serving.request_guard import ServerLimits
 from marl_ray.serving.team_player import TeamPlayer
@@ -78,15 +77,12 @@ def serve_team(config: Config, request: ServeRequest, on_ready: Callable[[str], 
     environment = ENVIRONMENTS.get(config.environment).from_config(model.config)
     Transition(config.external, environment)
     check_sandbox(config)
-    for name in source.adapters:
-        check_adapter(name)
-    for name in dict.fromkeys(source.adapters.get(agent.name, agent.name) for agent in model.config.agents):
-        check_model(name, config.model)
+    adapters = check_models([model], [source], config.model)
     check_local_machine(config)
     with bind(request.host, request.port) as listening, StopSignals() as signals:
         try:
             logger.info(connect(config.output.verbose))
-            with merged_adapters([model], source.adapters, config.model) as (merged,):
+            with merged_adapters([model], adapters, config.model) as (merged,):
                 signals.run(lambda: _serve(merged, request, key, listening, on_ready))
         finally:
             disconnect()
