@@ -100,11 +100,15 @@ class GatewayRunner(EpisodeRunner):
                     failure = f"it ran longer than {config.timeout_s:g} s (gateway.timeout_s)"
                 except ProgramFailed as error:
                     failure = str(error)
+                except BaseException:
+                    episode.cancel()
+                    raise
+            await episode.finish()
             if episode.broken is not None:
                 raise episode.broken
             try:
-                if failure:
-                    raise ProgramFailed(failure)
+                if failure or episode.failure:
+                    raise ProgramFailed(failure or episode.failure)
                 outcome = await self._outcome(task, episode, parse_result(value, environment.names, not self._judge))
             except ProgramFailed as error:
                 return self._failed(task, episode, str(error))

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from marl_ray.actors.run_actors import EvaluationActors
 from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
-from marl_ray.actors.text_streams import TextStreams
 from marl_ray.cluster.ray_connection import connect, disconnect
 from marl_ray.config import Config
 from marl_ray.core.errors import UserError
@@ -96,22 +95,18 @@ async def _serve(
     on_ready: Callable[[str], None],
 ) -> None:
     config = model.config
-    actors, streams = EvaluationActors(config), list[TextStreams]()
+    actors = EvaluationActors(config)
     try:
         await actors.start()
         groups = await actors.start_generators([policy_config(model, agent) for agent in range(config.num_agents)])
-        by_group = {group: TextStreams(group, config.resources.deadlines.rollout_s) for group in groups}
-        streams = list(by_group.values())
         environment = ENVIRONMENTS.get(config.environment).from_config(config)
-        player = TeamPlayer(config, environment, [by_group[group] for group in groups], actors.sandbox)
+        player = TeamPlayer(config, environment, groups, actors.sandbox)
         guard = make_app(player, _roles(config), request.limits, key, request.host)
         port = listening.getsockname()[1]
         host = f"[{request.host}]" if ":" in request.host else request.host
         logger.info(f"process {os.getpid()}; Ctrl-C stops after the answers in progress")
         await serve_http(guard, listening, request.limits, lambda: on_ready(f"http://{host}:{port}"))
     finally:
-        for stream in streams:
-            await stream.close()
         await actors.close()
 
 
