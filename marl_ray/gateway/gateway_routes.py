@@ -32,6 +32,8 @@ from marl_ray.serving.request_formats import ApiError, parse_request
 
 EPISODE = "marl_ray.episode"
 """Key of the episode in the scope of a request."""
+SERVICE = "marl_ray.service"
+"""Key of the service whose token a request has."""
 T = TypeVar("T")
 
 
@@ -44,6 +46,7 @@ def gateway_routes() -> list[Route]:
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/messages", messages, methods=["POST"]),
+        Route("/v1/tasks/next", next_task),
         Route("/v1/episode/task", episode_task),
         Route("/v1/episode/reward", episode_reward, methods=["POST"]),
     ]
@@ -103,6 +106,19 @@ async def messages(request: Request) -> Response:
     return JSONResponse(message_reply(asked.model, answers[0]))
 
 
+async def next_task(request: Request) -> Response:
+    """Return the next episode for a service: its task, its token and the address of the gateway; 204 if there is none
+    yet."""
+    service = request.scope[SERVICE]
+    if service is None:
+        raise ApiError(401, "this endpoint needs the token of the service", "invalid_api_key")
+    episode = await until_disconnect(request, asyncio.ensure_future(service.next_episode()))
+    if episode is None:
+        return Response(status_code=204)
+    data = {"task": episode.task_data, "token": episode.token, "base_url": episode.base_url}
+    return Response(json.dumps(data, default=str), media_type="application/json")
+
+
 async def episode_task(request: Request) -> Response:
     """Return the task of the episode."""
     data = json.dumps(_episode(request).task_data, default=str)
@@ -114,7 +130,9 @@ async def episode_reward(request: Request) -> Response:
     posted = json_or(await request.body(), None)
     if posted is None:
         raise ApiError(400, "the body is not JSON in UTF-8")
-    _episode(request).posted = posted
+    episode = _episode(request)
+    episode.posted = posted
+    episode.reported.set()
     return JSONResponse({"status": "ok"})
 
 

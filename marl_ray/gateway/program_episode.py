@@ -103,6 +103,8 @@ class ProgramEpisode:
     """Number of requests whose earlier answers were rendered in another way."""
     posted: Any = None
     """Last reward that the program has posted."""
+    reported: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set as soon as a reward was posted."""
     failure: str = ""
     """Reason why the episode fails whatever its reward is."""
     broken: UserError | None = None

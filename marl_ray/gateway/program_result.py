@@ -33,6 +33,7 @@ def parse_result(value: Any, names: Sequence[str], needs_reward: bool = True) ->
     | `reward` | number; by default the mean of `rewards` |
     | `rewards` | reward by agent name, of all agents |
     | `metrics` | numbers by name, whose means are logged |
+    | `failed` | reason why the episode failed, in place of the others |
     | `answers` | answer by agent name, of all agents, for a judge |
 
     `needs_reward` False: a judge computes the reward. Raises ProgramFailed.
@@ -45,6 +46,8 @@ def parse_result(value: Any, names: Sequence[str], needs_reward: bool = True) ->
         return ProgramResult(float(value))
     if not isinstance(value, Mapping):
         raise ProgramFailed(f"its result should be a number or an object with a reward, not {value!r:.80}")
+    if value.get("failed"):
+        raise ProgramFailed(f"the program says that it has failed: {str(value['failed'])[:200]}")
     rewards = _by_agent(value.get("rewards"), names, "rewards", _is_number)
     answers = _by_agent(value.get("answers"), names, "answers", lambda answer: isinstance(answer, str))
     metrics = value.get("metrics", {})
