@@ -4,7 +4,7 @@ SCRIPT
 `PYTHON` is the interpreter of an environment with the program's packages, such as `openai` or `langgraph` and
 `langchain-openai`, and `SCRIPT` one of docs/examples/calculator_*.py. Trains 100 episodes (20 tasks in groups of 5) on
 the CPU, and compares the ids that the generation actors returned with the ids in the batch log and in the learner's
-rows. The bundled toy model has no chat template, so `FOLDER/model` is first trained for one with tools (2 minutes).
+rows. The bundled toy model has no chat template, so `FOLDER/model` is first trained for one with tools (a minute).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 TASKS, GROUP, TASKS_PER_STEP = 20, 5, 4
-STEPS, BATCH, RATE = 500, 32, 2e-3
+STEPS, BATCH, RATE = 200, 16, 3e-3
 Call = tuple[tuple[int, ...], tuple[int, ...]]
 """Ids of a prompt and of its completion."""
 
