@@ -35,7 +35,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 TASKS, GROUP, TASKS_PER_STEP = 20, 5, 4
-STEPS, BATCH, RATE = 200, 16, 3e-3
+STEPS, BATCH, RATE = 120, 12, 3e-3
 Call = tuple[tuple[int, ...], tuple[int, ...]]
 """Ids of a prompt and of its completion."""
 
@@ -110,7 +110,7 @@ def make_model(folder: Path) -> None:
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-        if step % 50 == 49:
+        if step % 20 == 19:
             print(f"model: step {step + 1}, loss {float(loss):.3f}", flush=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
