@@ -92,7 +92,7 @@ class GenerationActor(Actor):
     async def stream(
         self,
         name: str,
-        prompt: Prompt,
+        prompt: Prompt | TokenPrompt,
         sampling: SamplingSpec,
         report: bool,
         raw: bool,

@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.handle import ActorDied, Deadline, Handle
 from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
+from marl_ray.actors.text_streams import OnText, TextStreams
 from marl_ray.config import Deadlines
 from marl_ray.core.chat import Prompt, TokenPrompt
 from marl_ray.core.concurrency import DeadlineExceeded, gather
@@ -57,6 +58,7 @@ class GeneratorGroup:
         self._ids = [spec.id for spec in specs]
         self._deadlines, self._reserve, self._release = deadlines, reserve, release
         self._in_flight: Counter[Handle[GenerationActor]] = Counter()
+        self._streams = TextStreams(self, deadlines.rollout_s)
 
     async def start(self) -> list[str]:
         """Start all replicas and return their notes."""
@@ -64,6 +66,7 @@ class GeneratorGroup:
 
     async def close(self) -> None:
         """End all replicas."""
+        await self._streams.close()
         await self.replicas.close()
 
     @property
@@ -131,6 +134,17 @@ class GeneratorGroup:
         if generation.completions:
             self.replicas.confirm_success()
         return generation
+
+    async def stream(
+        self,
+        prompt: Prompt | TokenPrompt,
+        sampling: SamplingSpec,
+        on_text: OnText | None,
+        raw: bool = False,
+        history: tuple[int, ...] = (),
+    ) -> Generation:
+        """Sample one completion, whose text reaches `on_text` in parts (`TextStreams.stream`)."""
+        return await self._streams.stream(prompt, sampling, on_text, raw, history)
 
     async def prompt_lengths(
         self, prompts: Sequence[Prompt], template_kwargs: Mapping[str, Any] = NO_VARIABLES

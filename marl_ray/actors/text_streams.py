@@ -1,4 +1,4 @@
-"""Streamed completions of one policy's generators, for a server.
+"""Streamed completions of one policy's generators, for a server or a gateway.
 
 A completion is sampled by one call that returns the whole completion. While completions with a listener are sampled,
 one loop per policy asks the replicas for the texts so far of all of them together, which costs one call per replica and
@@ -11,14 +11,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from itertools import count
+from typing import TYPE_CHECKING
 
 from marl_ray.actors.generation_actor import GenerationActor
-from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import Deadline, Handle
-from marl_ray.core.chat import Prompt
+from marl_ray.core.chat import Prompt, TokenPrompt
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.core.errors import UserError
+
+if TYPE_CHECKING:
+    from marl_ray.actors.generator_group import GeneratorGroup
 
 WAIT_S = 0.1
 """Maximum time in seconds that a replica waits for the next token before it answers."""
@@ -57,7 +60,7 @@ class TextStreams:
 
     async def stream(
         self,
-        prompt: Prompt,
+        prompt: Prompt | TokenPrompt,
         sampling: SamplingSpec,
         on_text: OnText | None,
         raw: bool = False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from marl_ray.config.values import Port, PositiveFloat, PositiveInt, Section
+from marl_ray.config.values import NonNegativeInt, Port, PositiveFloat, PositiveInt, Section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,10 @@ class GatewayConfig(Section):
     function: str | None = None
     """Async function `module:function` that plays an episode in the driver process and returns its reward. null:
     `command` plays the episodes."""
+    service: bool = False
+    """Whether `command` is one long-running process, which asks for tasks (GET /v1/tasks/next), plays their episodes
+    and posts the results. command null: the user starts the service, with the address and the token in the run's log.
+    `concurrency` is then the number of episodes that the service plays at the same time."""
     roles: tuple[str, ...] = ()
     """Model name of each agent in requests, such as [coder, tester]. Empty: agent_0, agent_1, and so on."""
     reward: Literal["last_line", "file", "post", "judge"] = "last_line"
@@ -28,6 +32,10 @@ class GatewayConfig(Section):
     on_failure: Literal["lost", "zero"] = "lost"
     """Treatment of an episode without a reward: an exit code other than 0, a timeout, or no number. lost: leave it out
     of its group; zero: reward 0."""
+    retries: NonNegativeInt = 0
+    """Number of times that a failed episode is run again, from its beginning and with the same random numbers, before
+    on_failure applies. The calls of a failed attempt are discarded. For programs that fail for reasons of their own,
+    such as a lost connection: a program that fails because of an answer gets the same answer again."""
     timeout_s: PositiveFloat = 600.0
     """Wall-clock limit of an episode in seconds. Then the program and its child processes are killed."""
     max_calls: PositiveInt = 256

@@ -1,9 +1,11 @@
-"""Small text helpers for messages."""
+"""Small helpers for texts."""
 
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable
+from typing import Any
 
 
 def pluralize(number: int, noun: str) -> str:
@@ -14,6 +16,22 @@ def pluralize(number: int, noun: str) -> str:
 def excerpt(error: object, limit: int = 300) -> str:
     """Return at most `limit` characters of a message from another library, on one line."""
     return " ".join(str(error).split())[:limit]
+
+
+def json_or(text: str | bytes, default: Any) -> Any:
+    """Return the value of a JSON text, which other programs or models have written, or `default` if the text is no
+    JSON, is not in UTF-8, has halves of characters, or is nested too deeply.
+
+    Example:
+        >>> json_or('[1]', None), json_or('[1', None)
+        ([1], None)
+    """
+    try:
+        value = json.loads(text if isinstance(text, str) else text.decode("utf-8"))
+        json.dumps(value, ensure_ascii=False).encode()  # rejects halves of characters
+        return value
+    except (ValueError, RecursionError):
+        return default
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

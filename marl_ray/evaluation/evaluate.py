@@ -49,7 +49,7 @@ from marl_ray.evaluation.cooperation_report import (
 from marl_ray.evaluation.model_sources import (
     BASE,
     EvaluatedModel,
-    check_adapter,
+    check_models,
     evaluated_models,
     find_model_sources,
     merged_adapters,
@@ -61,7 +61,6 @@ from marl_ray.evaluation.protocols import PROTOCOLS, REORDERING, SINGLE
 from marl_ray.evaluation.recombination import Recombiner
 from marl_ray.evaluation.results import TaskMetrics, measure_task, model_table, summarise, summary_to_json, swap_matrix
 from marl_ray.external.transition import Transition
-from marl_ray.models.names import check_model
 from marl_ray.rollout.episode_runner import CompletionGenerator, make_runner
 from marl_ray.storage.resume import SavedRun
 from marl_ray.telemetry.logs import progress_bar_disabled, tqdm
@@ -254,14 +253,9 @@ def plan_evaluation(config: Config, request: EvaluationRequest) -> EvaluationPla
     for environment in environments:
         Transition(config.external, environment)
     check_sandbox(config)
-    names = list(dict.fromkeys(agent.name for model in models for agent in model.config.agents))
-    adapters = {name: source.adapters[name] for source in sources for name in names if name in source.adapters}
     if request.cooperation:
         _check_cooperation(config, request)
-    for name in adapters:
-        check_adapter(name)
-    for name in dict.fromkeys(adapters.get(name, name) for name in names):
-        check_model(name, config.model)
+    adapters = check_models(models, sources, config.model)
     tasks = within_dates(_tasks(config, request.split), request.since, request.until)
     if not all(environment.plays_turns for environment in environments) and (
         request.protocol != "parallel" or request.cooperation

@@ -19,7 +19,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
 from marl_ray.core.text import pluralize
 from marl_ray.models.lora import ADAPTER_FILE, peft_installed
-from marl_ray.models.names import resolve_model
+from marl_ray.models.names import check_model, resolve_model
 from marl_ray.models.tokenization import is_named_base
 from marl_ray.models.weight_files import SHARDS, check_folder
 from marl_ray.storage.checkpoints import NAME, checkpoint_step, read_state
@@ -156,6 +156,20 @@ def policy_config(model: EvaluatedModel, agent: int) -> Config:
     """Return the config of one agent's generators."""
     config, template = model.config, model.templates[agent]
     return config if template is None else replace(config, model=replace(config.model, use_chat_template=template))
+
+
+def check_models(
+    models: Sequence[EvaluatedModel], sources: Sequence[ModelSource], config: ModelConfig
+) -> dict[str, str]:
+    """Check the files of all models before any actor starts, and return the base model of each adapter among them.
+    Raises UserError."""
+    names = list(dict.fromkeys(agent.name for model in models for agent in model.config.agents))
+    adapters = {name: source.adapters[name] for source in sources for name in names if name in source.adapters}
+    for name in adapters:
+        check_adapter(name)
+    for name in dict.fromkeys(adapters.get(name, name) for name in names):
+        check_model(name, config)
+    return adapters
 
 
 def check_adapter(folder: str) -> None:

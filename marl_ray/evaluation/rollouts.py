@@ -21,13 +21,13 @@ from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.evaluation.model_sources import (
     EvaluatedModel,
+    check_models,
     evaluated_models,
     find_model_sources,
     merged_adapters,
     policy_config,
 )
 from marl_ray.external.transition import Transition
-from marl_ray.models.names import check_model
 from marl_ray.rollout.episode_runner import make_runner
 from marl_ray.telemetry.metrics import episode_record
 
@@ -59,13 +59,12 @@ def play_rollouts(config: Config, request: RolloutRequest, on_episode: OnEpisode
     tasks = load_tasks(config.dataset.name, split, config.dataset.type, config.dataset.on_bad_row)[: request.tasks]
     for task in tasks:
         environment.check_task(task)
-    for name in dict.fromkeys(source.adapters.get(agent.name, agent.name) for agent in model.config.agents):
-        check_model(name, config.model)
+    adapters = check_models([model], [source], config.model)
     check_local_machine(config)
     with StopSignals() as signals:
         try:
             logger.info(connect(config.output.verbose))
-            with merged_adapters([model], source.adapters, config.model) as (merged,):
+            with merged_adapters([model], adapters, config.model) as (merged,):
                 episodes = signals.run(lambda: _play(merged, tasks, on_episode))
         finally:
             disconnect()

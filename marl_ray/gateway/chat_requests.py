@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from marl_ray.core.text import json_or
 from marl_ray.gateway.program_episode import CallAnswer, CallOptions
 from marl_ray.gateway.prompt_renderer import TemplateMessage
 from marl_ray.serving.request_formats import ApiError, Part, SamplingRequest, Text, encode_event
@@ -112,48 +112,61 @@ def text_reply(model: str, answers: Sequence[CallAnswer], prompt_tokens: int) ->
     return _common("cmpl", "text_completion", model) | {"choices": choices, "usage": _usage(answers, prompt_tokens)}
 
 
-def streamed_events(reply: Mapping[str, Any], with_usage: bool) -> Iterator[bytes]:
-    """Yield a complete reply as server-sent events: per choice one part with the role, one with the content, and one
-    with the finish reason."""
-    is_chat = reply["object"] == "chat.completion"
-    kind = "chat.completion.chunk" if is_chat else reply["object"]
-    common = {key: reply[key] for key in ("id", "created", "model")} | {"object": kind}
-    for choice in reply["choices"]:
-        own = {"index": choice["index"], "logprobs": None}
-        if is_chat:
-            message = dict(choice["message"])
-            if "tool_calls" in message:
-                message["tool_calls"] = [{"index": i, **call} for i, call in enumerate(message["tool_calls"])]
-            first: dict[str, Any] = {"delta": {"role": message.pop("role")}}
-            parts = [first, {"delta": message}, {"delta": {}}]
-        else:
-            parts = [{"text": choice["text"]}, {"text": ""}]
-        for number, part in enumerate(parts, 1):
-            reason = choice["finish_reason"] if number == len(parts) else None
-            yield encode_event(common | {"choices": [own | part | {"finish_reason": reason}]})
-    if with_usage:
-        yield encode_event(common | {"choices": [], "usage": reply["usage"]})
-    yield encode_event("[DONE]")
+class ChunkEvents:
+    """A streamed reply of /v1/chat/completions, or of /v1/completions (`is_chat` False)."""
+
+    def __init__(self, asked: SamplingRequest, is_chat: bool) -> None:
+        prefix, kind = ("chatcmpl", "chat.completion.chunk") if is_chat else ("cmpl", "text_completion")
+        self._common, self._is_chat = _common(prefix, kind, asked.model), is_chat
+        self._with_usage = asked.stream_options is not None and asked.stream_options.include_usage
+        self._prompt_tokens = 0
+
+    def start(self, choices: int, prompt_tokens: int) -> Iterator[bytes]:
+        self._prompt_tokens = prompt_tokens
+        for choice in range(choices if self._is_chat else 0):
+            yield self._chunk(choice, {"role": "assistant", "content": ""})
+
+    def text(self, choice: int, text: str) -> Iterator[bytes]:
+        yield self._chunk(choice, {"content": text})
+
+    def end(self, answers: Sequence[CallAnswer]) -> Iterator[bytes]:
+        for choice, answer in enumerate(answers):
+            if answer.tool_calls:
+                calls = [{"index": i, **call} for i, call in enumerate(_calls(answer))]
+                yield self._chunk(choice, {"tool_calls": calls})
+            yield self._chunk(choice, {}, answer.finish_reason)
+        if self._with_usage:
+            yield encode_event(self._common | {"choices": [], "usage": _usage(answers, self._prompt_tokens)})
+        yield encode_event("[DONE]")
+
+    def error(self, error: ApiError) -> bytes:
+        return encode_event(error.body())
+
+    def _chunk(self, choice: int, delta: Mapping[str, Any], reason: str | None = None) -> bytes:
+        own = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
+        return encode_event(
+            self._common | {"choices": [{"index": choice, **own, "logprobs": None, "finish_reason": reason}]}
+        )
 
 
 def _template_call(call: CalledTool) -> dict[str, Any]:
     """Return a tool call for a template, which renders arguments as an object."""
-    try:
-        arguments = json.loads(call.function.arguments)
-    except (ValueError, RecursionError):
-        arguments = call.function.arguments
+    arguments = json_or(call.function.arguments, call.function.arguments)
     return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 
 
 def _message(answer: CallAnswer) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": answer.text}
     if answer.tool_calls:
-        calls = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in answer.tool_calls
-        ]
-        message |= {"content": answer.text or None, "tool_calls": calls}
+        message |= {"content": answer.text or None, "tool_calls": _calls(answer)}
     return message
+
+
+def _calls(answer: CallAnswer) -> list[dict[str, Any]]:
+    return [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in answer.tool_calls
+    ]
 
 
 def _common(prefix: str, kind: str, model: str) -> dict[str, Any]:

@@ -14,11 +14,13 @@ from marl_ray.core.errors import UserError
 from marl_ray.credit.requirements import estimator_requirements
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, Executor
-from marl_ray.gateway.programs import EpisodeProgram, make_program
+from marl_ray.gateway.programs import FUNCTIONS, CommandProgram, EpisodeProgram, FunctionProgram
 from marl_ray.gateway.prompt_renderer import PromptRenderer
+from marl_ray.gateway.service_program import ServiceProgram
 
 if TYPE_CHECKING:
     from marl_ray.config import Config
+    from marl_ray.config.gateway_section import GatewayConfig
     from marl_ray.gateway.gateway_server import GatewayServer
 
 NAME = "gateway"
@@ -83,7 +85,8 @@ class GatewayEnvironment(Environment[NoAttempt]):
         from marl_ray.gateway.gateway_server import GatewayServer
 
         if self._server is None:
-            self._server = GatewayServer(config.gateway)
+            service = self.program if isinstance(self.program, ServiceProgram) else None
+            self._server = GatewayServer(config.gateway, service)
         await self._server.start()
         return self._server
 
@@ -94,6 +97,7 @@ class GatewayEnvironment(Environment[NoAttempt]):
         return self._renderers
 
     async def close(self) -> None:
+        await self.program.close()
         if self._server is not None:
             await self._server.close()
             self._server = None
@@ -112,6 +116,19 @@ class GatewayEnvironment(Environment[NoAttempt]):
 
     def revisions(self, task: Task) -> list[str]:
         return [""] * self.num_agents
+
+
+def make_program(config: GatewayConfig) -> EpisodeProgram:
+    """Return the program of a config. Raises UserError."""
+    if config.command is not None and config.function is not None:
+        raise UserError("environment gateway needs one program: set gateway.command or gateway.function, not both")
+    if config.service:
+        return ServiceProgram(config)
+    if config.function is not None:
+        return FunctionProgram(FUNCTIONS.get(config.function), config.function)
+    if config.command is None:
+        raise UserError("environment gateway needs one program: set gateway.command or gateway.function")
+    return CommandProgram(config)
 
 
 def check_settings(config: Config) -> None:
@@ -144,3 +161,5 @@ def check_settings(config: Config) -> None:
         raise UserError("gateway.judge should be another environment, such as code_generation")
     if gateway.function is not None and gateway.reward in ("file", "post"):
         raise UserError(f"gateway.reward {gateway.reward} is for gateway.command: a function returns its reward")
+    if gateway.service and (gateway.function is not None or gateway.reward not in ("post", "judge")):
+        raise UserError("a service posts its results: set gateway.reward to post or judge, and no gateway.function")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -13,22 +14,26 @@ from starlette.routing import Route
 
 from marl_ray.core.concurrency import DeadlineExceeded
 from marl_ray.core.errors import UserError
+from marl_ray.core.text import json_or
+from marl_ray.gateway.call_streams import CallStream, StreamFormat, stream_events
 from marl_ray.gateway.chat_requests import (
     UNSUPPORTED_IN_EPISODES,
+    ChunkEvents,
     ProgramChatRequest,
     ProgramTextRequest,
     call_options,
     chat_reply,
-    streamed_events,
     text_reply,
 )
-from marl_ray.gateway.message_requests import MessagesRequest, message_events, message_reply
-from marl_ray.gateway.program_episode import ProgramEpisode
+from marl_ray.gateway.message_requests import MessageEvents, MessagesRequest, message_reply
+from marl_ray.gateway.program_episode import CallAnswer, ProgramEpisode
 from marl_ray.serving.api_routes import until_disconnect
-from marl_ray.serving.request_formats import ApiError, SamplingRequest, parse_request
+from marl_ray.serving.request_formats import ApiError, parse_request
 
 EPISODE = "marl_ray.episode"
 """Key of the episode in the scope of a request."""
+SERVICE = "marl_ray.service"
+"""Key of the service whose token a request has."""
 T = TypeVar("T")
 
 
@@ -41,6 +46,7 @@ def gateway_routes() -> list[Route]:
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/messages", messages, methods=["POST"]),
+        Route("/v1/tasks/next", next_task),
         Route("/v1/episode/task", episode_task),
         Route("/v1/episode/reward", episode_reward, methods=["POST"]),
     ]
@@ -69,8 +75,11 @@ async def chat(request: Request) -> Response:
     asked = parse_request(ProgramChatRequest, await request.body(), UNSUPPORTED_IN_EPISODES)
     agent, tools = episode.agent(asked.model), asked.offered()
     given = [one.message() for one in asked.messages]
-    answers = await _answered(request, episode.chat(agent, given, tools, call_options(asked)))
-    return _reply(asked, chat_reply(asked.model, answers, answers[0].prompt_tokens))
+    call = partial(episode.chat, agent, given, tools, call_options(asked))
+    if asked.stream:
+        return await _streamed(request, call, ChunkEvents(asked, is_chat=True))
+    answers = await _answered(request, call())
+    return JSONResponse(chat_reply(asked.model, answers, answers[0].prompt_tokens))
 
 
 async def completions(request: Request) -> Response:
@@ -78,8 +87,11 @@ async def completions(request: Request) -> Response:
     episode = _episode(request)
     asked = parse_request(ProgramTextRequest, await request.body(), UNSUPPORTED_IN_EPISODES)
     agent = episode.agent(asked.model)
-    answers = await _answered(request, episode.complete(agent, asked.prompt, call_options(asked)))
-    return _reply(asked, text_reply(asked.model, answers, answers[0].prompt_tokens))
+    call = partial(episode.complete, agent, asked.prompt, call_options(asked))
+    if asked.stream:
+        return await _streamed(request, call, ChunkEvents(asked, is_chat=False))
+    answers = await _answered(request, call())
+    return JSONResponse(text_reply(asked.model, answers, answers[0].prompt_tokens))
 
 
 async def messages(request: Request) -> Response:
@@ -87,9 +99,24 @@ async def messages(request: Request) -> Response:
     episode = _episode(request)
     asked = parse_request(MessagesRequest, await request.body(), ())
     agent = episode.agent(asked.model)
-    answers = await _answered(request, episode.chat(agent, asked.conversation(), asked.offered(), asked.options()))
-    reply = message_reply(asked.model, answers[0])
-    return _events(message_events(reply)) if asked.stream else JSONResponse(reply)
+    call = partial(episode.chat, agent, asked.conversation(), asked.offered(), asked.options())
+    if asked.stream:
+        return await _streamed(request, call, MessageEvents(asked.model))
+    answers = await _answered(request, call())
+    return JSONResponse(message_reply(asked.model, answers[0]))
+
+
+async def next_task(request: Request) -> Response:
+    """Return the next episode for a service: its task, its token and the address of the gateway; 204 if there is none
+    yet."""
+    service = request.scope[SERVICE]
+    if service is None:
+        raise ApiError(401, "this endpoint needs the token of the service", "invalid_api_key")
+    episode = await until_disconnect(request, asyncio.ensure_future(service.next_episode()))
+    if episode is None:
+        return Response(status_code=204)
+    data = {"task": episode.task_data, "token": episode.token, "base_url": episode.base_url}
+    return Response(json.dumps(data, default=str), media_type="application/json")
 
 
 async def episode_task(request: Request) -> Response:
@@ -100,10 +127,12 @@ async def episode_task(request: Request) -> Response:
 
 async def episode_reward(request: Request) -> Response:
     """Take the reward of the episode: a number, or an object as in `parse_result`."""
-    try:
-        _episode(request).posted = json.loads((await request.body()).decode("utf-8"))
-    except (ValueError, RecursionError):
-        raise ApiError(400, "the body is not JSON in UTF-8") from None
+    posted = json_or(await request.body(), None)
+    if posted is None:
+        raise ApiError(400, "the body is not JSON in UTF-8")
+    episode = _episode(request)
+    episode.posted = posted
+    episode.reported.set()
     return JSONResponse({"status": "ok"})
 
 
@@ -120,8 +149,13 @@ def _model(name: str) -> dict[str, Any]:
 
 async def _answered(request: Request, call: Coroutine[Any, Any, T]) -> T:
     """Return the result of a call, which is cancelled if the program closes the connection. Raises ApiError."""
+    return await until_disconnect(request, asyncio.ensure_future(_with_status(call)))
+
+
+async def _with_status(call: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a call. Raises ApiError."""
     try:
-        return await until_disconnect(request, asyncio.ensure_future(call))
+        return await call
     except DeadlineExceeded as error:
         raise ApiError(504, str(error), "timeout") from None
     except UserError as error:
@@ -130,18 +164,20 @@ async def _answered(request: Request, call: Coroutine[Any, Any, T]) -> T:
         raise ApiError(503, "the models are not available", "unavailable") from None
 
 
-def _reply(asked: SamplingRequest, reply: dict[str, Any]) -> Response:
-    if not asked.stream:
-        return JSONResponse(reply)
-    return _events(streamed_events(reply, asked.stream_options is not None and asked.stream_options.include_usage))
-
-
-def _events(events: Iterable[bytes]) -> Response:
-    """Return a stream of server-sent events. The answer is complete when the first is sent, so that an episode has
-    either all tokens of a call or none."""
-
-    async def parts() -> Any:
-        for event in events:
-            yield event
-
-    return StreamingResponse(parts(), media_type="text/event-stream", headers={"cache-control": "no-store"})
+async def _streamed(
+    request: Request, call: Callable[[CallStream], Coroutine[Any, Any, list[CallAnswer]]], form: StreamFormat
+) -> Response:
+    """Return a stream of server-sent events. An error before the first part has a status. Raises ApiError."""
+    episode, stream = _episode(request), CallStream()
+    playing = asyncio.ensure_future(_with_status(call(stream)))
+    playing.add_done_callback(lambda _: stream.close())
+    try:
+        await until_disconnect(request, asyncio.ensure_future(stream.wait_for_part()))
+    except BaseException:
+        playing.cancel()
+        raise
+    if playing.done():
+        playing.result()
+    episode.keep(playing)
+    events = stream_events(playing, stream, form)
+    return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-store"})

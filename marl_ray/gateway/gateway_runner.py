@@ -21,6 +21,7 @@ from marl_ray.rollout.episode_runner import EpisodeRunner
 
 if TYPE_CHECKING:
     from marl_ray.gateway.environment import GatewayEnvironment
+    from marl_ray.gateway.gateway_server import GatewayServer
 
 logger = logging.getLogger(__name__)
 
@@ -82,52 +83,67 @@ class GatewayRunner(EpisodeRunner):
         config, environment = self.config.gateway, self.gateway
         async with environment.limit:
             server = await environment.server(self.config)
-            episode = ProgramEpisode(
-                task,
-                self._agents(evaluation),
-                (self.config.seed, key),
-                config.max_calls,
-                priority,
-                self._task_data(task),
-                server.base_url,
-            )
-            failure, value = "", None
-            with server.serving(episode):
+            for attempt in range(config.retries + 1):
+                # Every attempt has the same random numbers: an answer does not depend on the number of attempts.
+                episode = ProgramEpisode(
+                    task,
+                    self._agents(evaluation),
+                    (self.config.seed, key),
+                    config.max_calls,
+                    priority,
+                    self._task_data(task),
+                    server.base_url,
+                )
                 try:
-                    async with asyncio.timeout(config.timeout_s):
-                        value = await environment.program.play(episode)
-                except TimeoutError:
-                    failure = f"it ran longer than {config.timeout_s:g} s (gateway.timeout_s)"
+                    outcome = await self._attempt(episode, server)
                 except ProgramFailed as error:
                     failure = str(error)
-            if episode.broken is not None:
-                raise episode.broken
-            try:
-                if failure:
-                    raise ProgramFailed(failure)
-                outcome = await self._outcome(task, episode, parse_result(value, environment.names, not self._judge))
-            except ProgramFailed as error:
-                return self._failed(task, episode, str(error))
-            return self._finished(episode, outcome, 0)
+                else:
+                    return self._finished(episode, outcome, 0, attempt)
+            return self._failed(episode, failure)
 
-    def _failed(self, task: Task, episode: ProgramEpisode, reason: str) -> PlayedEpisode:
+    async def _attempt(self, episode: ProgramEpisode, server: GatewayServer) -> Outcome:
+        """Return the outcome of one run of the program. Raises ProgramFailed."""
+        environment, timeout_s = self.gateway, self.config.gateway.timeout_s
+        failure, value = "", None
+        with server.serving(episode):
+            try:
+                async with asyncio.timeout(timeout_s):
+                    value = await environment.program.play(episode)
+            except TimeoutError:
+                failure = f"it ran longer than {timeout_s:g} s (gateway.timeout_s)"
+            except ProgramFailed as error:
+                failure = str(error)
+            except BaseException:
+                episode.cancel()
+                raise
+        await episode.finish()
+        if episode.broken is not None:
+            raise episode.broken
+        if failure or episode.failure:
+            raise ProgramFailed(failure or episode.failure)
+        return await self._outcome(episode, parse_result(value, environment.names, not self._judge))
+
+    def _failed(self, episode: ProgramEpisode, reason: str) -> PlayedEpisode:
+        task = episode.task.id
         self.gateway.failures += 1
         if self.gateway.failures <= LOGGED_FAILURES:
             more = "; more are only counted, in gateway/failed" if self.gateway.failures == LOGGED_FAILURES else ""
-            logger.warning(f"an episode of task {task.id} failed: {reason}{more}")
+            logger.warning(f"an episode of task {task} failed: {reason}{more}")
         if self.config.gateway.on_failure == "lost":
-            return PlayedEpisode((), None, f"{task.id}: {reason}")
-        return self._finished(episode, Outcome(0.0), 1)
+            return PlayedEpisode((), None, f"{task}: {reason}")
+        return self._finished(episode, Outcome(0.0), 1, self.config.gateway.retries)
 
-    def _finished(self, episode: ProgramEpisode, outcome: Outcome, failed: int) -> PlayedEpisode:
+    def _finished(self, episode: ProgramEpisode, outcome: Outcome, failed: int, retried: int) -> PlayedEpisode:
         counts = {
             "gateway/failed": failed,
+            "gateway/retried": retried,
             "gateway/calls": len(episode.calls),
             "gateway/rewritten": episode.rewritten,
         }
         return PlayedEpisode(tuple(episode.calls), replace(outcome, counts={**outcome.counts, **counts}))
 
-    async def _outcome(self, task: Task, episode: ProgramEpisode, result: ProgramResult) -> Outcome:
+    async def _outcome(self, episode: ProgramEpisode, result: ProgramResult) -> Outcome:
         """Return the outcome of a result: the program's reward, or the judge's. Raises ProgramFailed."""
         metrics = {name: value for name, value in result.metrics.items() if name not in TURN_NAMES}
         if self._judge is None:
@@ -136,7 +152,7 @@ class GatewayRunner(EpisodeRunner):
         if answers is None:
             last = {call.agent: call.completion.text for call in episode.calls}
             answers = tuple(last.get(agent, "") for agent in range(self.config.num_agents))
-        (outcome,) = await self._judge.outcomes([self._judge.environment.attempt(task, answers, True)])
+        (outcome,) = await self._judge.outcomes([self._judge.environment.attempt(episode.task, answers, True)])
         if outcome.failure:
             raise ProgramFailed(f"the judge gave no verdict: {outcome.failure}")
         return replace(outcome, metrics={**outcome.metrics, **metrics})

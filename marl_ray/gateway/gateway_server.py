@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,8 +11,9 @@ from starlette.applications import Starlette
 
 from marl_ray.config.gateway_section import GatewayConfig
 from marl_ray.core.concurrency import wait_within
-from marl_ray.gateway.gateway_routes import EPISODE, gateway_routes
+from marl_ray.gateway.gateway_routes import EPISODE, SERVICE, gateway_routes
 from marl_ray.gateway.program_episode import ProgramEpisode
+from marl_ray.gateway.service_program import ServiceProgram
 from marl_ray.serving.http_server import bind, error_handlers, serve_http
 from marl_ray.serving.request_guard import LOCAL_NAMES, Receive, RequestGuard, Send, ServerLimits
 
@@ -28,15 +30,20 @@ class EpisodeGuard(RequestGuard):
         super().__init__(app, limits, "", LOCAL_NAMES)
         self.episodes: dict[bytes, ProgramEpisode] = {}
         """Running episodes by token."""
+        self.service: ServiceProgram | None = None
 
     async def __call__(self, scope: dict[str, object], receive: Receive, send: Send) -> None:  # type: ignore[override]
         if scope["type"] == "http":
             headers: dict[bytes, bytes] = {name.lower(): value for name, value in scope["headers"]}  # type: ignore[attr-defined]
             scope[EPISODE] = self.episodes.get(token_of(headers))
+            scope[SERVICE] = self.service if self._is_service(headers) else None
         await super().__call__(scope, receive, send)
 
     def _has_key(self, headers: dict[bytes, bytes]) -> bool:
-        return token_of(headers) in self.episodes
+        return token_of(headers) in self.episodes or self._is_service(headers)
+
+    def _is_service(self, headers: dict[bytes, bytes]) -> bool:
+        return self.service is not None and hmac.compare_digest(token_of(headers), self.service.token.encode())
 
 
 def token_of(headers: dict[bytes, bytes]) -> bytes:
@@ -51,9 +58,10 @@ def token_of(headers: dict[bytes, bytes]) -> bytes:
 class GatewayServer:
     """The server, started at the first episode. For use from a single event loop."""
 
-    def __init__(self, config: GatewayConfig) -> None:
+    def __init__(self, config: GatewayConfig, service: ServiceProgram | None = None) -> None:
         self._config = config
         self.guard = EpisodeGuard(Starlette(routes=gateway_routes(), exception_handlers=error_handlers()), LIMITS)
+        self.guard.service = service
         self.base_url = ""
         self._ready = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from marl_ray.core.text import json_or
 from marl_ray.gateway.program_episode import CallAnswer, CallOptions
 from marl_ray.gateway.prompt_renderer import TemplateMessage
-from marl_ray.serving.request_formats import MAX_STOPS
+from marl_ray.serving.request_formats import MAX_STOPS, ApiError
 
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -122,23 +123,38 @@ def message_reply(model: str, answer: CallAnswer) -> dict[str, Any]:
     }
 
 
-def message_events(reply: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield a complete reply as the server-sent events of this API."""
-    start = {**reply, "content": [], "stop_reason": None}
-    yield _event("message_start", {"message": start})
-    for index, block in enumerate(reply["content"]):
-        if block["type"] == "text":
-            empty: dict[str, Any] = {"type": "text", "text": ""}
-            delta = {"type": "text_delta", "text": block["text"]}
-        else:
-            empty = {**block, "input": {}}
-            delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"], ensure_ascii=False)}
-        yield _event("content_block_start", {"index": index, "content_block": empty})
-        yield _event("content_block_delta", {"index": index, "delta": delta})
-        yield _event("content_block_stop", {"index": index})
-    delta = {"stop_reason": reply["stop_reason"], "stop_sequence": None}
-    yield _event("message_delta", {"delta": delta, "usage": reply["usage"]})
-    yield _event("message_stop", {})
+class MessageEvents:
+    """A streamed reply: a block of text, which begins with the first text, and a block per tool call."""
+
+    def __init__(self, model: str) -> None:
+        self._model, self._blocks = model, 0
+
+    def start(self, choices: int, prompt_tokens: int) -> Iterator[bytes]:
+        empty = message_reply(self._model, CallAnswer("", (), "stop", 0, prompt_tokens))
+        yield _event("message_start", {"message": empty | {"stop_reason": None}})
+
+    def text(self, choice: int, text: str) -> Iterator[bytes]:
+        if not self._blocks:
+            yield _event("content_block_start", {"index": 0, "content_block": {"type": "text", "text": ""}})
+            self._blocks = 1
+        yield _event("content_block_delta", {"index": 0, "delta": {"type": "text_delta", "text": text}})
+
+    def end(self, answers: Sequence[CallAnswer]) -> Iterator[bytes]:
+        reply = message_reply(self._model, answers[0])
+        if self._blocks:
+            yield _event("content_block_stop", {"index": 0})
+        for index, block in enumerate((one for one in reply["content"] if one["type"] == "tool_use"), self._blocks):
+            text = json.dumps(block["input"], ensure_ascii=False)
+            yield _event("content_block_start", {"index": index, "content_block": block | {"input": {}}})
+            delta: dict[str, Any] = {"type": "input_json_delta", "partial_json": text}
+            yield _event("content_block_delta", {"index": index, "delta": delta})
+            yield _event("content_block_stop", {"index": index})
+        delta = {"stop_reason": reply["stop_reason"], "stop_sequence": None}
+        yield _event("message_delta", {"delta": delta, "usage": reply["usage"]})
+        yield _event("message_stop", {})
+
+    def error(self, error: ApiError) -> bytes:
+        return _event("error", {"error": error.body()["error"]})
 
 
 def _event(name: str, data: Mapping[str, Any]) -> bytes:
@@ -151,8 +167,5 @@ def _text(content: str | list[TextBlock]) -> str:
 
 def _object(arguments: str) -> dict[str, Any]:
     """Return the arguments of a call as an object, empty if a model has written something else."""
-    try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return {}
+    value = json_or(arguments, {})
     return value if isinstance(value, dict) else {}

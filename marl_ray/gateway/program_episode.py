@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -50,9 +51,21 @@ class CallAnswer:
 
 
 class TokenGenerator(Protocol):
-    """One agent's generators, which read token ids as they are."""
+    """One agent's generators, which read token ids as they are. `stream` gives the same completion as `generate`."""
 
     async def generate(self, prompt: TokenPrompt, sampling: SamplingSpec, priority: int = 0) -> Generation: ...
+
+    async def stream(
+        self, prompt: TokenPrompt, sampling: SamplingSpec, on_text: Callable[[str], None]
+    ) -> Generation: ...
+
+
+class CallListener(Protocol):
+    """Receives the parts of a call's text while it is sampled."""
+
+    def start(self, prompt_tokens: int, has_tools: bool) -> None: ...
+
+    def add(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +103,13 @@ class ProgramEpisode:
     """Number of requests whose earlier answers were rendered in another way."""
     posted: Any = None
     """Last reward that the program has posted."""
+    reported: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set as soon as a reward was posted."""
+    failure: str = ""
+    """Reason why the episode fails whatever its reward is."""
     broken: UserError | None = None
     """Error of the generators, which ends the run and not only the episode."""
+    _streamed: set[asyncio.Future[Any]] = field(default_factory=set)
     _conversations: dict[int, SampledConversations] = field(default_factory=dict)
     _equal_prompts: Counter[tuple[int, tuple[int, ...]]] = field(default_factory=Counter)
     _tool_texts: dict[str, str] = field(default_factory=dict)
@@ -112,17 +130,24 @@ class ProgramEpisode:
         messages: Sequence[TemplateMessage],
         tools: Sequence[Any] = (),
         options: CallOptions = CallOptions(),
+        listener: CallListener | None = None,
     ) -> list[CallAnswer]:
         """Return the answers to a conversation. Raises ApiError, and UserError if the template rejects it."""
         restored = [self._as_sampled(message) for message in messages]
         request = self.agents[agent].renderer.chat(restored, tools, self._of(agent))
         prompt = [{"role": str(m["role"]), "content": str(m["content"] or "")} for m in restored]
-        return await self._sample(agent, prompt, request, options, tools, is_chat=True)
+        return await self._sample(agent, prompt, request, options, tools, True, listener)
 
-    async def complete(self, agent: int, prompt: str, options: CallOptions = CallOptions()) -> list[CallAnswer]:
+    async def complete(
+        self,
+        agent: int,
+        prompt: str,
+        options: CallOptions = CallOptions(),
+        listener: CallListener | None = None,
+    ) -> list[CallAnswer]:
         """Return the answers to a text, which does not go through the chat template. Raises ApiError."""
         request = self.agents[agent].renderer.text(prompt, self._of(agent))
-        return await self._sample(agent, prompt, request, options, (), is_chat=False)
+        return await self._sample(agent, prompt, request, options, (), False, listener)
 
     async def ask(self, name: str, messages: str | Sequence[TemplateMessage], **options: Any) -> str:
         """Return an agent's answer as text, for functions that play an episode. A text is one user message. `options`
@@ -130,6 +155,19 @@ class ProgramEpisode:
         given = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         (answer, *_) = await self.chat(self.agent(name), given, (), CallOptions(**options))
         return answer.text
+
+    def keep(self, call: asyncio.Future[Any]) -> None:
+        """Keep a streamed call in the episode, also if the program does not read it to its end."""
+        self._streamed.add(call)
+
+    async def finish(self) -> None:
+        """Wait until the calls that the program has begun to read are sampled to their ends."""
+        await asyncio.gather(*self._streamed, return_exceptions=True)
+
+    def cancel(self) -> None:
+        """Stop all streamed calls."""
+        for call in self._streamed:
+            call.cancel()
 
     def _of(self, agent: int) -> SampledConversations:
         return self._conversations.setdefault(agent, SampledConversations())
@@ -148,6 +186,7 @@ class ProgramEpisode:
         options: CallOptions,
         tools: Sequence[Any],
         is_chat: bool,
+        listener: CallListener | None,
     ) -> list[CallAnswer]:
         if self.requests >= self.max_calls:
             raise ApiError(403, f"the episode has made {self.max_calls} calls, the limit (gateway.max_calls)", "limit")
@@ -155,8 +194,12 @@ class ProgramEpisode:
         self.rewritten += request.is_rewritten
         access = self.agents[agent]
         sampling = self._sampling(agent, request.token_ids, options)
+        given = TokenPrompt(request.token_ids)
         try:
-            generation = await access.generators.generate(TokenPrompt(request.token_ids), sampling, self.priority)
+            if listener is None or options.choices > 1:
+                generation = await access.generators.generate(given, sampling, self.priority)
+            else:
+                generation = await self._stream(access, given, sampling, bool(tools), listener)
         except UserError as error:
             self.broken = error
             raise
@@ -166,6 +209,24 @@ class ProgramEpisode:
         return [
             self._record(agent, prompt, request, completion, tools, is_chat) for completion in generation.completions
         ]
+
+    async def _stream(
+        self, access: AgentAccess, given: TokenPrompt, sampling: SamplingSpec, has_tools: bool, listener: CallListener
+    ) -> Generation:
+        """Return one completion, whose parts reach the listener. Raises ApiError if the parts are not the completion: a
+        generator was lost after the first part, and newer weights gave another text."""
+        parts: list[str] = []
+
+        def add(text: str) -> None:
+            parts.append(text)
+            listener.add(text)
+
+        listener.start(len(given.token_ids), has_tools)
+        generation = await access.generators.stream(given, sampling, add)
+        if any(completion.text != "".join(parts) for completion in generation.completions):
+            self.failure = "a generator was lost while it sampled a stream, and the repeated answer has another text"
+            raise ApiError(503, self.failure, "unavailable")
+        return generation
 
     def _sampling(self, agent: int, token_ids: tuple[int, ...], options: CallOptions) -> SamplingSpec:
         sampling, (seed, key) = self.agents[agent].sampling, self.key

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from marl_ray.core.text import json_or
 
 
 class ProgramFailed(Exception):
@@ -32,6 +33,7 @@ def parse_result(value: Any, names: Sequence[str], needs_reward: bool = True) ->
     | `reward` | number; by default the mean of `rewards` |
     | `rewards` | reward by agent name, of all agents |
     | `metrics` | numbers by name, whose means are logged |
+    | `failed` | reason why the episode failed, in place of the others |
     | `answers` | answer by agent name, of all agents, for a judge |
 
     `needs_reward` False: a judge computes the reward. Raises ProgramFailed.
@@ -44,6 +46,8 @@ def parse_result(value: Any, names: Sequence[str], needs_reward: bool = True) ->
         return ProgramResult(float(value))
     if not isinstance(value, Mapping):
         raise ProgramFailed(f"its result should be a number or an object with a reward, not {value!r:.80}")
+    if value.get("failed"):
+        raise ProgramFailed(f"the program says that it has failed: {str(value['failed'])[:200]}")
     rewards = _by_agent(value.get("rewards"), names, "rewards", _is_number)
     answers = _by_agent(value.get("answers"), names, "answers", lambda answer: isinstance(answer, str))
     metrics = value.get("metrics", {})
@@ -62,10 +66,10 @@ def parse_result(value: Any, names: Sequence[str], needs_reward: bool = True) ->
 
 def parse_json(text: str, source: str) -> Any:
     """Return the value of a JSON text. Raises ProgramFailed, which names the `source`."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise ProgramFailed(f"{source} is not JSON: {text!r:.80}") from None
+    value = json_or(text, None)
+    if value is None:
+        raise ProgramFailed(f"{source} is not JSON: {text!r:.80}")
+    return value
 
 
 def _by_agent(values: Any, names: Sequence[str], key: str, is_valid: Any) -> tuple[Any, ...] | None:

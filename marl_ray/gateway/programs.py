@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from marl_ray.config.gateway_section import GatewayConfig
 from marl_ray.core.errors import UserError
+from marl_ray.core.text import json_or
 from marl_ray.gateway.program_episode import ProgramEpisode
 from marl_ray.gateway.program_result import ProgramFailed, parse_json
 from marl_ray.plugins import Registry
@@ -37,14 +38,8 @@ class EpisodeProgram(Protocol):
 
     async def play(self, episode: ProgramEpisode) -> Any: ...
 
-
-def make_program(config: GatewayConfig) -> EpisodeProgram:
-    """Return the program of a config. Raises UserError."""
-    if (config.command is None) == (config.function is None):
-        raise UserError("environment gateway needs one program: set gateway.command or gateway.function")
-    if config.function is not None:
-        return FunctionProgram(FUNCTIONS.get(config.function), config.function)
-    return CommandProgram(config)
+    async def close(self) -> None:
+        """End what outlives an episode."""
 
 
 class FunctionProgram:
@@ -60,6 +55,9 @@ class FunctionProgram:
             return await self._function(episode)
         except Exception as error:  # of a function that this package does not know
             raise ProgramFailed(f"{type(error).__name__}: {str(error)[:200]}") from error
+
+    async def close(self) -> None:
+        """Do nothing: nothing outlives an episode."""
 
 
 class CommandProgram:
@@ -83,22 +81,30 @@ class CommandProgram:
             task_file, reward_file = Path(folder, "task.json"), Path(folder, "reward.json")
             task_file.write_text(json.dumps(episode.task_data, default=str), encoding="utf-8")
             places = {"{task_file}": str(task_file), "{reward_file}": str(reward_file)}
-            output = await self._run([_filled(word, places) for word in self._words], self._variables(episode, folder))
+            own = {"OPENAI_API_KEY": episode.token, "ANTHROPIC_API_KEY": episode.token}
+            variables = self._variables(episode.base_url, folder, own)
+            output = await self._run([_filled(word, places) for word in self._words], variables)
             return self._result(output, reward_file, episode)
 
-    def _variables(self, episode: ProgramEpisode, folder: str) -> dict[str, str]:
+    async def serve(self, base_url: str, token: str) -> None:
+        """Run the command as a service, which reads its token in `MARL_RAY_SERVICE_TOKEN`. Raises ProgramFailed."""
+        with tempfile.TemporaryDirectory(prefix="marl_ray_service_") as folder:
+            await self._run(self._words, self._variables(base_url, folder, {"MARL_RAY_SERVICE_TOKEN": token}))
+
+    async def close(self) -> None:
+        """Do nothing: nothing outlives an episode."""
+
+    def _variables(self, base_url: str, folder: str, tokens: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the command."""
         names = (*VARIABLES, *self._config.pass_variables)
         passed = {name: os.environ[name] for name in names if name in os.environ}
         own = {
-            "OPENAI_BASE_URL": episode.base_url,
-            "OPENAI_API_KEY": episode.token,
-            "ANTHROPIC_BASE_URL": episode.base_url.removesuffix("/v1"),
-            "ANTHROPIC_API_KEY": episode.token,
+            "OPENAI_BASE_URL": base_url,
+            "ANTHROPIC_BASE_URL": base_url.removesuffix("/v1"),
             "TMPDIR": folder,
             "PYTHONHASHSEED": "0",
         }
-        return passed | own
+        return {**passed, **own, **tokens}
 
     async def _run(self, words: list[str], variables: dict[str, str]) -> bytes:
         """Return the end of the command's output. Raises ProgramFailed for an exit code other than 0."""
@@ -141,10 +147,7 @@ class CommandProgram:
                 raise ProgramFailed("no reward was posted to /v1/episode/reward")
             return episode.posted
         if source == "judge":  # answers, if the last line has them
-            try:
-                value = json.loads(lines[-1]) if lines else {}
-            except (ValueError, RecursionError):
-                value = {}
+            value = json_or(lines[-1], {}) if lines else {}
             return value if isinstance(value, Mapping) else {}
         if not lines:
             raise ProgramFailed("the command printed no line with a reward")

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from marl_ray.core.text import json_or
+
 MARKED = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 """A call in the format of Hermes and Qwen models."""
 
@@ -44,10 +46,7 @@ def parse_tool_calls(text: str, raw: str, tools: Sequence[Any]) -> tuple[str, tu
 
 def _call(text: str, names: set[str] | None) -> ToolCall | None:
     """Return the call in an object, with any name if `names` is None."""
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    data = json_or(text, None)
     if not isinstance(data, Mapping) or not isinstance(data.get("name"), str):
         return None
     arguments = data.get("arguments", data.get("parameters", {}))

@@ -103,7 +103,7 @@ def _node_view(path: NodePath, node: NodeRecord, nodes: Mapping[NodePath, NodeRe
     evidence = {key: value for key, value in action.items() if key not in STANDARD_KEYS}
     return {
         "title": f"Turn {node['turn']}{origin}: joint action {index}, reward {format_number(action['reward'])}",
-        "agents": [_agent_view(agent, node, action, path, nodes) for agent in range(len(node["prompts"]))],
+        "agents": [_agent_view(agent, node, index, path, nodes) for agent in range(len(node["prompts"]))],
         "report": action.get("report"),
         "evidence": json.dumps(evidence, ensure_ascii=False, indent=1) if evidence else None,
         "actions": _action_table(node),
@@ -112,19 +112,24 @@ def _node_view(path: NodePath, node: NodeRecord, nodes: Mapping[NodePath, NodeRe
 
 
 def _agent_view(
-    agent: int, node: NodeRecord, action: Mapping[str, Any], path: NodePath, nodes: Mapping[NodePath, NodeRecord]
+    agent: int, node: NodeRecord, action: int, path: NodePath, nodes: Mapping[NodePath, NodeRecord]
 ) -> dict[str, Any]:
-    responses, index = node["responses"][agent], action["indices"][agent]
+    """Return an agent's part of a joint action. In a run of a program the agent may have answered several calls."""
+    responses, index = node["responses"][agent], node["joint_actions"][action]["indices"][agent]
+    callers = node.get("callers")
+    own = [index] if callers is None else [g for g, caller in enumerate(callers[agent]) if caller == action]
+    prompts = node["other_prompts"][agent] if callers else [node["prompts"][agent]] * len(responses)
     previous = None
     if path:
         parent = nodes[path[:-1]]
         previous = parent["responses"][agent][parent["joint_actions"][path[-1]]["indices"][agent]]
     return {
-        "prompt": describe_prompt(node["prompts"][agent]),
+        "earlier_calls": [{"prompt": describe_prompt(prompts[g]), "response": responses[g]} for g in own[:-1]],
+        "prompt": describe_prompt(prompts[index]),
         "response": responses[index],
         "previous_response": previous,
         "difference": [] if previous is None else list(_difference(previous, responses[index])),
-        "other_responses": responses[:index] + responses[index + 1 :],
+        "other_responses": [response for g, response in enumerate(responses) if g not in own],
     }
 
 

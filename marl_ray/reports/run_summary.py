@@ -115,9 +115,11 @@ def _turn_lines(node: Node, index: int) -> list[str]:
     lines = [f"--- turn {node.turn + 1}: reward {action.reward:.2f}   ({levels})"]
     if any(reward != action.reward for reward in action.rewards):
         lines.append("rewards of the agents: " + " ".join(f"{reward:.2f}" for reward in action.rewards))
-    for agent, g in enumerate(action.indices):
-        lines += [f"[agent {agent} prompt]", _indent(describe_prompt(node.prompt_of(agent, g)))]
-        lines += [f"[agent {agent} response]", _indent(node.completions[agent][g].text)]
+    for agent, last in enumerate(action.indices):
+        calls = [g for g, caller in enumerate(node.callers[agent]) if caller == index] if node.callers else [last]
+        for g in calls:
+            lines += [f"[agent {agent} prompt]", _indent(describe_prompt(node.prompt_of(agent, g)))]
+            lines += [f"[agent {agent} response]", _indent(node.completions[agent][g].text)]
     if action.outcome.evidence is not None:
         lines += action.outcome.evidence.lines()
     return lines

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from marl_ray.core.episode import Task
+from marl_ray.core.text import json_or
 from marl_ray.sandbox import StdioCase, count_tests, stdio_tests
 
 TEAM = "team"
@@ -144,11 +145,9 @@ def parse_request(kind: type[BaseModel], body: bytes, unsupported: Sequence[str]
 
 def parse_object(body: bytes) -> dict[str, Any]:
     """Return the JSON object in a body. Raises ApiError (400)."""
-    try:
-        content = json.loads(body.decode("utf-8"))
-        json.dumps(content, ensure_ascii=False).encode()  # rejects halves of characters
-    except (ValueError, RecursionError):
-        raise ApiError(400, "the body is not JSON in UTF-8") from None
+    content = json_or(body, None)
+    if content is None:
+        raise ApiError(400, "the body is not JSON in UTF-8")
     if not isinstance(content, dict):
         raise ApiError(400, "the body is not a JSON object")
     return content

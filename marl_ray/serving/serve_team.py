@@ -12,7 +12,6 @@ from pathlib import Path
 
 from marl_ray.actors.run_actors import EvaluationActors
 from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
-from marl_ray.actors.text_streams import TextStreams
 from marl_ray.cluster.ray_connection import connect, disconnect
 from marl_ray.config import Config
 from marl_ray.core.errors import UserError
@@ -21,14 +20,13 @@ from marl_ray.core.stop_signals import StopSignals
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.evaluation.model_sources import (
     EvaluatedModel,
-    check_adapter,
+    check_models,
     evaluated_models,
     find_model_sources,
     merged_adapters,
     policy_config,
 )
 from marl_ray.external.transition import Transition
-from marl_ray.models.names import check_model
 from marl_ray.serving.http_server import LOOPBACK, bind, make_app, serve_http
 from marl_ray.serving.request_guard import ServerLimits
 from marl_ray.serving.team_player import TeamPlayer
@@ -78,15 +76,12 @@ def serve_team(config: Config, request: ServeRequest, on_ready: Callable[[str], 
     environment = ENVIRONMENTS.get(config.environment).from_config(model.config)
     Transition(config.external, environment)
     check_sandbox(config)
-    for name in source.adapters:
-        check_adapter(name)
-    for name in dict.fromkeys(source.adapters.get(agent.name, agent.name) for agent in model.config.agents):
-        check_model(name, config.model)
+    adapters = check_models([model], [source], config.model)
     check_local_machine(config)
     with bind(request.host, request.port) as listening, StopSignals() as signals:
         try:
             logger.info(connect(config.output.verbose))
-            with merged_adapters([model], source.adapters, config.model) as (merged,):
+            with merged_adapters([model], adapters, config.model) as (merged,):
                 signals.run(lambda: _serve(merged, request, key, listening, on_ready))
         finally:
             disconnect()
@@ -100,22 +95,18 @@ async def _serve(
     on_ready: Callable[[str], None],
 ) -> None:
     config = model.config
-    actors, streams = EvaluationActors(config), list[TextStreams]()
+    actors = EvaluationActors(config)
     try:
         await actors.start()
         groups = await actors.start_generators([policy_config(model, agent) for agent in range(config.num_agents)])
-        by_group = {group: TextStreams(group, config.resources.deadlines.rollout_s) for group in groups}
-        streams = list(by_group.values())
         environment = ENVIRONMENTS.get(config.environment).from_config(config)
-        player = TeamPlayer(config, environment, [by_group[group] for group in groups], actors.sandbox)
+        player = TeamPlayer(config, environment, groups, actors.sandbox)
         guard = make_app(player, _roles(config), request.limits, key, request.host)
         port = listening.getsockname()[1]
         host = f"[{request.host}]" if ":" in request.host else request.host
         logger.info(f"process {os.getpid()}; Ctrl-C stops after the answers in progress")
         await serve_http(guard, listening, request.limits, lambda: on_ready(f"http://{host}:{port}"))
     finally:
-        for stream in streams:
-            await stream.close()
         await actors.close()
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from marl_ray.actors.text_streams import OnText, TextStreams
+from marl_ray.actors.generator_group import GeneratorGroup
+from marl_ray.actors.text_streams import OnText
 from marl_ray.config import Config
 from marl_ray.core.chat import Prompt, with_system_prompt
 from marl_ray.core.episode import Completion, Generation, Node, SamplingSpec, Task
@@ -65,7 +66,7 @@ class _AgentStream:
     """The generators of one agent for one request (a `CompletionGenerator`); called once per turn."""
 
     agent: int
-    streams: TextStreams
+    streams: GeneratorGroup
     request: SamplingRequest
     seed: int
     usage: Usage
@@ -105,7 +106,7 @@ class TeamPlayer:
     """The team of a config. `streams` has one entry per agent, shared by agents of one policy."""
 
     def __init__(
-        self, config: Config, environment: Environment[Any], streams: Sequence[TextStreams], sandbox: Executor
+        self, config: Config, environment: Environment[Any], streams: Sequence[GeneratorGroup], sandbox: Executor
     ) -> None:
         self.config, self.environment, self.sandbox = config, environment, sandbox
         self.streams = streams

@@ -49,9 +49,12 @@ class ScriptedAgent:
     answer: Callable[[str, int], str]
     requests: list[tuple[TokenPrompt, SamplingSpec]] = field(default_factory=list)
     sampled: list[tuple[int, ...]] = field(default_factory=list)
+    proceed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Streams continue after their first part as soon as it is set; set by default."""
 
     def __post_init__(self) -> None:
         self.tokenizer: Any = load_tokenizer(self.model, make_config().model)
+        self.proceed.set()
 
     async def generate(self, prompt: TokenPrompt, sampling: SamplingSpec, priority: int = 0) -> Generation:
         self.requests.append((prompt, sampling))
@@ -70,6 +73,15 @@ class ScriptedAgent:
             found.append(Completion(ids, shown, logprobs, reason, ((0, len(ids)),)))
         await asyncio.sleep(0)
         return Generation(prompt.token_ids, tuple(found))
+
+    async def stream(self, prompt: TokenPrompt, sampling: SamplingSpec, on_text: Callable[[str], None]) -> Generation:
+        """Give the parts of the answer, two letters each, and wait for `proceed` after the first."""
+        generation = await self.generate(prompt, sampling)
+        for completion in generation.completions:
+            for start in range(0, len(completion.text), 2):
+                on_text(completion.text[start : start + 2])
+                await self.proceed.wait()
+        return generation
 
 
 def gateway_config(model: str = str(BASE_PATH), sections: dict[str, Any] | None = None, **gateway: Any) -> Config:

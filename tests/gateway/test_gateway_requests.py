@@ -89,6 +89,78 @@ def test_a_stream_has_the_same_answer() -> None:
     run(use)
 
 
+def test_parts_of_a_stream_arrive_while_the_answer_is_sampled() -> None:
+    async def use(episode: ProgramEpisode, client: AsyncOpenAI, agents: list[ScriptedAgent]) -> None:
+        agents[0].proceed.clear()
+        stream = await client.chat.completions.create(model="coder", messages=USER, stream=True)
+        parts = []
+        async for part in stream:
+            parts.append(part.choices[0].delta.content or "")
+            if parts == ["", "so"]:
+                assert episode.calls == []
+                agents[0].proceed.set()
+        assert "".join(parts) == "some text"
+        assert len(episode.calls) == 1
+
+    run(use, answer="some text")
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "messages"])
+def test_a_call_whose_first_part_was_read_is_kept_whole(endpoint: str) -> None:
+    async def use(episode: ProgramEpisode, client: AsyncOpenAI, agents: list[ScriptedAgent]) -> None:
+        agents[0].proceed.clear()
+        if endpoint == "chat":
+            stream = await client.chat.completions.create(model="coder", messages=USER, stream=True)
+            await anext(aiter(stream))
+            await stream.close()
+        else:
+            address = episode.base_url.removesuffix("/v1")
+            async with AsyncAnthropic(base_url=address, api_key=episode.token, max_retries=0) as other:
+                opened = await other.messages.create(model="coder", messages=USER, max_tokens=96, stream=True)
+                await anext(aiter(opened))
+                await opened.close()
+        assert episode.calls == []
+        agents[0].proceed.set()
+        await episode.finish()
+        assert [call.completion.text for call in episode.calls] == ["some text"]
+        assert [call.completion.token_ids for call in episode.calls] == agents[0].sampled
+
+    run(use, answer="some text")
+
+
+def test_a_stream_of_several_choices_has_all_of_them() -> None:
+    async def use(episode: ProgramEpisode, client: AsyncOpenAI, agents: list[ScriptedAgent]) -> None:
+        texts = ["", "", ""]
+        async for part in await client.chat.completions.create(model="coder", messages=USER, stream=True, n=3):
+            texts[part.choices[0].index] += part.choices[0].delta.content or ""
+        assert texts == ["yes"] * 3
+        assert len(episode.calls) == 3
+
+    run(use)
+
+
+def test_a_stream_with_an_error_before_its_first_part_has_a_status() -> None:
+    async def use(episode: ProgramEpisode, client: AsyncOpenAI, agents: list[ScriptedAgent]) -> None:
+        messages: Any = [{"role": "user", "content": "word " * 2000}]
+        with pytest.raises(APIStatusError, match="context"):
+            await client.chat.completions.create(model="coder", messages=messages, stream=True)
+
+    run(use)
+
+
+def test_no_part_of_a_tool_call_is_streamed_as_text(tmp_path: Path) -> None:
+    async def use(episode: ProgramEpisode, client: AsyncOpenAI, agents: list[ScriptedAgent]) -> None:
+        ask: Any = {"model": "coder", "messages": USER, "tools": [TOOL], "stream": True}
+        text, calls = "", []
+        async for part in await client.chat.completions.create(**ask):
+            text += part.choices[0].delta.content or ""
+            calls += part.choices[0].delta.tool_calls or []
+        assert text == "I add <2> numbers."
+        assert [(call.index, call.function.name) for call in calls] == [(0, "add")]
+
+    run(use, chat_model(tmp_path), "I add <2> numbers.\n" + CALL)
+
+
 def test_stop_texts_and_choices_reach_the_engine() -> None:
     async def use(episode: ProgramEpisode, client: AsyncOpenAI, agents: list[ScriptedAgent]) -> None:
         reply = await client.chat.completions.create(model="coder", messages=USER, stop=["\n\n"], n=3)
