@@ -6,7 +6,8 @@ Both sides get the same model (0.36 M random parameters, float32), prompts, comp
 same value head. CoMLRL 1.4.3 runs unchanged in its own environment: only its sampling and its tokenization of prompts
 are replaced. The table has the cosine and the ratio of norms (marl_ray / CoMLRL) of the gradient of policy and critic
 together, and the times of one update, medians over alternating blocks of both sides with one thread. The ratio of times
-(CoMLRL / marl_ray) is the median over neighbouring blocks. The exit code is 1 if a cosine differs from 1 by more than 1e-6 or a ratio by more than 1e-5.
+(CoMLRL / marl_ray) is the median over neighbouring blocks. The exit code is 1 if a cosine differs from 1 by more than
+1e-6 or a ratio of norms by more than 1e-5.
 
 MAGRPO and MADPO differ by known errors of CoMLRL, for which `benchmarks.gradient_parity` corrects, so their gradients
 are not compared here. Q critics (`critic_type: q`) have no counterpart: their value of prompt and answer is the
