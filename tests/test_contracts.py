@@ -33,7 +33,9 @@ AUX, MAIN = "def aux(x):\n    return x + 1", "def {}(x):\n    return aux(x) + 1"
 
 
 @pytest.mark.parametrize("agents", [1, 2, 3])
-@pytest.mark.parametrize("name", sorted(ENVIRONMENTS.entries.keys() - {"centralized", "frozen_partners", "gateway"}))
+@pytest.mark.parametrize(
+    "name", sorted(ENVIRONMENTS.entries.keys() - {"centralized", "frozen_partners", "gateway", "reward_model"})
+)
 def test_environments(sandbox: Sandbox, name: str, agents: int) -> None:
     tasks, answers = load_tasks("bundled:toy", "eval[:1]"), [*([AUX] * (agents - 1)), MAIN]
     if name == "code_completion":

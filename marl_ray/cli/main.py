@@ -12,6 +12,7 @@ from marl_ray.core.text import did_you_mean
 COMMANDS = {
     "train": "train the agents",
     "warmstart": "fine-tune the agents on good answers, of a run or of a file, before training",
+    "rewardmodel": "train a reward model on joint preferences",
     "plan": "check a config, print it resolved, and estimate memory, placement and time",
     "eval": "estimate pass@k, returns and levels of models on a split, and compare models",
     "rollout": "play episodes without training and print their rewards",
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         usage="marl-ray COMMAND ...",
         description="Train cooperating language models on code tasks.",
         epilog="commands:\n"
-        + "\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())
+        + "\n".join(f"  {name:<11} {text}" for name, text in COMMANDS.items())
         + "\n\nmarl-ray COMMAND --help shows the flags of a command.",
     )
     if "--version" in arguments[:1]:

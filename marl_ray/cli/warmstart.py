@@ -13,6 +13,7 @@ EPILOG = """examples:
   marl-ray warmstart --config configs/quickstart.yaml --answers answers.jsonl --to warm/two --epochs 3
   marl-ray warmstart --config configs/quickstart.yaml --answers evaluations/one/episodes.jsonl --best 2 --to warm/three
   marl-ray warmstart --config configs/quickstart.yaml --preferences pairs.jsonl --to warm/four
+  marl-ray warmstart --config configs/quickstart.yaml --preferences runs/one/episodes.jsonl --to warm/five
 
 a line of the answers file, for two agents:
   {"task_id": "toy/1", "completions": ["def aux(x): ...", "def main(x): ..."], "reward": 4.0}
@@ -22,6 +23,8 @@ a line of the preferences file:
   {"task_id": "toy/1", "chosen": ["def aux(x): ...", "def main(x): ..."], "rejected": ["...", "..."]}
 
 See docs/how-to/warmstart.md and docs/explanation/preferences.md."""
+PAIRS = 4
+PAIRS_HELP = "pairs per prompt that are made from episodes, those whose rewards differ most; default: 4"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,11 +38,12 @@ def main(argv: Sequence[str]) -> int:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--run", type=Path, metavar="RUN_DIR", help="take the answers of this run's batch log")
     source.add_argument("--answers", type=Path, metavar="FILE", help="take the answers of a .jsonl file, for --config")
-    preferences_help = "learn from the pairs of a .jsonl file, for --config"
-    source.add_argument("--preferences", type=Path, metavar="FILE", help=preferences_help)
+    preferences_help = "learn from the pairs of .jsonl files, or pairs between the answers of episodes, for --config"
+    source.add_argument("--preferences", type=Path, nargs="+", metavar="FILE", help=preferences_help)
     parser.flags += ["--run", "--answers", "--preferences"]
     reference_help = "with --preferences: do not compare with the models before training"
     parser.add_argument("--no-reference", action="store_true", help=reference_help)
+    parser.add_argument("--pairs", type=positive, metavar="N", help=f"with --preferences: {PAIRS_HELP}")
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file; default with --run: the run's config")
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="new or empty folder")
     least_help = "only answers with at least this return"
@@ -88,6 +92,8 @@ def _warmstart(options: argparse.Namespace) -> None:
         raise UserError("a file of answers or preferences needs the config of the agents: give --config FILE")
     if options.no_reference and options.preferences is None:
         raise UserError("--no-reference is for --preferences: leave it out")
+    if options.pairs is not None and options.preferences is None:
+        raise UserError("--pairs is for --preferences: leave it out")
     if options.preferences is not None and (options.min_return is not None or options.best is not None):
         raise UserError("--min-return and --best select answers, and --preferences has pairs: leave them out")
     source = options.config or SavedRun.read(options.run).tree
@@ -101,7 +107,8 @@ def _warmstart(options: argparse.Namespace) -> None:
         batch_size=options.batch_size,
         learning_rate=options.learning_rate,
         held_out=options.held_out,
-        preferences=options.preferences,
+        preferences=tuple(options.preferences or ()),
+        pairs=options.pairs or PAIRS,
         has_reference=not options.no_reference,
     )
     print(warm_start(from_keywords(source, None, {}, parse_overrides(options.override)), request))

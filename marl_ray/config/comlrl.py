@@ -14,7 +14,9 @@ from marl_ray.core.errors import UserError
 
 _DEVICES = "resources.generator and resources.learner place the models"
 _PREFERENCES = "estimator madpo learns from pairs of each step, and has no such setting"
-_REWARD_MODELS = "there are no learned reward models here"
+_REWARD_MODELS = "marl-ray rewardmodel trains a reward model; magrpo with environment reward_model learns from it"
+_REPLAY = "--preferences of marl-ray warmstart and marl-ray rewardmodel takes the files of several iterations"
+_COMPARATORS = "pairs are made from all answers in a file, which marl-ray eval writes for one or several models"
 _SHIFTED = "whitened advantages do not depend on the baseline, so the estimator is magrpo"
 _UNEQUAL = "mareinforce would compare returns of different lengths; set to null"
 ADVICE: Mapping[str, str] = {
@@ -25,11 +27,11 @@ ADVICE: Mapping[str, str] = {
     "eval_batch_size": "evaluations are batched by the engine; resources.generator.max_num_seqs limits the batch",
     "external_prompt_passthrough": "later prompts are complete; external.original_prompt repeats the first one",
     "use_separate_critic": "critic_body: own (true) or shared (false)",
-    "critic_type": "critics estimate the value of prompts, v",
+    "critic_type": "critics estimate the value of prompts, v: a value of the answer too (q) would cancel its advantage",
     "critic_value_head_hidden_dim": "value_head_hidden_dim",
     "critic_model_name": "the critic starts from the agent's initial model",
     "collaboration_mode": "each agent has a policy; environment centralized lets one policy write all parts",
-    "num_iterations": _PREFERENCES,
+    "num_iterations": "repeat the commands (docs/how-to/reward_model.md); estimator madpo makes new pairs in each step",
     "log_reward_distribution": _PREFERENCES,
     "policy_checkpoint_dir": _PREFERENCES,
     "pair_selection": _PREFERENCES,
@@ -37,12 +39,20 @@ ADVICE: Mapping[str, str] = {
     "preference_pairs_per_sample": "preference_pairs, with estimator madpo",
     "use_environment_step": _PREFERENCES,
     "environment_steps_per_pair": _PREFERENCES,
-    "rl_algorithm": _REWARD_MODELS,
+    "preference_num_candidates": "num_generations, or --samples of marl-ray eval",
+    "preference_scoring_reward": "marl-ray eval with environment reward_model scores answers by the reward model",
+    "rl_algorithm": "estimator or critic, with environment reward_model",
+    "reward_model_name": "--model of marl-ray rewardmodel",
+    "reward_model_device": "reward_model.device",
+    "reward_learning_rate": "--learning-rate of marl-ray rewardmodel",
+    "reward_num_train_epochs": "--epochs of marl-ray rewardmodel",
+    "reward_train_batch_size": "--batch-size of marl-ray rewardmodel",
+    "reward_max_length": "reward_model.max_length",
+    "reward_freeze_backbone": "--head-only of marl-ray rewardmodel",
 }
 """What replaces a setting of CoMLRL's trainers that does not exist here, by its name."""
-_REWARD_MODEL = ("reward_model_", "reward_learning_", "reward_num_", "reward_train_", "reward_max_", "reward_freeze_")
-PREFERENCE_PREFIXES = ("preference_", "comparator_")
-"""Further settings of preference learning."""
+PREFIXES = {"preference_replay_": _REPLAY, "comparator_": _COMPARATORS}
+"""What replaces further settings of preference learning, by the beginning of their names."""
 DROPPED: Mapping[str, tuple[Any, ...] | None] = {
     "parallel_training": None,
     "agent_devices": None,
@@ -97,9 +107,7 @@ def advice(name: str) -> str | None:
     """Return what replaces a setting of CoMLRL that does not exist here, None for another name."""
     if name in ADVICE:
         return ADVICE[name]
-    if name.startswith(_REWARD_MODEL):
-        return _REWARD_MODELS
-    return _PREFERENCES if name.startswith(PREFERENCE_PREFIXES) else None
+    return next((replacement for prefix, replacement in PREFIXES.items() if name.startswith(prefix)), None)
 
 
 def convert_comlrl(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -29,6 +29,7 @@ KEY_ALIASES = {
 VALUE_ALIASES: dict[str, dict[Any, Any]] = {
     "{algorithm}.joint_mode": {"align": "aligned"},
     "{algorithm}.estimator": {"mean": "magrpo", "rloo": "marloo", "max": "maremax", "raw": "mareinforce"},
+    "{algorithm}.loss": {"ppo": "clip", "reinforce": "policy_gradient"},
     "model.top_k": {0: None, -1: None},
     "external.sandbox_slice": {None: "all"},
 }

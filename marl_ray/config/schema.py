@@ -273,6 +273,7 @@ class Config(Section):
     code_completion: sections.CodeCompletionConfig = field(default_factory=sections.CodeCompletionConfig)
     partners: team_sections.PartnersConfig = field(default_factory=team_sections.PartnersConfig)
     centralized: team_sections.CentralizedConfig = field(default_factory=team_sections.CentralizedConfig)
+    reward_model: team_sections.RewardModelConfig = field(default_factory=team_sections.RewardModelConfig)
     judge: sections.JudgeConfig = field(default_factory=sections.JudgeConfig)
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
     resources: sections.ResourcesConfig = field(default_factory=sections.ResourcesConfig)

@@ -99,8 +99,9 @@ def derive(run: dict[str, Any], entries: Sequence[Mapping[str, Any]], algorithm:
         run["environment"] = DATASETS.get(run["dataset.type"]).environment
         if not run["environment"]:
             raise UserError(f"dataset.type {run['dataset.type']} has no environment of its own: set environment")
-    if run["environment"] == "centralized" and run["centralized.environment"] is None and run["dataset.type"]:
-        run["centralized.environment"] = DATASETS.get(run["dataset.type"]).environment
+    for name in ("centralized", "reward_model"):
+        if run["environment"] == name and run[f"{name}.environment"] is None and run["dataset.type"]:
+            run[f"{name}.environment"] = DATASETS.get(run["dataset.type"]).environment
     if run["model.max_length"] is None:
         run["model.max_length"] = default_max_length([run["model.name"], *(entry.get("name") for entry in entries)])
     run[f"{algorithm}.estimator"] = run[f"{algorithm}.estimator"] or algorithm

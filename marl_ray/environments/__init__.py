@@ -20,6 +20,7 @@ ENVIRONMENTS = Registry(
         "grid_private": "marl_ray.environments.grid:PrivateGrid",
         "centralized": "marl_ray.environments.centralized:Centralized",
         "frozen_partners": "marl_ray.environments.frozen_partners:FrozenPartners",
+        "reward_model": "marl_ray.reward_models.environment:LearnedReward",
         "gateway": "marl_ray.gateway.environment:GatewayEnvironment",
         "writing_tldr": "marl_ray.environments.writing:SummaryAndDetails",
         "writing_arxiv": "marl_ray.environments.writing:PaperIntroduction",

@@ -12,9 +12,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from marl_ray.config import Config, CreditConfig
 from marl_ray.core.batch import Group
+from marl_ray.core.episode import Completion
 from marl_ray.core.errors import UserError
 from marl_ray.core.random_streams import random_stream
 from marl_ray.core.text import pluralize
@@ -28,6 +30,10 @@ from marl_ray.warmstart.preference_file import WrittenPreference
 from marl_ray.warmstart.selection import hold_out
 
 logger = logging.getLogger(__name__)
+Answer = tuple[tuple[int, ...], Completion]
+"""A prompt's token ids and one completion."""
+SCORED_AT_ONCE = 64
+"""Preferences between two movements of the progress bar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +71,13 @@ class PreferenceTrainer:
 
     def set_reference(self, preferences: Sequence[WrittenPreference]) -> None:
         """Score the preferences with the policies before training, if the loss has a reference."""
-        if self.has_reference:
-            differences = self._differences(preferences)
-            self._references = {id(one): value for one, value in zip(preferences, differences, strict=True)}
+        if not self.has_reference:
+            return
+        with progress(len(preferences), "reference") as bar:
+            for start in range(0, len(preferences), SCORED_AT_ONCE):
+                part = preferences[start : start + SCORED_AT_ONCE]
+                self._references |= {id(one): value for one, value in zip(part, self._differences(part), strict=True)}
+                bar.update(len(part))
 
     def differences(self, preferences: Sequence[WrittenPreference]) -> list[float]:
         """Return log pi(chosen) - log pi(rejected) of the joint policy, less the reference's, per preference."""
@@ -85,16 +95,20 @@ class PreferenceTrainer:
         """Take one optimizer step per policy. Raises UserError for a loss that is not finite."""
         differences = self.differences(preferences)
         for policy, learner in self.learners.items():
-            groups: list[Group] = []
+            weights: dict[Answer, float] = {}
             for preference, difference in zip(preferences, differences, strict=True):
                 for agent in policy.agents:
-                    # Twice, because the loss is divided by the number of groups, which is two per pair and agent.
-                    weight = 2 * preference_slope(difference, self.config.agents[agent].preference_beta)
-                    groups += [
-                        replace(preference.chosen[agent], weights=(weight,)),
-                        replace(preference.rejected[agent], weights=(-weight,)),
-                    ]
-            if learner.update(build_batch(groups, learner.step, self.config)).skipped_steps:
+                    slope = preference_slope(difference, self.config.agents[agent].preference_beta)
+                    for weight, side in ((slope, preference.chosen), (-slope, preference.rejected)):
+                        answer = answer_of(side[agent])
+                        weights[answer] = weights.get(answer, 0.0) + weight
+            groups = grouped(list(weights))
+            # The learner divides by the number of groups, and the loss is the mean over pairs and agents.
+            scale = len(groups) / (len(preferences) * len(policy.agents))
+            weighted = [
+                replace(group, weights=tuple(scale * weights[one] for one in answers)) for group, answers in groups
+            ]
+            if learner.update(build_batch(weighted, learner.step, self.config)).skipped_steps:
                 raise UserError(f"{policy}: the loss is not finite in step {learner.step}: lower --learning-rate")
 
     def export(self, policy_folder: dict[str, Path], prompts: Sequence[WrittenPreference]) -> None:
@@ -106,13 +120,32 @@ class PreferenceTrainer:
     def _differences(self, preferences: Sequence[WrittenPreference]) -> list[float]:
         totals = [0.0] * len(preferences)
         for policy, learner in self.learners.items():
-            for agent in policy.agents:
-                for sign, side in ((1.0, "chosen"), (-1.0, "rejected")):
-                    rows = [unweighted_row(getattr(one, side)[agent]) for one in preferences]
-                    scored = learner.logprob_model.logprobs(rows, learner.settings.tokens_per_microbatch)
-                    for number, logprobs in enumerate(scored):
-                        totals[number] += sign * float(logprobs.double().sum())
+            sides = [side for one in preferences for side in (one.chosen, one.rejected)]
+            groups = grouped([answer_of(side[agent]) for side in sides for agent in policy.agents])
+            rows = [unweighted_row(group) for group, _ in groups]
+            scored = learner.logprob_model.logprobs(rows, learner.settings.tokens_per_microbatch)
+            answers = [answer for _, of_prompt in groups for answer in of_prompt]
+            sums = {answer: float(own.double().sum()) for answer, own in zip(answers, scored, strict=True)}
+            for number, one in enumerate(preferences):
+                for agent in policy.agents:
+                    totals[number] += sums[answer_of(one.chosen[agent])] - sums[answer_of(one.rejected[agent])]
         return totals
+
+
+def answer_of(group: Group) -> Answer:
+    """Return the prompt and the completion of a group of one completion."""
+    return group.prompt_ids, group.completions[0]
+
+
+def grouped(answers: Sequence[Answer]) -> list[tuple[Group, list[Answer]]]:
+    """Return the distinct answers, each prompt's as one group, whose prompt is computed once."""
+    of_prompt: dict[tuple[int, ...], list[Answer]] = {}
+    for answer in dict.fromkeys(answers):
+        of_prompt.setdefault(answer[0], []).append(answer)
+    return [
+        (Group(0, prompt, tuple(completion for _, completion in found), (0.0,) * len(found), ()), found)
+        for prompt, found in of_prompt.items()
+    ]
 
 
 def hold_out_preferences(
@@ -131,6 +164,11 @@ def softplus(value: float) -> float:
     return max(value, 0.0) + math.log1p(math.exp(-abs(value)))
 
 
+def progress(total: int, name: str) -> Any:
+    """Return a progress bar, which is hidden without a terminal."""
+    return tqdm(total=total, desc=name, disable=progress_bar_disabled(), dynamic_ncols=True, leave=False)
+
+
 def train_on_preferences(
     trainer: PreferenceTrainer,
     trained: Sequence[WrittenPreference],
@@ -139,11 +177,10 @@ def train_on_preferences(
     batch_size: int,
 ) -> list[PreferenceFit]:
     """Train for some epochs. Return the fit of the held-out preferences before training and after each epoch."""
+    logger.info(f"{pluralize(len(trained) + len(held_out), 'preference')}, {len(held_out)} of them held out")
     trainer.set_reference([*trained, *held_out])
     fits = [trainer.fit(held_out)]
-    logger.info(f"{pluralize(len(trained) + len(held_out), 'preference')}, {len(held_out)} of them held out")
-    total = epochs * math.ceil(len(trained) / batch_size)
-    with tqdm(total=total, desc="preferences", disable=progress_bar_disabled(), dynamic_ncols=True, leave=False) as bar:
+    with progress(epochs * math.ceil(len(trained) / batch_size), "preferences") as bar:
         for epoch in range(epochs):
             for part in _batches(trained, batch_size, trainer.config.seed, epoch):
                 trainer.step(part)

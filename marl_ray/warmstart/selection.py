@@ -11,11 +11,15 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import TypeVar
 
 from marl_ray.core.batch import Group
 from marl_ray.core.episode import Completion
 from marl_ray.core.errors import UserError
 from marl_ray.core.random_streams import random_stream
+
+P = TypeVar("P", str, tuple[int, ...])
+"""A prompt, as text or token ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +80,18 @@ def hold_out(groups: Sequence[Group], share: float, seed: int, whose: str) -> tu
 
     Raises UserError if all groups have one prompt.
     """
-    prompts = sorted({group.prompt_ids for group in groups})
-    if len(prompts) < 2:
-        raise UserError(f"{whose} has answers to one prompt only, and one is held out: give more prompts")
-    count = min(max(1, round(share * len(prompts))), len(prompts) - 1)
-    held_out = set(random_stream(seed, "held_out", whose).sample(prompts, count))
+    held_out = held_out_prompts([group.prompt_ids for group in groups], share, seed, whose)
     parts = [[group for group in groups if (group.prompt_ids in held_out) is held] for held in (False, True)]
     return parts[0], parts[1]
+
+
+def held_out_prompts(prompts: Iterable[P], share: float, seed: int, whose: str) -> set[P]:
+    """Return a random `share` of the distinct prompts, at least one and not all. Raises UserError for one prompt."""
+    distinct = sorted(set(prompts))
+    if len(distinct) < 2:
+        raise UserError(f"{whose} has answers to one prompt only, and one is held out: give more prompts")
+    count = min(max(1, round(share * len(distinct))), len(distinct) - 1)
+    return set(random_stream(seed, "held_out", whose).sample(distinct, count))
 
 
 def merged_by_prompt(groups: Iterable[Group]) -> list[Group]:

@@ -37,7 +37,7 @@ from marl_ray.learning.micro_batches import unweighted_row
 from marl_ray.models.names import check_model
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.logs import progress_bar_disabled, tqdm
-from marl_ray.warmstart.preference_file import PreferencesFile
+from marl_ray.warmstart.preference_file import PAIRS, PreferencesFile
 from marl_ray.warmstart.preference_training import PreferenceTrainer, hold_out_preferences, train_on_preferences
 from marl_ray.warmstart.selection import AnswerSelection, demonstrations, hold_out, merged_by_prompt
 from marl_ray.warmstart.written_answers import AnswersFile
@@ -61,7 +61,9 @@ class WarmStartRequest:
     batch_size: int
     learning_rate: float | None
     held_out: float
-    preferences: Path | None = None
+    preferences: tuple[Path, ...] = ()
+    pairs: int = PAIRS
+    """Preferences per prompt that are made from episodes."""
     has_reference: bool = True
     """Whether the loss of preferences compares with the models before training."""
 
@@ -72,7 +74,7 @@ def warm_start(config: Config, request: WarmStartRequest) -> str:
     target = output_folder(request.folder)
     names = dict.fromkeys(agent.name for agent in config.agents)
     templates = {name: check_model(name, config.model)[0] for name in names}
-    fit_models = _fit_demonstrations if request.preferences is None else _fit_preferences
+    fit_models = _fit_demonstrations if not request.preferences else _fit_preferences
     with complete_folder(target) as path:
         hidden = RunFolder(path)
         hidden.models.mkdir(parents=True)
@@ -98,8 +100,8 @@ def _fit_preferences(
     config: Config, request: WarmStartRequest, templates: Mapping[str, bool], folder: RunFolder
 ) -> str:
     """Train all policies together on joint preferences, and return the result as text."""
-    assert request.preferences is not None
-    preferences = PreferencesFile(request.preferences, config, templates).preferences()
+    files = [PreferencesFile(path, config, templates) for path in request.preferences]
+    preferences = [one for file in files for one in file.preferences(request.pairs)]
     trained, held_out = hold_out_preferences(preferences, request.held_out, config.seed)
     if request.learning_rate is not None:
         agents = tuple(replace(agent, learning_rate=request.learning_rate) for agent in config.agents)

@@ -146,17 +146,28 @@ class AnswersFile:
     def _of_episode(self, row: Mapping[str, Any]) -> Iterator[JointAnswer]:
         """Yield the joint answers of all turns; with composition chat, whose later prompts continue a conversation, of
         the first turn."""
+        for _, answers in self.answers_by_node(row):
+            for answer, _ in answers:
+                yield answer
+
+    def answers_by_node(
+        self, row: Mapping[str, Any]
+    ) -> Iterator[tuple[Mapping[str, Any], list[tuple[JointAnswer, float]]]]:
+        """Yield the nodes of an episode, each with its joint answers and the team's reward of each."""
         for node in row["nodes"]:
             if node["turn"] > 1 and self.config.external.composition == "chat":
                 continue
             if len(node["prompts"]) != self.config.num_agents:
                 agents = pluralize(len(node["prompts"]), "agent")
                 raise UserError(f"an episode of {agents}, and the config has {self.config.num_agents}")
+            found = []
             for action in node["joint_actions"]:
                 indices = action["indices"]
                 prompts = [self._prompt_of(node, agent, index) for agent, index in enumerate(indices)]
                 answers = [node["responses"][agent][index] for agent, index in enumerate(indices)]
-                yield JointAnswer(prompts, answers, action.get("rewards", [action["reward"]] * len(indices)))
+                rewards = action.get("rewards", [action["reward"]] * len(indices))
+                found.append((JointAnswer(prompts, answers, rewards), float(action["reward"])))
+            yield node, found
 
     def _prompt_of(self, node: Mapping[str, Any], agent: int, index: int) -> Prompt:
         others = node.get("other_prompts", [[]] * (agent + 1))[agent]
@@ -166,19 +177,27 @@ class AnswersFile:
 
     def _prompts(self, name: str, answers: Sequence[str]) -> list[Prompt]:
         """Return the agents' prompts of a training task. Agents of a later round read the earlier answers."""
-        if name not in self._tasks:
-            dataset = self.config.dataset
-            raise UserError(f"{dataset.name} {dataset.train_split!r} has no task {name!r}: give prompts instead")
-        task, environment = self._tasks[name], self._environment
-        given = environment.first_prompts(task)
-        check_prompts(qualified_method_name(environment, "first_prompts"), given, self.config.num_agents)
-        prompts = list(given)
+        task, environment = self._task(name), self._environment
+        prompts = list(self.first_prompts(name))
         earlier: dict[int, str] = {}
         for round_agents in environment.order(task):
             for agent in round_agents if earlier else ():
                 prompts[agent] = environment.prompt_after(task, agent, prompts[agent], earlier)
             earlier = earlier | {agent: answers[agent] for agent in round_agents}
         return prompts
+
+    def first_prompts(self, name: str) -> Sequence[Prompt]:
+        """Return the prompts of a training task before any agent answers. Raises UserError for an unknown task."""
+        task, environment = self._task(name), self._environment
+        given: Sequence[Prompt] = environment.first_prompts(task)
+        check_prompts(qualified_method_name(environment, "first_prompts"), given, self.config.num_agents)
+        return given
+
+    def _task(self, name: str) -> Task:
+        if name not in self._tasks:
+            dataset = self.config.dataset
+            raise UserError(f"{dataset.name} {dataset.train_split!r} has no task {name!r}: give prompts instead")
+        return self._tasks[name]
 
     @cached_property
     def _tasks(self) -> dict[str, Task]:

@@ -15,9 +15,10 @@ from marl_ray.cli.main import main
 from marl_ray.config import Config
 from marl_ray.core.batch import Group
 from marl_ray.core.episode import Completion
+from marl_ray.core.errors import UserError
 from marl_ray.data.loading import load_rows
 from marl_ray.models.names import resolve_model
-from marl_ray.warmstart.preference_file import WrittenPreference
+from marl_ray.warmstart.preference_file import PreferencesFile, WrittenPreference
 from marl_ray.warmstart.preference_training import PreferenceTrainer, hold_out_preferences
 from tests.factories import QUICKSTART, quickstart_config
 
@@ -134,3 +135,33 @@ def test_a_wrong_line_is_named(line: dict, says: str, tmp_path: Path, capsys: py
     assert f"preferences file {file}, line 1: " in message
     assert says in message
     assert not (tmp_path / "warm").exists()
+
+
+def episode(task: str, rewards: list[float], kind: str = "train") -> dict:
+    node = {
+        "turn": 1,
+        "path": [],
+        "prompts": ["Write aux.", "Write main."],
+        "responses": [[f"aux {g}" for g in range(len(rewards))], [f"main {g}" for g in range(len(rewards))]],
+        "joint_actions": [{"indices": [g, g], "reward": reward} for g, reward in enumerate(rewards)],
+    }
+    return {"step": 1, "kind": kind, "task": task, "stops": [], "nodes": [node]}
+
+
+def test_answers_of_episodes_are_compared_by_their_rewards(tmp_path: Path) -> None:
+    file = tmp_path / "episodes.jsonl"
+    rows = [episode("a", [0.0, 2.0, 2.0]), episode("a", [0.0, 2.0, 2.0, 9.0]), episode("b", [3.0], "eval")]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pairs = PreferencesFile(file, config(), {}).pairs(2)
+    assert [(pair.chosen.answers, pair.rejected.answers) for pair in pairs] == [
+        (["aux 3", "main 3"], ["aux 0", "main 0"]),
+        (["aux 3", "main 3"], ["aux 1", "main 1"]),
+    ]
+    assert {pair.task_id for pair in pairs} == {"a"}
+
+
+def test_episodes_with_equal_rewards_have_no_pair(tmp_path: Path) -> None:
+    file = tmp_path / "episodes.jsonl"
+    file.write_text(json.dumps(episode("a", [1.0, 1.0])) + "\n")
+    with pytest.raises(UserError, match="has no pair: all rewards of a prompt are equal"):
+        PreferencesFile(file, config(), {}).pairs()

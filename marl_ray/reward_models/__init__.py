@@ -1,0 +1,1 @@
+"""Reward models of joint preferences (`marl-ray rewardmodel`), and the environment that uses them."""

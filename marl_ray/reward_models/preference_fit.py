@@ -1,0 +1,116 @@
+"""Training of a reward model on joint preferences, with the loss of Bradley and Terry.
+
+The probability that a joint answer is preferred to another one is the sigmoid of the difference of their scores
+(Bradley and Terry, 1952), so the loss of a pair is
+
+    L = - log sigmoid(score(chosen) - score(rejected))
+
+MARLHF of CoMLRL 1.4.3 has this loss too. A constant added to all scores changes no loss, so the head has no bias.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import logsigmoid
+
+from marl_ray.config import OptimizerConfig
+from marl_ray.core.errors import UserError
+from marl_ray.core.random_streams import random_stream
+from marl_ray.core.text import pluralize
+from marl_ray.learning.optimizer import clip_gradients, make_optimizer
+from marl_ray.reward_models.reward_model import RewardModel
+from marl_ray.warmstart.preference_training import PreferenceFit, progress
+
+logger = logging.getLogger(__name__)
+PAIRS_AT_ONCE = 4
+"""Pairs whose scores are computed together; gradients are accumulated."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextPair:
+    """The texts of two joint answers to the same prompts; the first one is preferred."""
+
+    prompt: str
+    chosen: str
+    rejected: str
+
+
+class RewardModelTrainer:
+    """Trains `model` for `steps` optimizer steps. With `head_only` only the head learns."""
+
+    def __init__(
+        self, model: RewardModel, settings: OptimizerConfig, learning_rate: float, steps: int, head_only: bool = False
+    ) -> None:
+        self.model, self._settings = model, settings
+        if head_only:
+            model.model.requires_grad_(False)
+            model.model.score.requires_grad_(True)
+        self._parameters = [parameter for parameter in model.model.parameters() if parameter.requires_grad]
+        self._optimizer, self._schedule = make_optimizer([(self._parameters, learning_rate)], settings, steps)
+
+    def backward(self, pairs: Sequence[TextPair]) -> float:
+        """Set the gradient of the mean loss of the pairs, and return the loss."""
+        self._optimizer.zero_grad()
+        total = 0.0
+        for start in range(0, len(pairs), PAIRS_AT_ONCE):
+            loss = -logsigmoid(self._differences(pairs[start : start + PAIRS_AT_ONCE])).sum() / len(pairs)
+            loss.backward()
+            total += loss.item()
+        return total
+
+    def step(self, pairs: Sequence[TextPair]) -> float:
+        """Take one optimizer step and return the loss before. Raises UserError for a loss that is not finite."""
+        loss = self.backward(pairs)
+        norm = clip_gradients(self._parameters, self._settings)
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            raise UserError("the loss of the reward model is not finite: lower --learning-rate")
+        self._optimizer.step()
+        self._schedule.step()
+        return loss
+
+    def fit(self, pairs: Sequence[TextPair]) -> PreferenceFit:
+        """Return loss and accuracy on these pairs, without training."""
+        scores = self.model.score([*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs)])
+        chosen, rejected = torch.tensor(scores).split(len(pairs))
+        differences = chosen - rejected
+        return PreferenceFit(float(-logsigmoid(differences).mean()), float((differences > 0).double().mean()))
+
+    def _differences(self, pairs: Sequence[TextPair]) -> torch.Tensor:
+        rows = self.model.token_ids([*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs)])
+        chosen, rejected = self.model.scores(rows).split(len(pairs))
+        return chosen - rejected
+
+
+def train_reward_model(
+    trainer: RewardModelTrainer,
+    trained: Sequence[TextPair],
+    held_out: Sequence[TextPair],
+    epochs: int,
+    batch_size: int,
+    seed: int,
+) -> list[PreferenceFit]:
+    """Train for some epochs. Return the fit of the held-out pairs before training and after each epoch."""
+    fits = [trainer.fit(held_out)]
+    logger.info(f"{pluralize(len(trained) + len(held_out), 'preference')}, {len(held_out)} of them held out")
+    steps = math.ceil(len(trained) / batch_size)
+    with progress(epochs * steps, "reward model") as bar:
+        for epoch in range(epochs):
+            order = random_stream(seed, "reward_model", epoch).sample(range(len(trained)), len(trained))
+            for start in range(0, len(order), batch_size):
+                loss = trainer.step([trained[number] for number in order[start : start + batch_size]])
+                bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+                bar.update()
+            fits.append(trainer.fit(held_out))
+            logger.info(
+                f"epoch {epoch + 1} of {epochs}: held-out loss {fits[-1].loss:.3f} (before: {fits[0].loss:.3f}), "
+                f"accuracy {fits[-1].accuracy:.0%}"
+            )
+    best = min(range(len(fits)), key=lambda epoch: fits[epoch].loss)
+    if best < epochs:
+        logger.warning(f"the held-out loss rose after epoch {best}: lower --epochs or --learning-rate")
+    return fits
