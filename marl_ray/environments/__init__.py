@@ -21,6 +21,7 @@ ENVIRONMENTS = Registry(
         "centralized": "marl_ray.environments.centralized:Centralized",
         "frozen_partners": "marl_ray.environments.frozen_partners:FrozenPartners",
         "gateway": "marl_ray.gateway.environment:GatewayEnvironment",
+        "tool_use": "marl_ray.tool_use.environment:ToolUse",
         "writing_tldr": "marl_ray.environments.writing:SummaryAndDetails",
         "writing_arxiv": "marl_ray.environments.writing:PaperIntroduction",
     },
