@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -120,7 +120,7 @@ def against_random(policy: MovePolicy, seat: str, greedy: bool = False) -> dict[
         found = torch.nn.functional.one_hot(found.argmax(-1), len(CELLS)).double()
     moves = dict(zip(boards, found.tolist(), strict=True))
 
-    @lru_cache(maxsize=None)
+    @cache
     def play(board: str) -> tuple[float, float, float, float]:
         placed = tic_tac_toe.SEATS[sum(not cell.isdecimal() for cell in board) % 2]
         free = [cell for cell in board if cell.isdecimal()]
@@ -142,7 +142,9 @@ def report(game: str, first: MovePolicy, second: MovePolicy) -> list[str]:
     """Return the measurements of two policies as lines."""
     if game == "kuhn":
         (one, illegal_one), (other, illegal_other) = strategy_of(first, "first"), strategy_of(second, "second")
-        places = {(*place, seat): bet for seat, own in (("first", one), ("second", other)) for place, bet in own.items()}
+        places = {
+            (*place, seat): bet for seat, own in (("first", one), ("second", other)) for place, bet in own.items()
+        }
         lines = [f"  {seat:6s} {card} {' '.join(h) or '-':9s} bet {bet:.3f}" for (card, h, seat), bet in places.items()]
         return [
             *lines,

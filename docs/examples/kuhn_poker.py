@@ -1,10 +1,10 @@
-"""Kuhn poker between two agents (Kuhn, 1950, "A simplified two-person poker"), played through PettingZoo's AEC interface.
+"""Kuhn poker between two agents (Kuhn, 1950, "A simplified two-person poker"), with PettingZoo's AEC interface.
 
 environment: gateway
 gateway: {function: "kuhn_poker:play", roles: [first, second]}
 
-Each player pays 1 and gets one of the cards J, Q and K. The players pass or bet in turn. After two equal moves, or a pass
-or bet that answers a bet, the higher card wins 1, or 2 after two bets; a player who passes after a bet loses 1.
+Each player pays 1 and gets one of the cards J, Q and K. The players pass or bet in turn. A player who passes after a bet
+loses 1. After two passes the higher card wins 1, and after two bets 2.
 """
 
 from collections.abc import Iterator

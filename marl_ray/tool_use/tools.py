@@ -35,29 +35,25 @@ class ToolContext:
 
 
 class Tool(Protocol):
-    """A tool. `schema` is its description in OpenAI's format. `call` returns the text of a result, and raises ToolFailed
-    for arguments or programs that fail."""
+    """A tool. `schema` is its description in OpenAI's format. `call` returns the text of a result, and raises
+    ToolFailed for arguments or programs that fail."""
 
     schema: Mapping[str, Any]
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> str: ...
 
 
+def code_schema(name: str, about: str) -> Mapping[str, Any]:
+    """Return the description of a tool that takes code."""
+    properties = {"code": {"type": "string"}}
+    parameters = {"type": "object", "properties": properties, "required": ["code"]}
+    return {"type": "function", "function": {"name": name, "description": about, "parameters": parameters}}
+
+
 class PythonTool:
     """Runs a program without input in the sandbox. The result is its standard output."""
 
-    schema = {
-        "type": "function",
-        "function": {
-            "name": "python",
-            "description": "Run a Python program and return its printed output.",
-            "parameters": {
-                "type": "object",
-                "properties": {"code": {"type": "string", "description": "source of the program"}},
-                "required": ["code"],
-            },
-        },
-    }
+    schema = code_schema("python", "Run a Python program and return its printed output.")
 
     def __init__(self, executor: Executor, timeout_s: float, memory_mb: int) -> None:
         self._executor = executor
@@ -81,21 +77,10 @@ class PythonTool:
 
 
 class FeedbackTool:
-    """Returns the environment's feedback on an answer, before it is given. Only visible tests run, as between turns. The
-    answers of the other agents are empty, because all agents of a turn answer at the same time."""
+    """Returns the environment's feedback on an answer, before it is given. Only visible tests run, as between turns.
+    The answers of the other agents are empty, because all agents of a turn answer at the same time."""
 
-    schema = {
-        "type": "function",
-        "function": {
-            "name": "run_tests",
-            "description": "Run the visible tests on an answer and return the result.",
-            "parameters": {
-                "type": "object",
-                "properties": {"code": {"type": "string", "description": "the answer to test"}},
-                "required": ["code"],
-            },
-        },
-    }
+    schema = code_schema("run_tests", "Run the visible tests on an answer and return the result.")
 
     def __init__(self, executor: Executor, environment: Environment[Any], mode: str) -> None:
         self._executor, self._environment, self._mode = executor, environment, mode

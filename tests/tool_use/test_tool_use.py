@@ -134,7 +134,9 @@ def test_the_number_of_calls_and_the_length_of_results_are_limited(sandbox: Sand
 def test_run_tests_says_what_the_environment_says_between_turns(sandbox: Sandbox) -> None:
     wrong = "def add_twice(a, b):\n    return a - b\n"
     config = tool_config(tools=["run_tests"], agents=1)
-    episode, agents = played(config, sandbox, after_tools(call("run_tests", code=wrong), wrong.replace("- b", "+ 2 * b")))
+    episode, agents = played(
+        config, sandbox, after_tools(call("run_tests", code=wrong), wrong.replace("- b", "+ 2 * b"))
+    )
     assert node_of(episode).joint_actions[0].outcome.metrics["all_passed"] == 1.0
     environment: Any = ENVIRONMENTS.get("code_generation")(1)
     attempt = environment.attempt(TASK, [wrong], last=False)

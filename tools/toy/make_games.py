@@ -71,7 +71,9 @@ def tactical_cells(board: str, seat: str) -> list[str]:
     """Return the cells that complete a line of the seat, or else the cells that block a line of the other seat."""
     other = tic_tac_toe.SEATS[1 - tic_tac_toe.SEATS.index(seat)]
     for player in (seat, other):
-        cells = [cell for cell in board if cell.isdecimal() and tic_tac_toe.has_line(board.replace(cell, player), player)]
+        cells = [
+            cell for cell in board if cell.isdecimal() and tic_tac_toe.has_line(board.replace(cell, player), player)
+        ]
         if cells:
             return cells
     return []
@@ -96,7 +98,9 @@ def main() -> None:
     scenes = [scene for stage, _, _ in stages for scene in stage]
     with tempfile.TemporaryDirectory() as staging:
         folder = Path(staging)
-        tokenizer = make_tokenizer([t for scene in scenes for t in (scene.prompt, *scene.responses)], folder, VOCAB_SIZE)
+        tokenizer = make_tokenizer(
+            [t for scene in scenes for t in (scene.prompt, *scene.responses)], folder, VOCAB_SIZE
+        )
         model = make_small_model(tokenizer)
         losses: list[float] = []
 
