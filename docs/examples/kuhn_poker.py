@@ -3,8 +3,8 @@
 environment: gateway
 gateway: {function: "kuhn_poker:play", roles: [first, second]}
 
-Each player pays 1 and gets one of the cards J, Q and K. The players pass or bet in turn. A player who passes after a bet
-loses 1. After two passes the higher card wins 1, and after two bets 2.
+Each player pays 1 and gets one of the cards J, Q and K. The players pass or bet in turn. A player who passes after a
+bet loses 1. After two passes the higher card wins 1, and after two bets 2.
 """
 
 from collections.abc import Iterator
