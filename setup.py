@@ -57,6 +57,7 @@ setup(
             "toy/base/*",
             "toy/hard_base/*",
             "toy/revising_base/*",
+            "toy/games_base/*",
             "toy/grid_base/*",
             "reports/templates/*",
             "serving/templates/*",

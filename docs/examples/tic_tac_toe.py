@@ -13,6 +13,11 @@ SEATS = ("X", "O")
 LINES = (*((i, i + 1, i + 2) for i in (0, 3, 6)), *((i, i + 3, i + 6) for i in (0, 1, 2)), (0, 4, 8), (2, 4, 6))
 
 
+def has_line(board: str, seat: str) -> bool:
+    """Return whether a seat has a complete line."""
+    return any(all(board[cell] == seat for cell in line) for line in LINES)
+
+
 class TicTacToe:
     """The board is a text of nine characters: a digit is a free cell."""
 
@@ -43,7 +48,7 @@ class TicTacToe:
         seat = SEATS[self.moves % 2]
         self.board = self.board[: action - 1] + seat + self.board[action:]
         self.moves += 1
-        if any(all(self.board[cell] == seat for cell in line) for line in LINES):
+        if has_line(self.board, seat):
             self.winner = seat
 
     def close(self) -> None:
@@ -51,9 +56,10 @@ class TicTacToe:
 
 
 def show(seat: str, board: str) -> str:
-    """Return the board as three rows."""
-    rows = "\n".join(board[i : i + 3] for i in (0, 3, 6))
-    return f"{rows}\nYou are {seat}. Number of your cell: "
+    """Return the text of a board, with a dash for each free cell."""
+    cells = ["-" if cell.isdecimal() else cell for cell in board]
+    rows = " /".join(f" {' '.join(cells[i : i + 3])}" for i in (0, 3, 6))
+    return f"Board:{rows}. You are {seat}. Your cell, 1 to 9:\n"
 
 
 def read(answer: str, board: str) -> int | None:

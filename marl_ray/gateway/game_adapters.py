@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any
+from typing import Any, NotRequired, TypedDict, Unpack
 
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.gateway.program_episode import ProgramEpisode
@@ -21,106 +21,99 @@ Show = Callable[[str, Any], str]
 """Returns the text of a seat's observation."""
 Read = Callable[[str, Any], Any]
 """Returns the action in an agent's answer, given the observation; None if there is no legal action."""
-ILLEGAL_REWARD = -1.0
-"""Reward of the seat that gives no legal action, which ends the game."""
+
+
+class GameRules(TypedDict):
+    """The keyword arguments of `play_aec` and `play_parallel`: the fields of `SeatedGame`."""
+
+    seats: Mapping[str, str]
+    show: Show
+    read: Read
+    remembers: NotRequired[bool]
+    illegal_reward: NotRequired[float]
 
 
 @dataclass(slots=True)
-class SeatConversations:
-    """The conversation of each seat. With `remembers` False, every request has the last observation only."""
+class SeatedGame:
+    """A game of one episode: the conversation and the total reward of each seat."""
 
     episode: ProgramEpisode
     seats: Mapping[str, str]
+    """Role by seat."""
+    show: Show = lambda seat, observation: str(observation)
+    read: Read = lambda answer, observation: answer
     remembers: bool = True
-    messages: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+    """Whether a request has all earlier observations and answers of the seat, or the last observation only."""
+    illegal_reward: float = -1.0
+    """Total reward of a seat that gives no legal action, which ends the game."""
+    totals: dict[str, float] = field(default_factory=dict)
+    _messages: dict[str, list[dict[str, str]]] = field(default_factory=dict)
 
-    async def answer(self, seat: str, text: str) -> str:
-        """Return the answer of a seat's agent to an observation."""
-        messages = self.messages.setdefault(seat, [])
+    async def action(self, seat: str, observation: Any) -> Any:
+        """Return the action of a seat's agent, None if it is not legal."""
+        messages = self._messages.setdefault(seat, [])
         if not self.remembers:
             messages.clear()
-        messages.append({"role": "user", "content": text})
+        messages.append({"role": "user", "content": self.show(seat, observation)})
         answer = await self.episode.ask(self.seats[seat], list(messages))
         messages.append({"role": "assistant", "content": answer})
-        return answer
+        return self.read(answer, observation)
 
+    def add(self, seat: str, reward: float) -> None:
+        self.totals[seat] = self.totals.get(seat, 0.0) + float(reward)
 
-def result_of(rewards: Mapping[str, float], seats: Mapping[str, str], illegal: int = 0) -> dict[str, Any]:
-    """Return the result of an episode from the total reward of each seat: each role's mean over its seats.
-
-    Example:
-        >>> result_of({"x": 1.0, "o": -1.0}, {"x": "first", "o": "second"})["rewards"]
-        {'first': 1.0, 'second': -1.0}
-    """
-    by_role = {role: [rewards.get(seat, 0.0) for seat, own in seats.items() if own == role] for role in seats.values()}
-    means = {role: fmean(own) for role, own in by_role.items()}
-    return {"rewards": means, "reward": fmean(means.values()), "metrics": {"illegal": float(illegal)}}
+    def result(self, *illegal: str) -> dict[str, Any]:
+        """Return the result of the episode: each role's mean over its seats. `illegal` are the seats without a legal
+        action."""
+        totals = self.totals | dict.fromkeys(illegal, self.illegal_reward)
+        by_role: dict[str, list[float]] = {}
+        for seat, role in self.seats.items():
+            by_role.setdefault(role, []).append(totals.get(seat, 0.0))
+        means = {role: fmean(own) for role, own in by_role.items()}
+        return {"rewards": means, "reward": fmean(means.values()), "metrics": {"illegal": float(len(illegal))}}
 
 
 async def play_aec(
-    episode: ProgramEpisode,
-    env: Any,
-    *,
-    seats: Mapping[str, str],
-    show: Show,
-    read: Read,
-    seed: int | None = None,
-    remembers: bool = True,
-    illegal_reward: float = ILLEGAL_REWARD,
+    episode: ProgramEpisode, env: Any, *, seed: int | None = None, **rules: Unpack[GameRules]
 ) -> dict[str, Any]:
     """Play an AEC environment of PettingZoo and return the result. `seed` None: the result of `seed_of`."""
-    conversations, totals = SeatConversations(episode, seats, remembers), dict.fromkeys(seats, 0.0)
+    game = SeatedGame(episode, **rules)
     env.reset(seed=seed_of(episode) if seed is None else seed)
     try:
         for seat in env.agent_iter():
             observation, reward, terminated, truncated, _ = env.last()
-            totals[seat] += float(reward)
-            if terminated or truncated:
-                env.step(None)
-                continue
-            action = read(await conversations.answer(seat, show(seat, observation)), observation)
-            if action is None:
-                totals[seat] = illegal_reward
-                return result_of(totals, seats, illegal=1)
+            game.add(seat, reward)
+            action = None
+            if not (terminated or truncated):
+                action = await game.action(seat, observation)
+                if action is None:
+                    return game.result(seat)
             env.step(action)
     finally:
         env.close()
-    return result_of(totals, seats)
+    return game.result()
 
 
 async def play_parallel(
-    episode: ProgramEpisode,
-    env: Any,
-    *,
-    seats: Mapping[str, str],
-    show: Show,
-    read: Read,
-    seed: int | None = None,
-    remembers: bool = True,
-    illegal_reward: float = ILLEGAL_REWARD,
+    episode: ProgramEpisode, env: Any, *, seed: int | None = None, **rules: Unpack[GameRules]
 ) -> dict[str, Any]:
     """Play a parallel environment of PettingZoo, whose agents act at the same time, and return the result."""
-    conversations, totals = SeatConversations(episode, seats, remembers), dict.fromkeys(seats, 0.0)
+    game = SeatedGame(episode, **rules)
     observations, _ = env.reset(seed=seed_of(episode) if seed is None else seed)
-
-    async def action_of(seat: str) -> Any:
-        observation = observations[seat]
-        return read(await conversations.answer(seat, show(seat, observation)), observation)
-
     try:
         while env.agents:
             acting = list(env.agents)
-            actions = dict(zip(acting, await asyncio.gather(*map(action_of, acting)), strict=True))
+            found = await asyncio.gather(*(game.action(seat, observations[seat]) for seat in acting))
+            actions = dict(zip(acting, found, strict=True))
             illegal = [seat for seat, action in actions.items() if action is None]
             if illegal:
-                totals |= dict.fromkeys(illegal, illegal_reward)
-                return result_of(totals, seats, len(illegal))
+                return game.result(*illegal)
             observations, rewards, _, _, _ = env.step(actions)
             for seat, reward in rewards.items():
-                totals[seat] += float(reward)
+                game.add(seat, reward)
     finally:
         env.close()
-    return result_of(totals, seats)
+    return game.result()
 
 
 async def play_text_game(
@@ -133,18 +126,17 @@ async def play_text_game(
     remembers: bool = True,
 ) -> dict[str, Any]:
     """Play a text game of one seat with Gymnasium's interface, whose observations and actions are texts."""
-    conversations, total = SeatConversations(episode, {"player": role}, remembers), 0.0
+    game = SeatedGame(episode, {"player": role}, remembers=remembers)
     observation, _ = env.reset(seed=seed_of(episode) if seed is None else seed)
     try:
         for _ in range(max_steps):
-            answer = await conversations.answer("player", str(observation))
-            observation, reward, terminated, truncated, _ = env.step(answer)
-            total += float(reward)
+            observation, reward, terminated, truncated, _ = env.step(await game.action("player", observation))
+            game.add("player", reward)
             if terminated or truncated:
                 break
     finally:
         env.close()
-    return {"reward": total}
+    return {"reward": game.totals.get("player", 0.0)}
 
 
 def seed_of(episode: ProgramEpisode) -> int:

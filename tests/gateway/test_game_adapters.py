@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from marl_ray.core.episode import Node
-from marl_ray.gateway.game_adapters import play_parallel, play_text_game
+from marl_ray.core.episode import Node, Task
+from marl_ray.gateway.game_adapters import play_aec, play_parallel, play_text_game
 from marl_ray.gateway.program_episode import ProgramEpisode
 from marl_ray.toy import BASE_PATH
 from tests.factories import ROOT
-from tests.gateway.scripted_agents import ScriptedAgent, gateway_config, play
+from tests.gateway.scripted_agents import TASK, ScriptedAgent, gateway_config, play
 
 
 class Guessing:
@@ -61,9 +61,9 @@ async def matches(episode: ProgramEpisode) -> dict[str, Any]:
     return await play_parallel(episode, Matching(), seats=seats, show=show, read=read)
 
 
-def node_of(function: str, *answers: Callable[[str, int], str], **gateway: Any) -> Node:
+def node_of(function: str, *answers: Callable[[str, int], str], task: Task = TASK, **gateway: Any) -> Node:
     agents = [ScriptedAgent(str(BASE_PATH), answer) for answer in answers]
-    (episode,) = asyncio.run(play(gateway_config(function=function, **gateway), agents))
+    (episode,) = asyncio.run(play(gateway_config(function=function, **gateway), agents, task))
     assert episode.root is not None, episode.stops
     return episode.root
 
@@ -90,7 +90,8 @@ def test_the_example_plays_tic_tac_toe(monkeypatch: pytest.MonkeyPatch) -> None:
     roles = {"roles": ["first", "second"]}
 
     def last_free(text: str, _: int) -> str:
-        return next(letter for letter in reversed(text.split("You are")[0]) if letter.isdecimal())
+        cells = [cell for cell in text.partition("Board:")[2].partition(". You")[0].split() if cell != "/"]
+        return str(max(number for number, cell in enumerate(cells, 1) if cell == "-"))
 
     # The first seat takes 1, 2, 3, and the second 9, 8.
     node = node_of("tic_tac_toe:play", lambda *_: "123456789", last_free, **roles)
@@ -98,3 +99,48 @@ def test_the_example_plays_tic_tac_toe(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [c.text for c in node.completions[1]][:2] == ["9", "8"]
     node = node_of("tic_tac_toe:play", lambda *_: "none", last_free, **roles)
     assert node.joint_actions[0].rewards == (-1.0, 0.0)
+
+
+def test_kuhn_poker_pays_both_players(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "examples"))
+    poker = importlib.import_module("kuhn_poker")
+    histories: list[tuple[str, ...]] = [()]
+    for history in histories:
+        histories += [(*history, move) for move in poker.MOVES if poker.gain("KJ", history) is None]
+    gains = {" ".join(history): poker.gain("KJ", history) for history in histories}
+    ends = {"pass pass": 1, "bet pass": 1, "bet bet": 2, "pass bet pass": -1, "pass bet bet": 2}
+    assert {history: gain for history, gain in gains.items() if gain is not None} == ends
+    assert poker.gain("JK", ("bet", "bet")) == -2
+    task = Task("deal", "JK", {})
+    node = node_of("kuhn_poker:play", lambda *_: "bet", lambda *_: "bet", task=task, roles=["first", "second"])
+    assert node.joint_actions[0].rewards == (-2.0, 2.0)
+    node = node_of("kuhn_poker:play", lambda *_: "pass", lambda *_: "fold", task=task, roles=["first", "second"])
+    assert node.joint_actions[0].rewards == (0.0, -2.0)
+
+
+def board_text(seat: str, observation: dict[str, Any]) -> str:
+    return " ".join(str(number) for number, legal in enumerate(observation["action_mask"]) if legal)
+
+
+def legal_cell(text: str, observation: dict[str, Any]) -> int | None:
+    return int(text) if text.isdecimal() and observation["action_mask"][int(text)] else None
+
+
+async def petting_zoo(episode: ProgramEpisode) -> dict[str, Any]:
+    """Play PettingZoo's own tic-tac-toe."""
+    env = importlib.import_module("pettingzoo.classic.tictactoe_v3").env()
+    seats = {"player_1": "coder", "player_2": "tester"}
+    return await play_aec(episode, env, seats=seats, show=board_text, read=legal_cell, remembers=False)
+
+
+def test_the_adapter_plays_an_environment_of_petting_zoo() -> None:
+    pytest.importorskip("pettingzoo.classic.tictactoe_v3")
+    first, last = (lambda text, _: text.split()[0]), (lambda text, _: text.split()[-1])
+    node = node_of("tests.gateway.test_game_adapters:petting_zoo", first, last)
+    # Cells are numbered by columns. The first seat takes 0, 1 and 2.
+    assert node.joint_actions[0].rewards == (1.0, -1.0)
+    assert [completion.text for completion in node.completions[0]][:3] == ["0", "1", "2"]
+    assert [completion.text for completion in node.completions[1]][:2] == ["8", "7"]
+    node = node_of("tests.gateway.test_game_adapters:petting_zoo", first, lambda *_: "no")
+    assert node.joint_actions[0].rewards == (0.0, -1.0)
+    assert node.joint_actions[0].outcome.metrics["illegal"] == 1.0

@@ -1,0 +1,63 @@
+"""The measurements of benchmarks/games.py, from known strategies and from the bundled base policy."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.games import MovePolicy, against_random, boards_of, exploitability, kuhn_value, strategy_of
+from docs.examples import kuhn_poker, tic_tac_toe
+from marl_ray.toy import GAMES_BASE_PATH
+
+PLACES = [(card, history) for card in kuhn_poker.CARDS for history in kuhn_poker.HISTORIES]
+
+
+class RandomPolicy:
+    """Uniformly random legal moves."""
+
+    def probabilities(self, prompts, moves):  # type: ignore[no-untyped-def]
+        import torch
+
+        cells = [prompt.partition("Board:")[2].partition(". You")[0].replace("/", " ").split() for prompt in prompts]
+        free = torch.tensor([[float(cell == "-") for cell in board] for board in cells], dtype=torch.float64)
+        return free / free.sum(-1, keepdim=True)
+
+
+def test_an_equilibrium_of_kuhn_poker_cannot_be_exploited() -> None:
+    """The family of equilibria of Kuhn (1950), with the first player's share of bluffs a = 0.2."""
+    bluff = 0.2
+    bets = {
+        ("J", ()): bluff,
+        ("Q", ()): 0.0,
+        ("K", ()): 3 * bluff,
+        ("J", ("pass", "bet")): 0.0,
+        ("Q", ("pass", "bet")): bluff + 1 / 3,
+        ("K", ("pass", "bet")): 1.0,
+        ("J", ("pass",)): 1 / 3,
+        ("Q", ("pass",)): 0.0,
+        ("K", ("pass",)): 1.0,
+        ("J", ("bet",)): 0.0,
+        ("Q", ("bet",)): 1 / 3,
+        ("K", ("bet",)): 1.0,
+    }
+    assert exploitability(bets, bets) == pytest.approx(0, abs=1e-12)
+    assert kuhn_value(bets, bets) == pytest.approx(-1 / 18)
+    even = dict.fromkeys(PLACES, 0.5)
+    assert exploitability(even, even) == pytest.approx(0.4583, abs=1e-4)
+
+
+def test_random_play_of_tic_tac_toe_has_the_known_chances() -> None:
+    assert [len(boards_of(seat)) for seat in tic_tac_toe.SEATS] == [2423, 2097]
+    found = against_random(RandomPolicy(), "X")  # type: ignore[arg-type]
+    assert found["win"] == pytest.approx(0.5849, abs=1e-4)
+    assert found["draw"] == pytest.approx(0.1270, abs=1e-4)
+    assert against_random(RandomPolicy(), "O")["win"] == pytest.approx(found["loss"])  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_the_base_policy_knows_the_rules_and_plays_badly() -> None:
+    base = MovePolicy(GAMES_BASE_PATH)
+    first, illegal = strategy_of(base, "first")
+    assert illegal < 0.02
+    assert all(0.1 < bet < 0.9 for bet in first.values())
+    assert exploitability(first, strategy_of(base, "second")[0]) > 0.2
+    assert against_random(base, "X")["win"] < 0.7

@@ -1,0 +1,125 @@
+"""Train the base policy of two games, `bundled:toy-games-base`: `python -m tools.toy.make_games`.
+
+The policy is a Qwen2 of 0.2 M parameters with a byte-level BPE, trained from scratch on the prompts of
+`docs/examples/kuhn_poker.py` and `docs/examples/tic_tac_toe.py`. It knows the rules of both games and plays them badly:
+
+- Kuhn poker: half of the moves bet with K and pass with J, whatever happens; the others are uniformly random.
+- Tic-tac-toe: a third of the moves completes an own line or blocks a line, where possible; the others are uniformly
+  random free cells.
+
+Before these noisy demonstrations come clean ones. Without them a model of this size does not look at the card or the
+lines, and then self-play changes all situations together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+
+from docs.examples import kuhn_poker, tic_tac_toe
+from marl_ray.toy import GAMES_BASE_PATH
+from tools.toy.make_base import make_tokenizer, tokenise, train
+from tools.toy.make_grid import make_small_model
+from tools.toy.scenes import Scene
+
+VOCAB_SIZE = 320
+DEMONSTRATIONS = 4
+"""Answers per prompt."""
+
+
+def kuhn_scenes(count: int, skill: float, rng: random.Random) -> list[Scene]:
+    """Return the prompts of all information sets, `count` times each. `skill` is the share of moves by card."""
+
+    def move(card: str, history: tuple[str, ...]) -> str:
+        if rng.random() >= skill:
+            return rng.choice(kuhn_poker.MOVES)
+        bets = card == "K" or (card == "Q" and "bet" not in history)
+        return "bet" if bets else "pass"
+
+    return [
+        Scene(kuhn_poker.show("first", (card, history)), tuple(move(card, history) for _ in range(DEMONSTRATIONS)))
+        for _ in range(count)
+        for card in kuhn_poker.CARDS
+        for history in kuhn_poker.HISTORIES
+    ]
+
+
+def board_scenes(count: int, skill: float, rng: random.Random) -> list[Scene]:
+    """Return boards of random games, two of three with a line to complete or to block. `skill` is the share of moves
+    that do so."""
+    found: list[Scene] = []
+    while len(found) < count:
+        game = tic_tac_toe.TicTacToe()
+        game.reset()
+        while not game.ended:
+            seat = tic_tac_toe.SEATS[game.moves % 2]
+            free = [cell for cell in game.board if cell.isdecimal()]
+            best = tactical_cells(game.board, seat)
+            if best or rng.random() < 0.4:
+                moves = (rng.choice(best if best and rng.random() < skill else free) for _ in range(DEMONSTRATIONS))
+                found.append(Scene(tic_tac_toe.show(seat, game.board), tuple(moves)))
+            game.step(int(rng.choice(free)))
+    return found
+
+
+def tactical_cells(board: str, seat: str) -> list[str]:
+    """Return the cells that complete a line of the seat, or else the cells that block a line of the other seat."""
+    other = tic_tac_toe.SEATS[1 - tic_tac_toe.SEATS.index(seat)]
+    for player in (seat, other):
+        cells = [
+            cell for cell in board if cell.isdecimal() and tic_tac_toe.has_line(board.replace(cell, player), player)
+        ]
+        if cells:
+            return cells
+    return []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=GAMES_BASE_PATH)
+    parser.add_argument("--steps", type=int, default=1000, help="steps on clean demonstrations")
+    parser.add_argument("--noisy-steps", type=int, default=400)
+    parser.add_argument("--boards", type=int, default=6000)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+    rng = random.Random(args.seed)
+    stages = [
+        (board_scenes(args.boards, board, rng) + kuhn_scenes(args.boards // 60, card, rng), steps, peak_lr)
+        for board, card, steps, peak_lr in ((1.0, 1.0, args.steps, 1e-3), (1 / 3, 1 / 2, args.noisy_steps, 5e-4))
+    ]
+    scenes = [scene for stage, _, _ in stages for scene in stage]
+    with tempfile.TemporaryDirectory() as staging:
+        folder = Path(staging)
+        tokenizer = make_tokenizer(
+            [t for scene in scenes for t in (scene.prompt, *scene.responses)], folder, VOCAB_SIZE
+        )
+        model = make_small_model(tokenizer)
+        losses: list[float] = []
+
+        def report(step: int, loss: float) -> None:
+            losses.append(loss)
+            if step % 100 == 0:
+                print(f"step {step:5d}  loss {sum(losses[-100:]) / 100:.4f}", flush=True)
+
+        print(f"{sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
+        pad, seed = tokenizer.pad_token_id, args.seed
+        for stage, steps, peak_lr in stages:
+            tokens = tokenise(tokenizer, stage)
+            train(model, tokens, pad=pad, steps=steps, batch_size=32, peak_lr=peak_lr, seed=seed, report=report)
+        model.config.use_cache = True
+        model.save_pretrained(folder)
+        args.out.mkdir(parents=True, exist_ok=True)
+        for file in folder.iterdir():
+            shutil.copyfile(file, args.out / file.name)
+
+
+if __name__ == "__main__":
+    main()
