@@ -25,6 +25,7 @@ DATASETS = Registry(
         "function_calls": "marl_ray.data.function_calls:FUNCTION_CALLS",
         "word_builder": "marl_ray.data.buildings:WORD_BUILDER",
         "house_builder": "marl_ray.data.buildings:HOUSE_BUILDER",
+        "travel": "marl_ray.data.travel:TRAVEL",
         "prompts": "marl_ray.data.prompts:PROMPTS",
     },
     needs="task",
@@ -69,6 +70,8 @@ _TYPE_BY_NAME = {
     "bundled:abstracts": "arxiv",
     "bfcl": "function_calls",
     "bundled:requests": "function_calls",
+    "travelplanner": "travel",
+    "bundled:trips": "travel",
     "bundled:words": "word_builder",
     "bundled:houses": "house_builder",
 }

@@ -18,7 +18,7 @@ def _function_calls(row: DataRow, number: int) -> Task:
     `user_prompt`, or BFCL's `question` (conversations of one message). Lists may be JSON texts."""
     task_id = id_of(row, "function_calls", number, "id")
     request = text_of(row, "user_prompt") or _question(row, task_id)
-    functions, calls = list_of(row, "function", task_id), list_of(row, "ground_truth", task_id)
+    functions, calls = (_filled(list_of(row, field, task_id)) for field in ("function", "ground_truth"))
     if not request or not functions or not calls:
         raise UserError(f"task {task_id} needs user_prompt (or question), function and ground_truth")
     for function in functions:
@@ -35,6 +35,13 @@ def _function_calls(row: DataRow, number: int) -> Task:
     lines = "\n".join(json.dumps(function, ensure_ascii=False) for function in functions)
     fields = {"functions": json.dumps(functions), "lines": lines, "calls": json.dumps(calls)}
     return Task(task_id, request.strip(), fields)
+
+
+def _filled(value: Any) -> Any:
+    """Return a value without the empty entries of its objects, which tables add to give all rows the same names."""
+    if isinstance(value, Mapping):
+        return {name: _filled(part) for name, part in value.items() if part is not None}
+    return list(map(_filled, value)) if isinstance(value, list | tuple) else value
 
 
 def _question(row: DataRow, task_id: str) -> str:

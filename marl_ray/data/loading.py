@@ -24,6 +24,7 @@ from marl_ray.environments.builder import HOUSES_PATH, WORDS_PATH
 from marl_ray.environments.function_calls import REQUESTS_PATH
 from marl_ray.environments.grid import GRIDS_PATH
 from marl_ray.environments.tags import TEXTS_PATH
+from marl_ray.environments.travel import TRIPS_PATH
 from marl_ray.environments.writing import ABSTRACTS_PATH, POSTS_PATH
 from marl_ray.models.names import is_hub_id
 from marl_ray.toy import HARD_TASKS_PATH, TASKS_PATH
@@ -45,6 +46,7 @@ BUNDLED = {
     "bundled:posts": POSTS_PATH,
     "bundled:abstracts": ABSTRACTS_PATH,
     "bundled:requests": REQUESTS_PATH,
+    "bundled:trips": TRIPS_PATH,
     "bundled:words": WORDS_PATH,
     "bundled:houses": HOUSES_PATH,
 }

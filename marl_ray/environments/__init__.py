@@ -21,6 +21,7 @@ ENVIRONMENTS = Registry(
         "function_calls": "marl_ray.environments.function_calls:FunctionCalls",
         "word_builder": "marl_ray.environments.builder:WordBuilder",
         "house_builder": "marl_ray.environments.builder:HouseBuilder",
+        "travel": "marl_ray.environments.travel:TravelPlanning",
         "centralized": "marl_ray.environments.centralized:Centralized",
         "frozen_partners": "marl_ray.environments.frozen_partners:FrozenPartners",
         "gateway": "marl_ray.gateway.environment:GatewayEnvironment",
