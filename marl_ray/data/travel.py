@@ -16,7 +16,7 @@ from marl_ray.environments.travel.trip import ACCOMMODATION, ATTRACTION, FLIGHT,
 MAX_DAYS = 14
 ROOM_TYPES = "Shared room|Private room|Entire home/apt"
 _NUMBER = r"(\d+(?:\.\d+)?)"
-_RESTAURANT = re.compile(rf"(.+?)\s+{_NUMBER}\s+(.+?)\s+-?\d+(?:\.\d+)?")
+_RESTAURANT = re.compile(rf"(.+)\s+{_NUMBER}\s+(\D+?)\s+-?\d+(?:\.\d+)?")
 _ATTRACTION = re.compile(r"(.+?)\s+-?\d+\.\d+\s+-?\d+\.\d+\s.+")
 _ACCOMMODATION = re.compile(
     rf"(.+?)\s+{_NUMBER}\s+({ROOM_TYPES}|-)\s+(.*?)\s*{_NUMBER}\s+{_NUMBER}\s+-?\d+(?:\.\d+)?", re.IGNORECASE
