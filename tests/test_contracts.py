@@ -83,7 +83,10 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "grid_private": [{"target": ["ab", "ba"]}, {"target": ["abc"], "task_id": "2"}],
     "function_calls": [CALLS, {**CALLS, "id": "parallel_1"}],
     "word_builder": [{"string": "Hi"}, {"target": ["#."]}],
-    "house_builder": [HOUSE, {"inventory": HOUSE["inventory"], "target_spec": {"layers": HOUSE["layers"]}, "attack": 1}],
+    "house_builder": [
+        HOUSE,
+        {"inventory": HOUSE["inventory"], "target_spec": {"layers": HOUSE["layers"]}, "attack": 1},
+    ],
     "travel": [{**TRIP, "reference_information": [FLIGHT]}, {**TRIP, "reference_information": str([FLIGHT])}],
     "tags": [{"text": "A ferry leaves."}, {"text": "A train arrives.", "task_id": "2"}],
 }

@@ -35,8 +35,7 @@ def _word(row: DataRow, number: int) -> Task:
 
 
 def _house(row: DataRow, number: int) -> Task:
-    """Convert a row with `inventory` (blocks by letter), `layers` or `target_spec.layers` (a list of `{"y": ..., "rows":
-    [...]}` with heights from 0), and optionally `attack` (0 to 1)."""
+    """Convert a row with `inventory` (blocks by letter), `layers` or `target_spec.layers` (a list of `{"y", "rows"}` with heights from 0), and optionally `attack` (0 to 1)."""
     task_id = id_of(row, "house_builder", number)
     inventory: Any = value_of(row, "inventory", task_id)
     spec: Any = value_of(row, "target_spec", task_id)

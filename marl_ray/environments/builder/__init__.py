@@ -181,7 +181,7 @@ class WordBuilder(Builder):
 
 
 class HouseBuilder(Builder):
-    """A house of layers. Tasks have the fields `layers`: rows of letters by height; `inventory`: pairs of a letter and a
+    """A house of layers. Tasks have the fields `layers`: rows of letters by height; `inventory`: pairs of letter and
     block; `attack`: share of the builders' health that spiders take unless an agent writes `/kill`."""
 
     max_commands = 600
@@ -189,9 +189,7 @@ class HouseBuilder(Builder):
     def first_prompts(self, task: Task) -> list[str]:
         stock, attack = self._stock(task), task.fields["attack"] > 0
         parts = zip(self.roles(task), self.limits(), strict=True)
-        return [
-            prompts.house_prompt(task.prompt, role, stock, limit, self.num_agents, attack) for role, limit in parts
-        ]
+        return [prompts.house_prompt(task.prompt, role, stock, limit, self.num_agents, attack) for role, limit in parts]
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> Building:
         wanted, size = house_blocks(task.fields["layers"], task.fields["inventory"])

@@ -31,9 +31,7 @@ class Command:
     @property
     def volume(self) -> int:
         """The number of positions."""
-        return (
-            (self.high[0] - self.low[0] + 1) * (self.high[1] - self.low[1] + 1) * (self.high[2] - self.low[2] + 1)
-        )
+        return (self.high[0] - self.low[0] + 1) * (self.high[1] - self.low[1] + 1) * (self.high[2] - self.low[2] + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,8 @@ class Commands:
 def read_commands(
     answer: str, name: str, blocks: Collection[str], size: Position, limit: int, stock: Mapping[str, int] | None = None
 ) -> Commands:
-    """Return the commands in an answer, one per line: `/setblock x y z block`, or `/fill x y z x y z block` and `/kill`.
+    """Return the commands in an answer, one per line: `/setblock x y z block`,
+    or `/fill x y z x y z block` and `/kill`.
 
     Rejected are blocks other than `blocks` and air, positions outside of `size`, and commands beyond `limit` or beyond
     the `stock` of a block.
@@ -86,8 +85,8 @@ def build(commands: Iterable[Command]) -> dict[Position, str]:
     """Return the blocks after all commands, in order, without air."""
     blocks: dict[Position, str] = {}
     for command in commands:
-        ranges = (range(low, high + 1) for low, high in zip(command.low, command.high, strict=True))
-        blocks.update(dict.fromkeys(product(*ranges), command.block))
+        xs, ys, zs = (range(low, high + 1) for low, high in zip(command.low, command.high, strict=True))
+        blocks.update(dict.fromkeys(product(xs, ys, zs), command.block))
     return {position: block for position, block in blocks.items() if block != AIR}
 
 
@@ -108,7 +107,9 @@ def _command(words: list[str], name: str, blocks: Collection[str], size: Positio
     numbers = list(map(int, words[1 : count + 1]))
     block = words[count + 1].removeprefix("minecraft:")
     corners = list(zip(numbers[:3], numbers[-3:], strict=True))
-    if block not in {*blocks, AIR} or not all(0 <= n < most for pair, most in zip(corners, size, strict=True) for n in pair):
+    if block not in {*blocks, AIR} or not all(
+        0 <= n < most for pair, most in zip(corners, size, strict=True) for n in pair
+    ):
         return None
     (x, y, z), (far_x, far_y, far_z) = map(min, corners), map(max, corners)
     return Command((x, y, z), (far_x, far_y, far_z), block)

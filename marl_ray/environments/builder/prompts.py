@@ -26,8 +26,8 @@ def house_task(layers: Sequence[Sequence[str]], inventory: Sequence[tuple[str, s
     legend = ", ".join(f"{letter} = {block}" for letter, block in inventory)
     floors = "\n".join(f"y = {y}:\n" + "\n".join(rows) for y, rows in enumerate(layers))
     return (
-        f"Build this house from blocks. Every layer shows the house from above at one height y. In a layer, x goes from "
-        f"0 at the left, and z from 0 in the first row. {legend}.\n{floors}"
+        f"Build this house from blocks. Every layer shows the house from above at one height y. In a layer, x goes "
+        f"from 0 at the left, and z from 0 in the first row. {legend}.\n{floors}"
     )
 
 
@@ -46,8 +46,8 @@ def house_prompt(task: str, role: str, stock: Mapping[str, int], limit: int, num
     spiders = "Spiders attack the builders until one of you writes /kill.\n" if attack else ""
     return (
         f"{task.strip()}\n\n{_team(role, num_agents)}You have {owned}. {spiders}"
-        f"Write at most {limit} commands, one per line, and nothing else. A command fills the space between two corners: "
-        "/fill x y z x y z block\n"
+        f"Write at most {limit} commands, one per line, and nothing else. A command fills the space between two "
+        "corners: /fill x y z x y z block\n"
     )
 
 

@@ -29,7 +29,7 @@ MAX_SHOWN = 200
 @dataclass(frozen=True, slots=True)
 class CollectedCalls:
     """The calls of one joint action. `written` are all calls of each agent, `own` the same without repetitions,
-    `together` those of all agents without repetitions, `right` the indices of right ones in `together`."""
+    `together` the calls of all agents without repetitions, `right` the indices of right ones in `together`."""
 
     answers: tuple[str, ...]
     written: tuple[tuple[Call, ...], ...]

@@ -60,7 +60,7 @@ def normal_form(value: Any) -> Any:
 
 
 def unique(calls: Iterable[Call]) -> list[Call]:
-    """Return the calls without those that repeat an earlier one."""
+    """Return the calls without repetitions."""
     return list({call.key: call for call in reversed(list(calls))}.values())[::-1]
 
 
@@ -99,8 +99,8 @@ def match(calls: Sequence[Call], expected: Sequence[Call]) -> tuple[float, froze
 
 
 def read_calls(answer: str, functions: str) -> list[Call]:
-    """Return the calls in an answer: JSON, or Python calls, one per line or in a list. In an answer that is neither, for
-    example because it was cut, calls of `functions` (JSON text of their schemas) are found one by one.
+    """Return the calls in an answer: JSON, or Python calls, one per line or in a list. In an answer that is neither,
+    for example because it was cut, calls of `functions` (JSON text of their schemas) are found one by one.
 
     Example:
         >>> [str(call) for call in read_calls("f(a=1)\\ng.h(b=tru", '[{"name": "f"}]')]

@@ -1,7 +1,7 @@
 """Travel planning: two agents with fixed roles fill the days of one trip at the same time.
 
-Rows are those of TravelPlanner (Xie et al., "TravelPlanner: A Benchmark for Real-World Planning with Language Agents",
-2024). Roles and reward follow CoMLRL's travel environment. docs/reference/environments/travel.md describes them and the
+Rows have the fields of TravelPlanner (Xie et al., "TravelPlanner: A Benchmark for Real-World Planning with Language
+Agents", 2024). Roles and reward follow CoMLRL's travel environment. docs/reference/environments/travel.md describes them and the
 differences.
 """
 

@@ -39,7 +39,7 @@ def read_part(answer: str, agent: int, owned: Collection[Slot]) -> Part:
     slots: dict[Slot, str] = {}
     for item in items:
         slot = _slot(item)
-        if slot in owned and slot not in slots:
+        if slot is not None and slot in owned and slot not in slots:
             slots[slot] = item["value"].strip().encode("utf-8", "replace").decode()
     rejected = 1 - len(slots) / len(items) if items else 1.0
     whole = _loaded(text)

@@ -45,8 +45,8 @@ def first_prompt(request: str, trip: Trip, agent: int, num_agents: int) -> str:
     return (
         f"{request.strip()}\n\nBudget for all {trip.people} travellers: {trip.budget:.0f}.\n"
         + "\n".join([*days, "", *_catalogue(trip, fields)])
-        + f"\n\n{team}Fill the fields {', '.join(fields)} of every day with values as listed, and write {NONE} for a field "
-        "that is to stay empty. Several attractions are separated by semicolons; no restaurant or attraction is "
+        + f"\n\n{team}Fill the fields {', '.join(fields)} of every day with values as listed, and write {NONE} for a "
+        "field that is to stay empty. Several attractions are separated by semicolons; no restaurant or attraction is "
         f"visited twice. Write one JSON object with {count} assignments and nothing else:\n"
         f'{{"agent_id": {agent}, "assignments": [{{"day": 1, "field": "{fields[0]}", "value": "..."}}, ...]}}\n'
     )

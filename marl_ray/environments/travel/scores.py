@@ -56,7 +56,7 @@ class PlanScores:
 
 
 def score_plan(trip: Trip, plan: Mapping[Slot, str]) -> PlanScores:
-    """Return the scores of a plan: values by slot, without slots that nobody assigned."""
+    """Return the scores of a plan: values by slot, without unassigned slots."""
     right: set[Slot] = set()
     chosen: dict[Slot, list[Place | Connection | None]] = {}
     in_city: list[bool] = []
@@ -83,7 +83,9 @@ def score_plan(trip: Trip, plan: Mapping[Slot, str]) -> PlanScores:
         "in_catalogue": precision,
         "complete": _mean([normal(plan.get(slot, NONE)) != NONE for slot in required]),
         "restaurants": _different([pick for (_, name), picks in chosen.items() if name in MEALS for pick in picks]),
-        "attractions": _different([pick for (_, name), picks in chosen.items() if name == ATTRACTION for pick in picks]),
+        "attractions": _different(
+            [pick for (_, name), picks in chosen.items() if name == ATTRACTION for pick in picks]
+        ),
         "nights": _nights(trip, chosen),
     }
     cost = sum(trip.cost(pick) for pick in entities if pick is not None)
@@ -120,7 +122,9 @@ def _fits(trip: Trip, day: int, pick: Place | Connection) -> bool:
     return normal(pick.city) in (route[-1:] if pick.kind == ACCOMMODATION else route)
 
 
-def _transport(trip: Trip, plan: Mapping[Slot, str], right: set[Slot], chosen: Mapping[Slot, Sequence[object]]) -> float:
+def _transport(
+    trip: Trip, plan: Mapping[Slot, str], right: set[Slot], chosen: Mapping[Slot, Sequence[object]]
+) -> float:
     """Return the share of days with the right connection or none, 0 if one's own car is combined with others."""
     days = [
         (day, TRANSPORT) in right if trip.moves(day) else normal(plan.get((day, TRANSPORT), NONE)) == NONE

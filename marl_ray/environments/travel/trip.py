@@ -111,7 +111,10 @@ class Trip:
             return None
         wanted = tuple(map(normal, match.group("name", "start", "end")))
         for one in self.connections:
-            if (normal(one.name), normal(one.start), normal(one.end)) == wanted and one.date in ("", self.dates[day - 1]):
+            if (normal(one.name), normal(one.start), normal(one.end)) == wanted and one.date in (
+                "",
+                self.dates[day - 1],
+            ):
                 return one
         return None
 

@@ -18,7 +18,10 @@ from marl_ray.environments.builder.glyphs import GLYPHS
 
 PUBLISHED = [json.loads(line) for line in (Path(__file__).parent / "published_rewards.jsonl").open()]
 WALL = WORD_BUILDER.task({"target": ["##.", "#.."]}, 0)
-HUT = {"inventory": {"S": "stone", "A": "air"}, "layers": [{"y": 0, "rows": ["SS", "SS"]}, {"y": 1, "rows": ["SA", "AA"]}]}
+HUT = {
+    "inventory": {"S": "stone", "A": "air"},
+    "layers": [{"y": 0, "rows": ["SS", "SS"]}, {"y": 1, "rows": ["SA", "AA"]}],
+}
 HOUSE = HOUSE_BUILDER.task({**HUT, "attack": 0.5}, 0)
 
 
@@ -40,7 +43,8 @@ def test_setblock(answer: str, blocks: dict[Any, str], rejected: int) -> None:
 
 
 def test_fill_stays_within_the_stock_and_kills() -> None:
-    answer = "/fill 1 0 1 0 0 0 stone\n/fill 0 1 0 1 1 1 stone\n/kill @e\n/fill 0 0 0 1 0 1 stone replace\n/fill 0 0 0 0 0 0 air"
+    lines = ["1 0 1 0 0 0 stone", "0 1 0 1 1 1 stone", "0 0 0 1 0 1 stone replace", "0 0 0 0 0 0 air"]
+    answer = "\n".join(["/kill @e", *(f"/fill {line}" for line in lines)])
     commands = read_commands(answer, "fill", ["stone"], (2, 2, 2), 9, {"stone": 7})
     assert sorted(build(commands.placed)) == [(0, 0, 1), (1, 0, 0), (1, 0, 1)]
     assert (commands.kills, commands.rejected) == (1, 2)  # 4 + 4 blocks exceed the stock; a mode is not allowed
@@ -91,9 +95,15 @@ def test_rewards_equal_those_of_the_published_code(row: dict[str, Any]) -> None:
 
 def test_feedback_by_position() -> None:
     words = WordBuilder(2)
-    attempt = words.attempt(WALL, ["/setblock 0 1 0 stone\n/setblock 0 0 0 stone\nx", "/setblock 2 0 0 obsidian"], last=False)
+    attempt = words.attempt(
+        WALL, ["/setblock 0 1 0 stone\n/setblock 0 0 0 stone\nx", "/setblock 2 0 0 obsidian"], last=False
+    )
     outcome = words.outcome(attempt, None)
-    summary = ["covered: 2 of 3 positions", "blocks outside of the drawing: 1", "neighbours that are the same block: 100%"]
+    summary = [
+        "covered: 2 of 3 positions",
+        "blocks outside of the drawing: 1",
+        "neighbours that are the same block: 100%",
+    ]
     assert words.feedback(attempt, outcome, "level_passed", 0) == summary
     assert words.feedback(attempt, outcome, "level_feedback", 0) == [
         *summary,

@@ -118,10 +118,15 @@ def test_the_bundled_requests_can_be_served_in_full(agents: int) -> None:
     environment = FunctionCalls(agents)
     check_environment(environment, tasks[:2], [["lights.set(room='hall', percent=20)"] * agents])
     for task in tasks:
-        calls = [{name: values[0] for name, values in call.arguments.items()} for call in expected_calls(task.fields["calls"])]
+        calls = [
+            {name: values[0] for name, values in call.arguments.items()}
+            for call in expected_calls(task.fields["calls"])
+        ]
         names = [call.name for call in expected_calls(task.fields["calls"])]
         texts = [str(Call(name, arguments)) for name, arguments in zip(names, calls, strict=True)]
-        outcome = environment.outcome(environment.attempt(task, [*(["x"] * (agents - 1)), "\n".join(texts)], True), None)
+        outcome = environment.outcome(
+            environment.attempt(task, [*(["x"] * (agents - 1)), "\n".join(texts)], True), None
+        )
         assert outcome.metrics["all_passed"] == 1.0, task.id
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from marl_ray.contracts import check_environment
-from marl_ray.core.errors import UserError
 from marl_ray.core.episode import Outcome
+from marl_ray.core.errors import UserError
 from marl_ray.data import infer_type
 from marl_ray.data.loading import load_tasks
 from marl_ray.data.travel import TRAVEL
@@ -24,7 +24,7 @@ TABLES = {
     "Restaurants in Ulm": "Name Average Cost Cuisines Aggregate Rating City\nOld Inn 10 French, Thai 4.0 Ulm\n"
     "Café 7 by the Lake 20 Indian 3.9 Ulm\nMill 30 French 4.5 Ulm",
     "Attractions in Ulm": "Name Latitude Longitude Address Phone Website City\nMinster 48.39 9.99 Square 1 - - Ulm",
-    "Accommodations in Ulm": "NAME price room type house_rules minimum nights maximum occupancy review rate number city\n"
+    "Accommodations in Ulm": "NAME price room type house_rules minimum nights maximum occupancy review rate city\n"
     "Loft 50.0 Entire home/apt No smoking 2.0 2 4.0 Ulm\nNest 40.0 Private room No pets 3.0 1 3.0 Ulm\nbroken line",
     "Flight from Bonn to Ulm on 2025-05-01": "Flight Number Price\nF12 90 08:00 09:00",
     "Flight from Ulm to Bonn on 2025-05-03": "There is no flight from Ulm to Bonn on 2025-05-03.",
@@ -82,7 +82,10 @@ def test_a_row_of_travelplanner_is_a_trip() -> None:
         ("Loft", 50),
         ("Nest", 40),
     ]
-    assert [str(one) for one in TRIP.connections_on(1)] == ["Flight Number: F12, from Bonn to Ulm", PLAN[1, "transportation"]]
+    assert [str(one) for one in TRIP.connections_on(1)] == [
+        "Flight Number: F12, from Bonn to Ulm",
+        PLAN[1, "transportation"],
+    ]
     assert (TRIP.cuisines, TRIP.room, TRIP.rule, TRIP.no_mode) == (("Thai",), "entire room", "", "")
     assert TRIP.least_costs() == (22 + 22 + 2 * 50, 2 * (10 + 20 + 30))  # two rooms for one guest cost 80 a night
     assert "never read" not in str(TASK)
@@ -192,7 +195,7 @@ def test_prompts_show_each_role_its_own_part_of_the_catalogue() -> None:
     assert "Old Inn, Ulm (20; French, Thai)" in second
     assert "Loft" not in second
     assert "Day 2: current_city is Ulm; fill breakfast, attraction, lunch, dinner." in second
-    assert "Spend at most 212 of the budget." in first  # 144 and half of what the cheapest plan leaves: 136 / 2
+    assert "Spend at most 212 of the budget." in first  # 144 and half of the rest of the budget, 136
     assert "Spend at most 188 of the budget." in second
     (alone,) = TravelPlanning(1).first_prompts(TASK)
     assert "Old Inn" in alone
