@@ -9,7 +9,7 @@ from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.data.convert import Conversion, id_of, lines_of, text_of
 from marl_ray.data.loading import DataRow
-from marl_ray.data.schema import list_of, value_of
+from marl_ray.data.row_fields import list_of, value_of
 from marl_ray.environments.builder.commands import AIR, MAX_POSITIONS
 from marl_ray.environments.builder.glyphs import EMPTY, FULL, drawing
 from marl_ray.environments.builder.prompts import house_task, word_task
@@ -35,7 +35,8 @@ def _word(row: DataRow, number: int) -> Task:
 
 
 def _house(row: DataRow, number: int) -> Task:
-    """Convert a row with `inventory` (blocks by letter), `layers` or `target_spec.layers` (a list of `{"y", "rows"}` with heights from 0), and optionally `attack` (0 to 1)."""
+    """Convert a row with `inventory` (blocks by letter), `layers` or `target_spec.layers` (a list of objects with the
+    height `y`, from 0, and `rows`), and optionally `attack` (0 to 1)."""
     task_id = id_of(row, "house_builder", number)
     inventory: Any = value_of(row, "inventory", task_id)
     spec: Any = value_of(row, "target_spec", task_id)

@@ -10,7 +10,7 @@ from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.data.convert import Conversion, id_of, text_of
 from marl_ray.data.loading import DataRow
-from marl_ray.data.schema import list_of, value_of
+from marl_ray.data.row_fields import list_of, value_of
 from marl_ray.environments.travel.trip import ACCOMMODATION, ATTRACTION, FLIGHT, MEALS, Connection, Place, Trip, normal
 
 MAX_DAYS = 14

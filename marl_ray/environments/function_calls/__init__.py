@@ -15,7 +15,7 @@ from pathlib import Path
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.environments.base import Environment
 from marl_ray.environments.function_calls import prompts
-from marl_ray.environments.function_calls.calls import Call, expected_calls, match, read_calls, unique
+from marl_ray.environments.function_calls.calls import FunctionCall, expected_calls, match, read_calls, unique
 
 REQUESTS_PATH = Path(__file__).parent / "requests.jsonl"
 """The requests of `bundled:requests`."""
@@ -32,10 +32,10 @@ class CollectedCalls:
     `together` the calls of all agents without repetitions, `right` the indices of right ones in `together`."""
 
     answers: tuple[str, ...]
-    written: tuple[tuple[Call, ...], ...]
-    own: tuple[tuple[Call, ...], ...]
-    together: tuple[Call, ...]
-    expected: tuple[Call, ...]
+    written: tuple[tuple[FunctionCall, ...], ...]
+    own: tuple[tuple[FunctionCall, ...], ...]
+    together: tuple[FunctionCall, ...]
+    expected: tuple[FunctionCall, ...]
     similarity: float
     right: frozenset[int]
 
@@ -117,7 +117,7 @@ class FunctionCalls(Environment[CollectedCalls]):
         return list(attempt.answers)
 
 
-def function_f1(calls: Sequence[Call], expected: Sequence[Call]) -> float:
+def function_f1(calls: Sequence[FunctionCall], expected: Sequence[FunctionCall]) -> float:
     """Return the F1 score of the functions' names, each as often as it is called."""
     common = (Counter(call.name for call in calls) & Counter(call.name for call in expected)).total()
     return 2 * common / (len(calls) + len(expected)) if common else 0.0

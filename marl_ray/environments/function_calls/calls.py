@@ -27,7 +27,7 @@ _CONSTANTS = {"true": True, "false": False, "null": None}
 
 
 @dataclass(frozen=True)
-class Call:
+class FunctionCall:
     """A call by keyword. In an expected call, each argument has a list of accepted values."""
 
     name: str
@@ -59,12 +59,12 @@ def normal_form(value: Any) -> Any:
     return " ".join(str(value).strip().strip("\"'").split()).lower()
 
 
-def unique(calls: Iterable[Call]) -> list[Call]:
+def unique(calls: Iterable[FunctionCall]) -> list[FunctionCall]:
     """Return the calls without repetitions."""
     return list({call.key: call for call in reversed(list(calls))}.values())[::-1]
 
 
-def similarity(call: Call, expected: Call) -> tuple[float, bool]:
+def similarity(call: FunctionCall, expected: FunctionCall) -> tuple[float, bool]:
     """Return the share of right arguments, reduced by arguments that are not expected, and whether the call is right.
 
     An expected argument may be left out if one of its accepted values is an empty text, as in BFCL.
@@ -79,7 +79,7 @@ def similarity(call: Call, expected: Call) -> tuple[float, bool]:
     return right / len(wanted) * len(wanted) / (len(wanted) + more), right == len(wanted) and not more
 
 
-def match(calls: Sequence[Call], expected: Sequence[Call]) -> tuple[float, frozenset[int]]:
+def match(calls: Sequence[FunctionCall], expected: Sequence[FunctionCall]) -> tuple[float, frozenset[int]]:
     """Assign calls to expected calls, most similar first. Return the mean similarity per expected call, and the indices
     of calls that are right."""
     pairs = [
@@ -98,7 +98,7 @@ def match(calls: Sequence[Call], expected: Sequence[Call]) -> tuple[float, froze
     return total / max(1, len(expected)), frozenset(right)
 
 
-def read_calls(answer: str, functions: str) -> list[Call]:
+def read_calls(answer: str, functions: str) -> list[FunctionCall]:
     """Return the calls in an answer: JSON, or Python calls, one per line or in a list. In an answer that is neither,
     for example because it was cut, calls of `functions` (JSON text of their schemas) are found one by one.
 
@@ -119,9 +119,9 @@ def read_calls(answer: str, functions: str) -> list[Call]:
 
 
 @lru_cache(maxsize=4096)
-def expected_calls(calls: str) -> tuple[Call, ...]:
+def expected_calls(calls: str) -> tuple[FunctionCall, ...]:
     """Return the expected calls of a task from JSON text: a list of `{name: {argument: [accepted values]}}`."""
-    return tuple(Call(name, arguments) for call in json.loads(calls) for name, arguments in call.items())
+    return tuple(FunctionCall(name, arguments) for call in json.loads(calls) for name, arguments in call.items())
 
 
 @lru_cache(maxsize=4096)
@@ -158,7 +158,7 @@ def _equal(value: Any, wanted: Any) -> bool:
     return bool(first == second)
 
 
-def _from_json(text: str) -> Iterator[Call]:
+def _from_json(text: str) -> Iterator[FunctionCall]:
     """Yield the calls in JSON text: objects with `name` (or `function`) and `arguments` (or `parameters`), or `{name:
     arguments}`, alone or in lists."""
     try:
@@ -175,10 +175,10 @@ def _from_json(text: str) -> Iterator[Call]:
             if name is None and len(value) == 1:
                 ((name, arguments),) = value.items()
             if isinstance(name, str) and isinstance(arguments, dict):
-                yield Call(name, arguments)
+                yield FunctionCall(name, arguments)
 
 
-def _from_python(text: str, parameters: Mapping[str, Sequence[str]]) -> Iterator[Call]:
+def _from_python(text: str, parameters: Mapping[str, Sequence[str]]) -> Iterator[FunctionCall]:
     """Yield the calls that are statements, or elements of a list or tuple that is a statement."""
     tree = parse(text)
     for statement in tree.body if tree is not None else ():
@@ -187,7 +187,7 @@ def _from_python(text: str, parameters: Mapping[str, Sequence[str]]) -> Iterator
             if isinstance(node, ast.Call) and (name := _dotted(node.func)):
                 arguments = dict(zip(parameters.get(name, ()), map(_literal, node.args), strict=False))
                 arguments |= {keyword.arg: _literal(keyword.value) for keyword in node.keywords if keyword.arg}
-                yield Call(name, arguments)
+                yield FunctionCall(name, arguments)
 
 
 def _spans(text: str, names: Iterable[str]) -> Iterator[str]:

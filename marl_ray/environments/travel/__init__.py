@@ -1,8 +1,8 @@
 """Travel planning: two agents with fixed roles fill the days of one trip at the same time.
 
 Rows have the fields of TravelPlanner (Xie et al., "TravelPlanner: A Benchmark for Real-World Planning with Language
-Agents", 2024). Roles and reward follow CoMLRL's travel environment. docs/reference/environments/travel.md describes them and the
-differences.
+Agents", 2024). Roles and reward follow CoMLRL's travel environment: see docs/reference/environments/travel.md, also for
+the differences.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.environments.base import Environment
 from marl_ray.environments.travel import prompts
-from marl_ray.environments.travel.parts import Part, read_part
+from marl_ray.environments.travel.assignments import PlanPart, read_part
 from marl_ray.environments.travel.scores import PlanScores, score_plan
 from marl_ray.environments.travel.trip import Slot, Trip
 
@@ -34,7 +34,7 @@ class TravelPlan:
     """The parts of one joint action, and the scores of the plan that they form."""
 
     answers: tuple[str, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[PlanPart, ...]
     scores: PlanScores
     trip: Trip
 

@@ -14,7 +14,7 @@ from marl_ray.data import infer_type
 from marl_ray.data.function_calls import FUNCTION_CALLS
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments.function_calls import FunctionCalls
-from marl_ray.environments.function_calls.calls import Call, expected_calls, read_calls, similarity
+from marl_ray.environments.function_calls.calls import FunctionCall, expected_calls, read_calls, similarity
 
 PUBLISHED = [json.loads(line) for line in (Path(__file__).parent / "published_rewards.jsonl").open()]
 FUNCTION = {"name": "f", "parameters": {"properties": {"a": {}, "b": {}}, "required": ["b"]}}
@@ -69,8 +69,8 @@ def test_calls_are_read_from_python_and_json(answer: str, calls: list[str]) -> N
     ],
 )
 def test_similarity(arguments: dict[str, Any], accepted: dict[str, Any], share: float, right: bool) -> None:
-    assert similarity(Call("f", arguments), Call("f", accepted)) == (pytest.approx(share), right)
-    assert similarity(Call("g", arguments), Call("f", accepted)) == (0.0, False)
+    assert similarity(FunctionCall("f", arguments), FunctionCall("f", accepted)) == (pytest.approx(share), right)
+    assert similarity(FunctionCall("g", arguments), FunctionCall("f", accepted)) == (0.0, False)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_the_bundled_requests_can_be_served_in_full(agents: int) -> None:
             for call in expected_calls(task.fields["calls"])
         ]
         names = [call.name for call in expected_calls(task.fields["calls"])]
-        texts = [str(Call(name, arguments)) for name, arguments in zip(names, calls, strict=True)]
+        texts = [str(FunctionCall(name, arguments)) for name, arguments in zip(names, calls, strict=True)]
         outcome = environment.outcome(
             environment.attempt(task, [*(["x"] * (agents - 1)), "\n".join(texts)], True), None
         )

@@ -15,7 +15,7 @@ from marl_ray.data import infer_type
 from marl_ray.data.loading import load_tasks
 from marl_ray.data.travel import TRAVEL
 from marl_ray.environments.travel import TravelPlanning
-from marl_ray.environments.travel.parts import read_part
+from marl_ray.environments.travel.assignments import read_part
 from marl_ray.environments.travel.prompts import fields_of
 from marl_ray.environments.travel.scores import score_plan
 from marl_ray.environments.travel.trip import Slot, Trip

@@ -17,7 +17,7 @@ _KEYS = {"day", "field", "value"}
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PlanPart:
     """One agent's assignments. `is_valid`: the answer is nothing but the JSON object, and assigns each of the agent's
     slots once. `rejected`: share of assignments that are malformed, repeated, or of slots of another agent."""
 
@@ -26,13 +26,13 @@ class Part:
     rejected: float
 
 
-def read_part(answer: str, agent: int, owned: Collection[Slot]) -> Part:
+def read_part(answer: str, agent: int, owned: Collection[Slot]) -> PlanPart:
     """Return the assignments in an answer. Complete assignments are found in answers that are cut or have other text
     around them, but do not make such answers valid.
 
     Example:
         >>> read_part('{"agent_id": 0, "assignments": [{"day": 1, "field": "lunch", "value": "-"}]}', 0, {(1, "lunch")})
-        Part(slots={(1, 'lunch'): '-'}, is_valid=True, rejected=0.0)
+        PlanPart(slots={(1, 'lunch'): '-'}, is_valid=True, rejected=0.0)
     """
     text = answer[:MAX_CHARACTERS].encode("utf-8", "replace").decode()
     items = [_loaded(item) for item in _OBJECT.findall(text)]
@@ -51,7 +51,7 @@ def read_part(answer: str, agent: int, owned: Collection[Slot]) -> Part:
         and isinstance(whole["assignments"], list)
         and len(whole["assignments"]) == len(items) == len(slots) == len(owned)
     )
-    return Part(slots, is_valid, rejected)
+    return PlanPart(slots, is_valid, rejected)
 
 
 def _slot(item: Any) -> Slot | None:
