@@ -36,7 +36,8 @@ def word_prompt(task: str, role: str, blocks: Sequence[str], limit: int, num_age
     return (
         f"{task.strip()}\n\n{_team(role, num_agents)}Use your blocks alone, and each of them: {', '.join(blocks)}. "
         "Blocks that touch at a side must be different, and positions without # stay empty (air removes a block).\n"
-        f"Write at most {limit} commands, one per line, and nothing else: /setblock x y z block\n"
+        f"Write at most {limit} commands, one per line, and nothing else: /setblock x y z block. The first one could be:\n"
+        f"/setblock 0 0 0 {blocks[0]}\n"
     )
 
 
@@ -46,8 +47,8 @@ def house_prompt(task: str, role: str, stock: Mapping[str, int], limit: int, num
     spiders = "Spiders attack the builders until one of you writes /kill.\n" if attack else ""
     return (
         f"{task.strip()}\n\n{_team(role, num_agents)}You have {owned}. {spiders}"
-        f"Write at most {limit} commands, one per line, and nothing else. A command fills the space between two "
-        "corners: /fill x y z x y z block\n"
+        f"Write at most {limit} commands, one per line, and nothing else: /fill x y z x y z block. A command fills the "
+        f"space between two corners. The first one could be:\n/fill 0 0 0 1 0 1 {next(iter(stock))}\n"
     )
 
 
