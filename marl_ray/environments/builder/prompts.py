@@ -36,8 +36,8 @@ def word_prompt(task: str, role: str, blocks: Sequence[str], limit: int, num_age
     return (
         f"{task.strip()}\n\n{_team(role, num_agents)}Use your blocks alone, and each of them: {', '.join(blocks)}. "
         "Blocks that touch at a side must be different, and positions without # stay empty (air removes a block).\n"
-        f"Write at most {limit} commands, one per line, and nothing else: /setblock x y z block. The first one could be:\n"
-        f"/setblock 0 0 0 {blocks[0]}\n"
+        f"Write at most {limit} commands, one per line, and nothing else: /setblock x y z block. The first one could "
+        f"be:\n/setblock 0 0 0 {blocks[0]}\n"
     )
 
 
