@@ -51,6 +51,10 @@ def test_environments(sandbox: Sandbox, name: str, agents: int) -> None:
     elif name.startswith("writing"):
         agents = min(agents, 2)
         tasks, answers = load_tasks("bundled:posts", "eval[:1]"), answers[:agents]
+    elif name in ("word_builder", "house_builder", "travel", "function_calls"):
+        bundled = {"word_builder": "words", "house_builder": "houses", "travel": "trips", "function_calls": "requests"}
+        agents = min(agents, 2)
+        tasks, answers = load_tasks(f"bundled:{bundled[name]}", "eval[:2]"), answers[:agents]
     elif name == "tags":
         tasks = load_tasks("bundled:tags", "eval[:2]")
     answers[-1] = MAIN.format(tasks[0].fields.get("entry_point", "push"))
@@ -64,6 +68,10 @@ PACK = {**BUG, "task_id": "2", "declaration": "def f(x):\n", "buggy_solution": "
 CLASS = {"task_id": "3", "class_name": "Stack", "skeleton": CLASS_TASK.prompt, "test": CLASS_TASK.fields["tests"]}
 SCRIPT = {"problem_id": 7, "question": "Double.", "input_output": '{"inputs": ["1"], "outputs": ["2"]}'}
 LIVE = {"question_id": "a", "question_content": "Double.", "public_test_cases": '[{"input": "1", "output": "2"}]'}
+CALLS = {"user_prompt": "Do.", "function": [{"name": "f"}], "ground_truth": [{"f": {"a": [1]}}]}
+HOUSE = {"inventory": {"S": "stone"}, "layers": [{"y": 0, "rows": ["S"]}]}
+FLIGHT = {"Description": "Flight from A to B on 2025-01-01", "Content": "Flight Number\nF1 9 08:00"}
+TRIP = {"query": "Go.", "org": "A", "days": 1, "date": ["2025-01-01"], "people_number": 1, "budget": 9}
 ROWS: dict[str, list[dict[str, Any]]] = {
     "mbpp": [FIELDS, MBPP],
     "bug_fix": [BUG, PACK],
@@ -75,6 +83,13 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "arxiv": [{"abstract_text": "We study."}, {"abstract_text": "We study.", "task_id": "2"}],
     "grid": [{"target": ["ab", "ba"]}, {"target": ["abc"], "letters": "abcd"}],
     "grid_private": [{"target": ["ab", "ba"]}, {"target": ["abc"], "task_id": "2"}],
+    "function_calls": [CALLS, {**CALLS, "id": "parallel_1"}],
+    "word_builder": [{"string": "Hi"}, {"target": ["#."]}],
+    "house_builder": [
+        HOUSE,
+        {"inventory": HOUSE["inventory"], "target_spec": {"layers": HOUSE["layers"]}, "attack": 1},
+    ],
+    "travel": [{**TRIP, "reference_information": [FLIGHT]}, {**TRIP, "reference_information": str([FLIGHT])}],
     "tags": [{"text": "A ferry leaves."}, {"text": "A train arrives.", "task_id": "2"}],
 }
 

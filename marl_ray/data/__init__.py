@@ -22,6 +22,10 @@ DATASETS = Registry(
         "grid_private": "marl_ray.data.grids:GRID_PRIVATE",
         "tldr": "marl_ray.data.texts:TLDR",
         "arxiv": "marl_ray.data.texts:ARXIV",
+        "function_calls": "marl_ray.data.function_calls:FUNCTION_CALLS",
+        "word_builder": "marl_ray.data.buildings:WORD_BUILDER",
+        "house_builder": "marl_ray.data.buildings:HOUSE_BUILDER",
+        "travel": "marl_ray.data.travel:TRAVEL",
         "prompts": "marl_ray.data.prompts:PROMPTS",
     },
     needs="task",
@@ -64,6 +68,12 @@ _TYPE_BY_NAME = {
     "bundled:posts": "tldr",
     "arxiv": "arxiv",
     "bundled:abstracts": "arxiv",
+    "bfcl": "function_calls",
+    "bundled:requests": "function_calls",
+    "travelplanner": "travel",
+    "bundled:trips": "travel",
+    "bundled:words": "word_builder",
+    "bundled:houses": "house_builder",
 }
 
 

@@ -20,8 +20,11 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
 from marl_ray.core.text import pluralize
 from marl_ray.data import DATASETS, SOURCES, infer_type, source_name
+from marl_ray.environments.builder import HOUSES_PATH, WORDS_PATH
+from marl_ray.environments.function_calls import REQUESTS_PATH
 from marl_ray.environments.grid import GRIDS_PATH
 from marl_ray.environments.tags import TEXTS_PATH
+from marl_ray.environments.travel import TRIPS_PATH
 from marl_ray.environments.writing import ABSTRACTS_PATH, POSTS_PATH
 from marl_ray.models.names import is_hub_id
 from marl_ray.toy import HARD_TASKS_PATH, TASKS_PATH
@@ -42,6 +45,10 @@ BUNDLED = {
     "bundled:grid": GRIDS_PATH,
     "bundled:posts": POSTS_PATH,
     "bundled:abstracts": ABSTRACTS_PATH,
+    "bundled:requests": REQUESTS_PATH,
+    "bundled:trips": TRIPS_PATH,
+    "bundled:words": WORDS_PATH,
+    "bundled:houses": HOUSES_PATH,
 }
 """Files of the bundled datasets, whose rows have the field `split`."""
 MAX_BAD_SHARE = 0.05
