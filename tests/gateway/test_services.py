@@ -9,8 +9,7 @@ import pytest
 
 from marl_ray.core.episode import Episode, Task
 from marl_ray.toy import BASE_PATH
-from tests.gateway.scripted_agents import ScriptedAgent, command, gateway_config, play
-from tests.gateway.test_commands import ASK, root
+from tests.gateway.scripted_agents import ASK, ScriptedAgent, command, gateway_config, play, root
 
 SERVE = """
 TOKEN = os.environ["MARL_RAY_SERVICE_TOKEN"]
