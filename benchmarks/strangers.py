@@ -49,9 +49,9 @@ def demonstration(rng: random.Random, tokenizer: Any) -> tuple[list[int], list[b
     """Return the ids of a conversation, and for each id whether an agent writes it. One call in eight is wrong."""
     if rng.random() < 0.2:
         a, b = rng.randrange(30), rng.randrange(30)
-        given = rng.choice((a + b, rng.randrange(60)))
-        user = f"Is {given} the answer to: {question(a, b)}"
-        messages, tools = [("user", user), ("assistant", "yes" if given == a + b else "no")], []
+        shown = rng.choice((a + b, rng.randrange(60)))
+        user = f"Is {shown} the answer to: {question(a, b)}"
+        messages, tools = [("user", user), ("assistant", "yes" if shown == a + b else "no")], []
     else:
         messages, tools = [], [{"function": {"name": "add"}}]
         for _ in range(2):
@@ -62,12 +62,12 @@ def demonstration(rng: random.Random, tokenizer: Any) -> tuple[list[int], list[b
             messages += [("user", question(a, b)), ("assistant", f"<tool_call>\n{call}\n</tool_call>")]
             messages += [("tool", result), ("assistant", result)]
     ids, written = list[int](), list[bool]()
-    for number, (role, content) in enumerate(messages):
-        before = [{"role": one, "content": text} for one, text in messages[:number]]
+    for place, (role, content) in enumerate(messages):
+        before = [{"role": one, "content": text} for one, text in messages[:place]]
         prefix = render(tokenizer, before, tools, False)
         given = render(tokenizer, [*before, {"role": role, "content": content}], tools, False)
-        own = render(tokenizer, before, tools, True) if role == "assistant" else given
-        for part, is_written in ((own[len(prefix) :], False), (given[len(own) :], True)):
+        written_from = render(tokenizer, before, tools, True) if role == "assistant" else given
+        for part, is_written in ((written_from[len(prefix) :], False), (given[len(written_from) :], True)):
             new = tokenizer(part, add_special_tokens=False).input_ids
             ids += new
             written += [is_written] * len(new)

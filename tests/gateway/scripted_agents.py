@@ -13,7 +13,7 @@ from typing import Any
 
 from marl_ray.config import Config
 from marl_ray.core.chat import TokenPrompt
-from marl_ray.core.episode import Completion, Episode, Generation, SamplingSpec, Task
+from marl_ray.core.episode import Completion, Episode, Generation, Node, SamplingSpec, Task
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external.transition import Transition
 from marl_ray.models.tokenization import load_tokenizer
@@ -26,6 +26,19 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+ASK = """
+import json, os, sys, urllib.request
+
+def call(path, body):
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + path, json.dumps(body).encode(), {
+        "Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]})
+    return json.load(urllib.request.urlopen(request))
+
+def ask(model, text):
+    body = {"model": model, "messages": [{"role": "user", "content": text}]}
+    return call("/chat/completions", body)["choices"][0]["message"]["content"]
+"""
+"""Functions of a script that calls the agents with the standard library."""
 CONTEXT = 1024
 TASK = Task("task/1", "Count.", {"limit": 3})
 
@@ -109,3 +122,8 @@ async def play(config: Config, agents: Sequence[ScriptedAgent], *tasks: Task, ex
         return list(await asyncio.gather(*episodes))
     finally:
         await environment.close()
+
+
+def root(episode: Episode) -> Node:
+    assert episode.root is not None, episode.stops
+    return episode.root

@@ -9,27 +9,14 @@ from typing import Any
 
 import pytest
 
-from marl_ray.core.episode import Episode, Node
+from marl_ray.core.episode import Episode
 from marl_ray.core.errors import UserError
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.sandbox import Sandbox
 from marl_ray.toy import BASE_PATH
-from tests.gateway.scripted_agents import ScriptedAgent, command, gateway_config, play
+from tests.gateway.scripted_agents import ASK, ScriptedAgent, command, gateway_config, play, root
 from tests.rollout.helpers import AUX, GOOD, WRONG, DirectExecutor
 from tests.rollout.helpers import TASK as CODE_TASK
-
-ASK = """
-import json, os, sys, urllib.request
-
-def call(path, body):
-    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + path, json.dumps(body).encode(), {
-        "Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]})
-    return json.load(urllib.request.urlopen(request))
-
-def ask(model, text):
-    body = {"model": model, "messages": [{"role": "user", "content": text}]}
-    return call("/chat/completions", body)["choices"][0]["message"]["content"]
-"""
 
 
 def agents() -> list[ScriptedAgent]:
@@ -43,11 +30,6 @@ def run(tmp_path: Path, script: str, *arguments: str, **gateway: Any) -> Episode
     config = gateway_config(command=command(path, *arguments), **gateway)
     (episode,) = asyncio.run(play(config, agents()))
     return episode
-
-
-def root(episode: Episode) -> Node:
-    assert episode.root is not None, episode.stops
-    return episode.root
 
 
 def test_the_last_line_is_the_reward(tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from marl_ray.core.episode import Episode, Task
 from marl_ray.toy import BASE_PATH
-from tests.gateway.scripted_agents import ScriptedAgent, command, gateway_config, play
-from tests.gateway.test_commands import ASK, root
+from tests.gateway.scripted_agents import ASK, ScriptedAgent, command, gateway_config, play, root
 
 SERVE = """
 TOKEN = os.environ["MARL_RAY_SERVICE_TOKEN"]
@@ -32,11 +32,15 @@ def counting() -> list[ScriptedAgent]:
     return [ScriptedAgent(str(BASE_PATH), lambda _, seed: f"return {seed}") for _ in range(2)]
 
 
-def served(tmp_path: Path, body: str, **gateway: object) -> list[Episode]:
+def served(tmp_path: Path, body: str, **gateway: Any) -> list[Episode]:
     """Return the episodes of `TASKS`, with the code of a service for each episode."""
     lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
     (tmp_path / "service.py").write_text(ASK + SERVE + lines)
-    settings = {"command": command(tmp_path / "service.py"), "service": True, "reward": "post"} | gateway
+    settings: dict[str, Any] = {
+        "command": command(tmp_path / "service.py"),
+        "service": True,
+        "reward": "post",
+    } | gateway
     return asyncio.run(play(gateway_config(**settings), counting(), *TASKS))
 
 
