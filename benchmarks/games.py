@@ -112,10 +112,15 @@ def boards_of(seat: str) -> list[str]:
     return found
 
 
-def against_random(policy: MovePolicy, seat: str, greedy: bool = False) -> dict[str, float]:
-    """Return the probabilities that a seat wins, draws, loses or moves illegally against uniformly random moves."""
+def board_moves(policy: MovePolicy, seat: str) -> torch.Tensor:
+    """Return the probability [B, 9] of each cell on each of `boards_of(seat)`."""
+    return policy.probabilities([tic_tac_toe.show(seat, board) for board in boards_of(seat)], CELLS)
+
+
+def against_random(found: torch.Tensor, seat: str, greedy: bool = False) -> dict[str, float]:
+    """Return the probabilities that a seat wins, draws, loses or moves illegally against uniformly random moves.
+    `found` as returned by `board_moves`."""
     boards = boards_of(seat)
-    found = policy.probabilities([tic_tac_toe.show(seat, board) for board in boards], CELLS)
     if greedy:
         found = torch.nn.functional.one_hot(found.argmax(-1), len(CELLS)).double()
     moves = dict(zip(boards, found.tolist(), strict=True))
@@ -152,10 +157,11 @@ def report(game: str, first: MovePolicy, second: MovePolicy) -> list[str]:
             f"gain of the first player: {kuhn_value(one, other):.4f} (equilibrium: -0.0556)",
             f"exploitability: {exploitability(one, other):.4f}",
         ]
+    found = [board_moves(policy, seat) for seat, policy in zip(tic_tac_toe.SEATS, (first, second), strict=True)]
     return [
         f"{seat} against random, {'most likely' if greedy else 'sampled'} moves: "
-        + ", ".join(f"{name} {value:.4f}" for name, value in against_random(policy, seat, greedy).items())
-        for seat, policy in zip(tic_tac_toe.SEATS, (first, second), strict=True)
+        + ", ".join(f"{name} {value:.4f}" for name, value in against_random(moves, seat, greedy).items())
+        for seat, moves in zip(tic_tac_toe.SEATS, found, strict=True)
         for greedy in (False, True)
     ]
 
@@ -171,6 +177,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help="measure this finished run")
     parser.add_argument("--output", type=Path, default=Path("runs"), help="folder of the new run")
     options, overrides = parser.parse_known_args()
+    torch.set_num_threads(1)  # the models are tiny, and threads wait for each other on a busy machine
     base = MovePolicy(GAMES_BASE_PATH)
     print("base policy", *report(options.game, base, base), sep="\n", flush=True)
     run, started = options.run, time.monotonic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.games import MovePolicy, against_random, boards_of, exploitability, kuhn_value, strategy_of
+from benchmarks.games import MovePolicy, against_random, board_moves, boards_of, exploitability, kuhn_value, strategy_of
 from docs.examples import kuhn_poker, tic_tac_toe
 from marl_ray.toy import GAMES_BASE_PATH
 
@@ -23,7 +23,7 @@ class RandomPolicy:
 
 
 def test_an_equilibrium_of_kuhn_poker_cannot_be_exploited() -> None:
-    """The family of equilibria of Kuhn (1950), with the first player's share of bluffs a = 0.2."""
+    """Kuhn (1950) gives a family of equilibria. The first player bluffs with probability 0.2 here."""
     bluff = 0.2
     bets = {
         ("J", ()): bluff,
@@ -47,10 +47,11 @@ def test_an_equilibrium_of_kuhn_poker_cannot_be_exploited() -> None:
 
 def test_random_play_of_tic_tac_toe_has_the_known_chances() -> None:
     assert [len(boards_of(seat)) for seat in tic_tac_toe.SEATS] == [2423, 2097]
-    found = against_random(RandomPolicy(), "X")  # type: ignore[arg-type]
+    moves = {seat: board_moves(RandomPolicy(), seat) for seat in tic_tac_toe.SEATS}  # type: ignore[arg-type]
+    found = against_random(moves["X"], "X")
     assert found["win"] == pytest.approx(0.5849, abs=1e-4)
     assert found["draw"] == pytest.approx(0.1270, abs=1e-4)
-    assert against_random(RandomPolicy(), "O")["win"] == pytest.approx(found["loss"])  # type: ignore[arg-type]
+    assert against_random(moves["O"], "O")["win"] == pytest.approx(found["loss"])
 
 
 @pytest.mark.slow
@@ -60,4 +61,4 @@ def test_the_base_policy_knows_the_rules_and_plays_badly() -> None:
     assert illegal < 0.02
     assert all(0.1 < bet < 0.9 for bet in first.values())
     assert exploitability(first, strategy_of(base, "second")[0]) > 0.2
-    assert against_random(base, "X")["win"] < 0.7
+    assert against_random(board_moves(base, "X"), "X")["win"] < 0.7

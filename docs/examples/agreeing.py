@@ -1,5 +1,5 @@
-"""An environment of the package verifiers (0.4): two agents name a number without talking, and are paid for how near they
-are to each other. Its harness is one chat request, so that an episode starts no program."""
+"""An environment of the package verifiers (0.4): two agents name a number each without talking, and earn a reward if
+the numbers are near each other. Its harness is one chat request, so that an episode starts no program."""
 
 import asyncio
 import re

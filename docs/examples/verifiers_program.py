@@ -1,9 +1,11 @@
 """One episode of an environment of the package verifiers (0.4), as the command of `environment: gateway`.
 
-Every agent of the environment asks the model of its own name, and gets the reward of its own traces. The script runs in a
-Python environment with verifiers, and knows nothing of marl_ray:
+Every agent of the environment asks the model of its own name, and gets the reward of its own traces. The script runs in
+a Python environment with verifiers, and knows nothing of marl_ray:
 
-gateway: {command: "/path/to/python docs/examples/verifiers_program.py --task {task_file} --taskset agreeing", roles: [...]}
+gateway:
+  command: /path/to/python docs/examples/verifiers_program.py --task {task_file} --taskset agreeing
+  roles: [left, right]
 """
 
 import argparse

@@ -36,7 +36,7 @@ class NoServer:
 
 
 class ToolUse(GatewayEnvironment):
-    """An environment `judge` whose agents have tools. Prompts, roles and rewards are those of `judge`."""
+    """An environment whose agents have tools. The environment `judge` defines prompts, roles and rewards."""
 
     judge: Environment[Any]
 

@@ -1,5 +1,5 @@
-"""An environment of the package verifiers, played by its own Python through the gateway. MARL_RAY_VERIFIERS_PYTHON is the
-interpreter of an environment with verifiers 0.4, which cannot share one with this package."""
+"""An environment of the package verifiers, played by its own Python through the gateway. MARL_RAY_VERIFIERS_PYTHON is
+the interpreter of an environment with verifiers 0.4, which cannot share one with this package."""
 
 from __future__ import annotations
 
