@@ -72,6 +72,9 @@ class ToolLoop:
         }
         return {"answers": {name: text for name, (text, _) in zip(names, found, strict=True)}, "metrics": metrics}
 
+    async def close(self) -> None:
+        """Do nothing: nothing outlives an episode."""
+
     async def _answer(self, episode: ProgramEpisode, agent: int, prompt: Prompt) -> tuple[str, Answering]:
         """Return an agent's last message, after its tool calls. Raises ProgramFailed if the prompt is too long."""
         has_tools, native = agent in self._agents, self._through_template[agent]
