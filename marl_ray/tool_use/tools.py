@@ -102,8 +102,9 @@ class FunctionTool:
 
     def __init__(self, function: Callable[..., Any], timeout_s: float) -> None:
         self._function, self._timeout_s = function, timeout_s
-        self.schema = function_schema(function)
-        self._names = set(self.schema["function"]["parameters"]["properties"])
+        schema = function_schema(function)
+        self.schema: Mapping[str, Any] = schema
+        self._names = set(schema["function"]["parameters"]["properties"])
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> str:
         unknown = sorted(set(arguments) - self._names)
