@@ -189,10 +189,10 @@ def our_update(
     def gradients() -> Gradients:
         found = gradients_of(learner.policy)
         if learner.critic is not None:
-            found |= {f"critic.head.{name}": p.grad.clone() for name, p in learner.critic.head.named_parameters()}
-            body = learner.critic.modules()[1]
+            value_head, body = learner.critic.modules()
+            found |= gradients_of(value_head, "critic.head.")
             if body is not learner.policy:
-                found |= {f"critic.body.{n}": p.grad.clone() for n, p in body.named_parameters() if p.grad is not None}
+                found |= gradients_of(body, "critic.body.")
         return found
 
     return lambda: learner.update(replace(batch, step=learner.step)), gradients
