@@ -13,8 +13,8 @@ MAGRPO and MADPO differ by known errors of CoMLRL, for which `benchmarks.gradien
 are not compared here. Q critics (`critic_type: q`) have no counterpart: their value of prompt and answer is the
 baseline of the same answer, so that the advantage vanishes as the critic learns. CoMLRL has no GAE.
 
-A timed update is one optimizer step from complete groups, for one agent, with MADPO for all agents. The updates of marl_ray
-also compute the values before the update, which CoMLRL computes during the rollout.
+A timed update is one optimizer step from complete groups, for one agent, with MADPO for all agents. The updates of
+marl_ray also compute the values before the update, which CoMLRL computes during the rollout.
 """
 
 from __future__ import annotations
