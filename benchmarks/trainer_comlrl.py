@@ -24,7 +24,7 @@ from comlrl.trainers.reinforce import MAGRPOConfig, MAGRPOTrainer
 from transformers.utils.logging import disable_progress_bar
 
 Gradients = dict[str, torch.Tensor]
-Update = Callable[[], None]
+Update = Callable[[], object]
 KWARGS: dict[str, Any] = {"model_config": {"torch_dtype": "float32"}}
 MANY = 10**6
 AGENT = -1
@@ -41,6 +41,8 @@ class Given:
     its prompt."""
 
     nodes: dict[str, Any]
+    agents: list[Any]
+    tokenizers: list[Any]
     key = ""
 
     def _encode_prompt(self, prompt: str, agent_idx: int | None = None, **ignored: Any) -> dict[str, torch.Tensor]:
@@ -87,7 +89,7 @@ def actor_critic(model: str, case: dict[str, Any]) -> tuple[Update, Callable[[],
     }
     separate = not is_iac or case["own"]
     config = IACConfig(**settings, use_separate_critic=separate) if is_iac else MAACConfig(**settings)
-    trainer = (GivenIAC if is_iac else GivenMAAC)(
+    trainer: Any = (GivenIAC if is_iac else GivenMAAC)(
         agent_model=model,
         critic_model=model if separate else None,
         args=config,
@@ -96,7 +98,7 @@ def actor_critic(model: str, case: dict[str, Any]) -> tuple[Update, Callable[[],
         external_transition=lambda **ignored: [trainer.nodes[trainer.key]["child"]] * case["agents"],
         **KWARGS,
     )
-    critic = (trainer.critics if separate else trainer.agents)[AGENT]
+    critic: Any = (trainer.critics if separate else trainer.agents)[AGENT]
     critic.value_head.value_projection.load_state_dict(case["head"])
     trainer.nodes = case["nodes"]
     found = [sample for root in case["roots"] for sample in trainer._collect_rollouts({"prompt": root})]
@@ -108,12 +110,12 @@ def actor_critic(model: str, case: dict[str, Any]) -> tuple[Update, Callable[[],
         head = gradients_of(critic.value_head.value_projection, "critic.head.")
         return policy | head | (gradients_of(critic.model, "critic.body.") if separate else {})
 
-    return lambda: trainer._update(agent, list(samples)) and None, gradients
+    return lambda: trainer._update(agent, list(samples)), gradients
 
 
 def reinforce(model: str, case: dict[str, Any]) -> tuple[Update, Callable[[], Gradients]]:
     """Return the update of MAGRPO, or of the centralised actor, and its gradients."""
-    trainer = MAGRPOTrainer(
+    trainer: Any = MAGRPOTrainer(
         agent_model=model,
         num_agents=case["agents"],
         reward_func=lambda *answers: [0.0],
@@ -165,12 +167,12 @@ def preference_pairs(case: dict[str, Any], trainer: MADPOTrainer) -> list[Prefer
 def preferences(model: str, case: dict[str, Any]) -> tuple[Update, Callable[[], Gradients]]:
     """Return the update of MADPO, of all agents, and the last agent's gradients."""
     config = MADPOConfig(num_agents=case["agents"], agent_devices="cpu", preference_pairs_per_sample=case["pairs"])
-    trainer = MADPOTrainer(
+    trainer: Any = MADPOTrainer(
         agent_model=model, num_agents=case["agents"], reward_func=lambda *answers: [0.0], args=config, **KWARGS
     )
     pairs = preference_pairs(case, trainer)
     return (
-        lambda: trainer._update_from_preference_batch(pairs) and None,
+        lambda: trainer._update_from_preference_batch(pairs),
         lambda: gradients_of(trainer.agents[AGENT]),
     )
 
@@ -184,7 +186,7 @@ def reward_model(model: str, case: dict[str, Any]) -> tuple[Update, Callable[[],
         reward_model_device="cpu",
         reward_train_batch_size=len(texts),
     )
-    trainer = MARLHFTrainer(
+    trainer: Any = MARLHFTrainer(
         agent_model=model, num_agents=case["agents"], reward_func=lambda *answers: [0.0], args=config, **KWARGS
     )
     trainer.verbose = False

@@ -13,8 +13,8 @@ MAGRPO and MADPO differ by known errors of CoMLRL, for which `benchmarks.gradien
 are not compared here. Q critics (`critic_type: q`) have no counterpart: their value of prompt and answer is the
 baseline of the same answer, so that the advantage vanishes as the critic learns. CoMLRL has no GAE.
 
-What is timed: one optimizer step from complete groups, of one agent, with MADPO of all agents. The updates of marl_ray
-also compute the values before the update, which CoMLRL computes during the rollout.
+A timed update is one optimizer step from complete groups, for one agent, with MADPO for all agents. The updates of
+marl_ray also compute the values before the update, which CoMLRL computes during the rollout.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TASKS, PAIRS, PROMPT, ANSWER = 4, 4, 96, (8, 48)
 TOKENS = range(10, 400)
 """Sampled token ids: no special tokens, at which CoMLRL ends an answer."""
 WORDS = ("red", "green", "blue", "one", "two", "three", "call", "return", "helper", "main", "value")
-Update = Callable[[], None]
+Update = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,11 @@ def random_head(features: int) -> dict[str, torch.Tensor]:
     return {"weight": 0.2 * torch.randn(1, features, generator=generator), "bias": torch.tensor([0.3])}
 
 
+def gradients_of(module: torch.nn.Module, prefix: str = "") -> Gradients:
+    """Return the gradients of a module's parameters by name."""
+    return {prefix + name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
+
+
 def our_update(
     case: Case, roots: list[Node], texts: list[tuple[str, str]], head: dict[str, torch.Tensor], model: str
 ) -> tuple[Update, Callable[[], Gradients]]:
@@ -182,15 +187,15 @@ def our_update(
     batch = build_agent_batch(episodes, agent, 0, config)
 
     def gradients() -> Gradients:
-        found = {name: p.grad.clone() for name, p in learner.policy.named_parameters() if p.grad is not None}
+        found = gradients_of(learner.policy)
         if learner.critic is not None:
-            found |= {f"critic.head.{name}": p.grad.clone() for name, p in learner.critic.head.named_parameters()}
-            body = learner.critic.modules()[1]
+            value_head, body = learner.critic.modules()
+            found |= gradients_of(value_head, "critic.head.")
             if body is not learner.policy:
-                found |= {f"critic.body.{n}": p.grad.clone() for n, p in body.named_parameters() if p.grad is not None}
+                found |= gradients_of(body, "critic.body.")
         return found
 
-    return lambda: learner.update(replace(batch, step=learner.step)) and None, gradients
+    return lambda: learner.update(replace(batch, step=learner.step)), gradients
 
 
 def reward_model_update(
@@ -204,10 +209,9 @@ def reward_model_update(
     pairs = [TextPair("", chosen, rejected) for chosen, rejected in texts]
 
     def gradients() -> Gradients:
-        body = {f"body.{name}": p.grad.clone() for name, p in network.model.named_parameters()}
-        return body | {"head": network.score.weight.grad.clone()}
+        return gradients_of(network.model, "body.") | {"head": network.score.weight.grad.clone()}
 
-    return lambda: trainer.step(pairs) and None, gradients
+    return lambda: trainer.step(pairs), gradients
 
 
 def preference_update(config: Config, roots: list[Node]) -> tuple[Update, Callable[[], Gradients]]:
@@ -227,7 +231,7 @@ def preference_update(config: Config, roots: list[Node]) -> tuple[Update, Callab
     learner = list(trainer.learners.values())[-1]
     return (
         lambda: trainer.step(preferences),
-        lambda: {name: p.grad for name, p in learner.policy.named_parameters() if p.grad is not None},
+        lambda: gradients_of(learner.policy),
     )
 
 

@@ -24,7 +24,7 @@ a line of the preferences file:
 
 See docs/how-to/warmstart.md and docs/explanation/preferences.md."""
 PAIRS = 4
-PAIRS_HELP = "pairs per prompt that are made from episodes, those whose rewards differ most; default: 4"
+PAIRS_HELP = "pairs per prompt of episodes, by the largest differences of rewards; default: 4"
 
 
 def main(argv: Sequence[str]) -> int:

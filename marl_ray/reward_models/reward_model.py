@@ -1,8 +1,8 @@
 """A reward model: a causal language model whose head gives one number, the score of a text.
 
-The files are those of `AutoModelForSequenceClassification` with one label, so that reward models of other programs load
-too. The score is linear in the last hidden state at the text's last token, as in Stiennon et al. (2020), "Learning to
-summarize from human feedback".
+The files have the format of `AutoModelForSequenceClassification` with one label, so that reward models of other
+programs load too. The score is linear in the last hidden state at the text's last token, as in Stiennon et al. (2020),
+"Learning to summarize from human feedback".
 """
 
 from __future__ import annotations

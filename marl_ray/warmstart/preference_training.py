@@ -30,7 +30,7 @@ from marl_ray.warmstart.preference_file import WrittenPreference
 from marl_ray.warmstart.selection import hold_out
 
 logger = logging.getLogger(__name__)
-Answer = tuple[tuple[int, ...], Completion]
+PromptAndCompletion = tuple[tuple[int, ...], Completion]
 """A prompt's token ids and one completion."""
 SCORED_AT_ONCE = 64
 """Preferences between two movements of the progress bar."""
@@ -95,7 +95,7 @@ class PreferenceTrainer:
         """Take one optimizer step per policy. Raises UserError for a loss that is not finite."""
         differences = self.differences(preferences)
         for policy, learner in self.learners.items():
-            weights: dict[Answer, float] = {}
+            weights: dict[PromptAndCompletion, float] = {}
             for preference, difference in zip(preferences, differences, strict=True):
                 for agent in policy.agents:
                     slope = preference_slope(difference, self.config.agents[agent].preference_beta)
@@ -132,14 +132,14 @@ class PreferenceTrainer:
         return totals
 
 
-def answer_of(group: Group) -> Answer:
+def answer_of(group: Group) -> PromptAndCompletion:
     """Return the prompt and the completion of a group of one completion."""
     return group.prompt_ids, group.completions[0]
 
 
-def grouped(answers: Sequence[Answer]) -> list[tuple[Group, list[Answer]]]:
+def grouped(answers: Sequence[PromptAndCompletion]) -> list[tuple[Group, list[PromptAndCompletion]]]:
     """Return the distinct answers, each prompt's as one group, whose prompt is computed once."""
-    of_prompt: dict[tuple[int, ...], list[Answer]] = {}
+    of_prompt: dict[tuple[int, ...], list[PromptAndCompletion]] = {}
     for answer in dict.fromkeys(answers):
         of_prompt.setdefault(answer[0], []).append(answer)
     return [
