@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, get_type_hints
@@ -12,6 +11,7 @@ from typing import Any, Protocol, get_type_hints
 from marl_ray.config import Config
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
+from marl_ray.core.text import json_or
 from marl_ray.environments.base import Environment, Executor, collect_programs, group_reports
 from marl_ray.plugins import Registry
 from marl_ray.sandbox import ExecutionReport, Limits, Program, StdioCase, stdio_tests
@@ -166,10 +166,7 @@ def make_tools(config: Config, environment: Environment[Any], executor: Executor
 
 def read_arguments(text: str) -> Mapping[str, Any]:
     """Return the arguments of a call. Raises ToolFailed."""
-    try:
-        arguments = json.loads(text)
-    except (ValueError, RecursionError):
-        arguments = None
+    arguments = json_or(text, None)
     if not isinstance(arguments, Mapping):
         raise ToolFailed("the arguments should be a JSON object")
     return arguments
