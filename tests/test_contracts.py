@@ -34,7 +34,8 @@ AUX, MAIN = "def aux(x):\n    return x + 1", "def {}(x):\n    return aux(x) + 1"
 
 @pytest.mark.parametrize("agents", [1, 2, 3])
 @pytest.mark.parametrize(
-    "name", sorted(ENVIRONMENTS.entries.keys() - {"centralized", "frozen_partners", "gateway", "reward_model"})
+    "name",
+    sorted(ENVIRONMENTS.entries.keys() - {"centralized", "frozen_partners", "gateway", "reward_model", "tool_use"}),
 )
 def test_environments(sandbox: Sandbox, name: str, agents: int) -> None:
     tasks, answers = load_tasks("bundled:toy", "eval[:1]"), [*([AUX] * (agents - 1)), MAIN]

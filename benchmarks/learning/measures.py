@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,8 @@ def _held_out(row: Mapping[str, Any], last: int) -> dict[str, float]:
 
 
 def agreement(run: Path, step: int, last: int) -> dict[str, float]:
-    """Return metrics of the last turn of the evaluation after `step`, on the hard toy tasks.
+    """Return metrics of the last turn of the evaluation after `step`, on the hard toy tasks. A joint action after which
+    a stop rule has ended its branch counts as one of the last turn.
 
     `passed_eval` and `passed_unseen` are pass rates on known and unseen problem families. `pairs` counts the programs
     of problems that can be split in two ways where both responses are free of errors; `agree` is the share in which
@@ -115,17 +116,31 @@ def agreement(run: Path, step: int, last: int) -> dict[str, float]:
         if (episode["kind"], episode["step"]) != ("eval", step):
             continue
         split, problem = of_task[episode["task"]]
-        for node in (node for node in episode["nodes"] if node["turn"] == last):
-            for action in node["joint_actions"]:
-                passed[split].append(action["levels"]["tests"] == 1.0)
-                texts = [group[index] for group, index in zip(node["responses"], action["indices"], strict=True)]
-                choices.append(_chosen_splits(problem, texts))
+        for node, action in _final_actions(episode, last):
+            passed[split].append(action["levels"]["tests"] == 1.0)
+            texts = [group[index] for group, index in zip(node["responses"], action["indices"], strict=True)]
+            choices.append(_chosen_splits(problem, texts))
     found = {f"passed_{split}": statistics.fmean(values) for split, values in passed.items()}
     if pairs := [pair for pair in choices if len(pair) == 2]:
         found["pairs"] = len(pairs)
         found["agree"] = statistics.fmean(aux == main for aux, main in pairs)
         found["both_first"] = statistics.fmean(pair == (0, 0) for pair in pairs)
     return {name: round(value, 4) for name, value in found.items()}
+
+
+def _final_actions(episode: Mapping[str, Any], last: int) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Yield the joint actions of the last turn, each with its node. A joint action that has ended a branch by a success
+    counts as many times as the next node would have had joint actions."""
+    by_path = {tuple(node["path"]): node for node in episode["nodes"]}
+    for node in episode["nodes"]:
+        if node["turn"] == last:
+            yield from ((node, action) for action in node["joint_actions"])
+    for stop in episode["stops"]:
+        if stop["reason"] == "solved":
+            *path, index = stop["path"]
+            node = by_path[tuple(path)]
+            for _ in node["joint_actions"]:
+                yield node, node["joint_actions"][index]
 
 
 def _chosen_splits(problem: Problem, texts: Sequence[str]) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (
             [],
-            "give a command: train, warmstart, plan, eval, rollout, compare, score, convert, export, serve, report, ",
+            "give a command: train, warmstart, rewardmodel, plan, eval, rollout, compare, score, convert, export, ",
         ),
         (["trian"], "unknown command trian: did you mean train?"),
         (["quux"], "unknown command quux"),

@@ -48,7 +48,7 @@ def test_bash_completes_commands_flags_settings_and_files(scripts: dict[str, Pat
     (tmp_path / "runs").mkdir()
     script = scripts["bash"]
     assert in_bash(script, tmp_path, "marl-ray", "") == list(COMMANDS)
-    assert in_bash(script, tmp_path, "marl-ray", "re") == ["report", "replay"]
+    assert in_bash(script, tmp_path, "marl-ray", "rep") == ["report", "replay"]
     assert in_bash(script, tmp_path, "marl-ray", "train", "--res") == ["--resume"]
     assert in_bash(script, tmp_path, "marl-ray", "train", "magrpo", "--config", "on") == ["one.yaml"]
     turns = ["--override", "seed=1", "magrpo.num_tu"]
@@ -67,7 +67,7 @@ def test_zsh_reads_its_script(scripts: dict[str, Path], tmp_path: Path) -> None:
 
 
 def test_fish_completes_commands_and_flags(scripts: dict[str, Path], tmp_path: Path) -> None:
-    found = run("fish", f"source {scripts['fish']}; complete -C 'marl-ray re'", tmp_path)
+    found = run("fish", f"source {scripts['fish']}; complete -C 'marl-ray rep'", tmp_path)
     assert [line.split("\t")[0] for line in found] == ["replay", "report"]
     found = run("fish", f"source {scripts['fish']}; complete -C 'marl-ray report --tr'", tmp_path)
     assert [line.split("\t")[0] for line in found] == ["--trace"]
