@@ -18,7 +18,8 @@ class JointPreference:
 
 def preferences_by_return(returns: Sequence[float], count: int | None) -> list[JointPreference]:
     """Return the `count` pairs of joint actions whose returns differ most, largest difference first; None: all pairs
-    with different returns.
+    with different returns. Differences that agree to six digits after the point are equal, so that rounding does not
+    choose between them; equal ones stay in the order of the actions.
 
     >>> preferences_by_return([1.0, 3.0, 1.0], 1)
     [JointPreference(chosen=1, rejected=0, margin=2.0)]
@@ -29,4 +30,4 @@ def preferences_by_return(returns: Sequence[float], count: int | None) -> list[J
         for rejected, worse in enumerate(returns)
         if better > worse
     ]
-    return sorted(pairs, key=lambda pair: -pair.margin)[:count]
+    return sorted(pairs, key=lambda pair: -round(pair.margin, 6))[:count]

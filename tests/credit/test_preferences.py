@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from marl_ray.core.episode import Completion, Node
@@ -47,6 +47,14 @@ def test_pairs_are_ordered_by_the_difference_of_returns() -> None:
     assert preferences_by_return([2.0, 2.0], None) == []
 
 
+def test_rounding_does_not_choose_between_equal_differences() -> None:
+    assert 0.3 - 0.2 != 0.2 - 0.1
+    (pair,) = preferences_by_return([0.1, 0.2, 0.3, 0.2], 1)
+    assert (pair.chosen, pair.rejected) == (2, 0)
+    order = [(pair.chosen, pair.rejected) for pair in preferences_by_return([0.1, 0.2, 0.3], None)]
+    assert order == [(2, 0), (1, 0), (2, 1)]
+
+
 @pytest.mark.parametrize("difference", [-2e4, -3.0, 0.0, 0.5, 2e4])
 def test_the_slope_is_the_derivative_of_the_loss(difference: float) -> None:
     argument = torch.tensor(difference, dtype=torch.float64, requires_grad=True)
@@ -64,6 +72,7 @@ def test_the_slope_is_the_derivative_of_the_loss(difference: float) -> None:
     depth=st.integers(1, 2),
     handoff=st.sampled_from(["random", "all"]),
 )
+@example(seed=2, agents=3, mode="cross", count=3, depth=2, handoff="all")
 def test_weights_are_the_gradient_of_the_joint_factorised_loss(
     seed: int, agents: int, mode: str, count: int | None, depth: int, handoff: str
 ) -> None:
@@ -95,7 +104,7 @@ def test_weights_are_the_gradient_of_the_joint_factorised_loss(
                 for r in range(len(returns))
                 if returns[w] > returns[r]
             ]
-            chosen = sorted(pairs, key=lambda pair: pair[0])[:count]
+            chosen = sorted(pairs, key=lambda pair: round(pair[0], 6))[:count]
             weights = next(groups).weights
             if not chosen:
                 assert weights == (0.0,) * 3
