@@ -18,16 +18,16 @@ class JointPreference:
 
 def preferences_by_return(returns: Sequence[float], count: int | None) -> list[JointPreference]:
     """Return the `count` pairs of joint actions whose returns differ most, largest difference first; None: all pairs
-    with different returns. Differences that agree to six digits after the point are equal, so that rounding does not
-    choose between them; equal ones stay in the order of the actions.
+    with different returns. Differences have six digits after the point, so that rounding neither makes a pair of equal
+    returns nor chooses between equal differences; pairs with equal ones stay in the order of the actions.
 
     >>> preferences_by_return([1.0, 3.0, 1.0], 1)
     [JointPreference(chosen=1, rejected=0, margin=2.0)]
     """
     pairs = [
-        JointPreference(chosen, rejected, better - worse)
+        JointPreference(chosen, rejected, margin)
         for chosen, better in enumerate(returns)
         for rejected, worse in enumerate(returns)
-        if better > worse
+        if (margin := round(better - worse, 6)) > 0
     ]
-    return sorted(pairs, key=lambda pair: -round(pair.margin, 6))[:count]
+    return sorted(pairs, key=lambda pair: -pair.margin)[:count]

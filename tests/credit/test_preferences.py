@@ -51,6 +51,7 @@ def test_rounding_does_not_choose_between_equal_differences() -> None:
     assert 0.3 - 0.2 != 0.2 - 0.1
     (pair,) = preferences_by_return([0.1, 0.2, 0.3, 0.2], 1)
     assert (pair.chosen, pair.rejected) == (2, 0)
+    assert preferences_by_return([0.1 + 0.2, 0.3], None) == []
     order = [(pair.chosen, pair.rejected) for pair in preferences_by_return([0.1, 0.2, 0.3], None)]
     assert order == [(2, 0), (1, 0), (2, 1)]
 
@@ -73,6 +74,7 @@ def test_the_slope_is_the_derivative_of_the_loss(difference: float) -> None:
     handoff=st.sampled_from(["random", "all"]),
 )
 @example(seed=2, agents=3, mode="cross", count=3, depth=2, handoff="all")
+@example(seed=0, agents=3, mode="cross", count=None, depth=2, handoff="all")
 def test_weights_are_the_gradient_of_the_joint_factorised_loss(
     seed: int, agents: int, mode: str, count: int | None, depth: int, handoff: str
 ) -> None:
@@ -99,12 +101,12 @@ def test_weights_are_the_gradient_of_the_joint_factorised_loss(
             logprobs = [own[a.indices[agent]] + rest for a, rest in zip(one.joint_actions, others, strict=True)]
             returns = [returned(one, index, agent, handoff) for index in range(len(one.joint_actions))]
             pairs = [
-                (-(returns[w] - returns[r]), w, r)
+                (-difference, w, r)
                 for w in range(len(returns))
                 for r in range(len(returns))
-                if returns[w] > returns[r]
+                if (difference := round(returns[w] - returns[r], 6)) > 0
             ]
-            chosen = sorted(pairs, key=lambda pair: round(pair[0], 6))[:count]
+            chosen = sorted(pairs, key=lambda pair: pair[0])[:count]
             weights = next(groups).weights
             if not chosen:
                 assert weights == (0.0,) * 3
