@@ -12,9 +12,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Protocol
 
 from marl_ray.gateway.program_episode import CallAnswer
+from marl_ray.gateway.tool_calls import MARK
 from marl_ray.serving.request_formats import ApiError
-
-MARK = "<tool_call>"
 
 
 class StreamFormat(Protocol):

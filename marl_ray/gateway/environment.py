@@ -142,17 +142,9 @@ def check_settings(config: Config) -> None:
     if config.rollout.joint_mode != "aligned":
         mode = config.rollout.joint_mode
         raise UserError(f"{section}.joint_mode is {mode}, but a program is one joint action: set it to aligned")
-    if config.credit.critic != "none":
-        raise UserError(f"{section}.critic {config.credit.critic} needs one state per episode: set it to none")
+    check_credit(config, NAME)
     if config.credit.overlong == "penalty":
         raise UserError(f"{section}.overlong penalty is for one answer per episode: set it to mask or none")
-    for number, agent in enumerate(config.agents):
-        needs, key = estimator_requirements(agent.estimator), key_of(config, number, "estimator")
-        if needs.second_argument or needs.whole_batch:
-            raise UserError(
-                f"{key} {agent.estimator} needs more than the rewards of siblings, which environment gateway has: use "
-                "magrpo, marloo, maremax or mareinforce"
-            )
     if gateway.roles and len(set(gateway.roles)) != config.num_agents:
         raise UserError(f"gateway.roles should have {config.num_agents} different names, one per agent")
     if (gateway.reward == "judge") != (gateway.judge is not None):
@@ -163,3 +155,17 @@ def check_settings(config: Config) -> None:
         raise UserError(f"gateway.reward {gateway.reward} is for gateway.command: a function returns its reward")
     if gateway.service and (gateway.function is not None or gateway.reward not in ("post", "judge")):
         raise UserError("a service posts its results: set gateway.reward to post or judge, and no gateway.function")
+
+
+def check_credit(config: Config, name: str) -> None:
+    """Raise UserError for a critic or an estimator that needs more than the rewards of the episodes of a task. The
+    environment `name` has no more."""
+    if config.credit.critic != "none":
+        raise UserError(f"{config.algorithm}.critic {config.credit.critic} needs one state per episode: set it to none")
+    for number, agent in enumerate(config.agents):
+        needs, key = estimator_requirements(agent.estimator), key_of(config, number, "estimator")
+        if needs.second_argument or needs.whole_batch:
+            raise UserError(
+                f"{key} {agent.estimator} needs more than the rewards of siblings, which environment {name} has: use "
+                "magrpo, marloo, maremax or mareinforce"
+            )

@@ -11,6 +11,8 @@ from typing import Any
 
 from marl_ray.core.text import json_or
 
+MARK = "<tool_call>"
+"""Beginning of a call in an answer."""
 MARKED = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 """A call in the format of Hermes and Qwen models."""
 
@@ -39,7 +41,7 @@ def parse_tool_calls(text: str, raw: str, tools: Sequence[Any]) -> tuple[str, tu
     marked = list(MARKED.finditer(raw))
     if marked:
         calls = tuple(call for match in marked if (call := _call(match[1], None)) is not None)
-        return text.partition("<tool_call>")[0].strip(), calls
+        return text.partition(MARK)[0].strip(), calls
     call = _call(text.strip(), names)
     return (text, ()) if call is None else ("", (call,))
 

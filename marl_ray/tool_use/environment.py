@@ -6,14 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from marl_ray.config.keys import key_of
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
-from marl_ray.credit.requirements import estimator_requirements
 from marl_ray.data import DATASETS
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, Executor
-from marl_ray.gateway.environment import GatewayEnvironment
+from marl_ray.gateway.environment import GatewayEnvironment, check_credit
 from marl_ray.models.names import resolve_model
 from marl_ray.models.tokenization import decide_template, load_tokenizer
 from marl_ray.tool_use.tool_loop import ToolLoop
@@ -100,15 +98,6 @@ def check_settings(config: Config, name: str, judge: Environment[Any]) -> None:
         raise UserError(f"{section}.num_turns is {config.rollout.num_turns}, and environment tool_use has 1: set it")
     if config.rollout.joint_mode != "aligned":
         raise UserError(f"{section}.joint_mode {config.rollout.joint_mode} is for one completion: set it to aligned")
-    if config.credit.critic != "none":
-        raise UserError(f"{section}.critic {config.credit.critic} needs one state per episode: set it to none")
+    check_credit(config, NAME)
     if config.credit.overlong == "penalty":
         raise UserError(f"{section}.overlong penalty is for one completion per answer: set it to mask or none")
-    for number, agent in enumerate(config.agents):
-        needs = estimator_requirements(agent.estimator)
-        if needs.second_argument or needs.whole_batch:
-            key = key_of(config, number, "estimator")
-            raise UserError(
-                f"{key} {agent.estimator} needs more than the rewards of siblings, which environment tool_use has: use "
-                "magrpo, marloo, maremax or mareinforce"
-            )

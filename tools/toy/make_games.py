@@ -15,19 +15,15 @@ from __future__ import annotations
 
 import argparse
 import random
-import shutil
-import tempfile
 from pathlib import Path
 
 import torch
 
 from docs.examples import kuhn_poker, tic_tac_toe
 from marl_ray.toy import GAMES_BASE_PATH
-from tools.toy.make_base import make_tokenizer, tokenise, train
-from tools.toy.make_grid import make_small_model
+from tools.toy.make_grid import make_policy
 from tools.toy.scenes import Scene
 
-VOCAB_SIZE = 320
 DEMONSTRATIONS = 4
 """Answers per prompt."""
 
@@ -95,30 +91,7 @@ def main() -> None:
         (board_scenes(args.boards, board, rng) + kuhn_scenes(args.boards // 60, card, rng), steps, peak_lr)
         for board, card, steps, peak_lr in ((1.0, 1.0, args.steps, 1e-3), (1 / 3, 1 / 2, args.noisy_steps, 5e-4))
     ]
-    scenes = [scene for stage, _, _ in stages for scene in stage]
-    with tempfile.TemporaryDirectory() as staging:
-        folder = Path(staging)
-        tokenizer = make_tokenizer(
-            [t for scene in scenes for t in (scene.prompt, *scene.responses)], folder, VOCAB_SIZE
-        )
-        model = make_small_model(tokenizer)
-        losses: list[float] = []
-
-        def report(step: int, loss: float) -> None:
-            losses.append(loss)
-            if step % 100 == 0:
-                print(f"step {step:5d}  loss {sum(losses[-100:]) / 100:.4f}", flush=True)
-
-        print(f"{sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
-        pad, seed = tokenizer.pad_token_id, args.seed
-        for stage, steps, peak_lr in stages:
-            tokens = tokenise(tokenizer, stage)
-            train(model, tokens, pad=pad, steps=steps, batch_size=32, peak_lr=peak_lr, seed=seed, report=report)
-        model.config.use_cache = True
-        model.save_pretrained(folder)
-        args.out.mkdir(parents=True, exist_ok=True)
-        for file in folder.iterdir():
-            shutil.copyfile(file, args.out / file.name)
+    make_policy(stages, args.out, args.seed)
 
 
 if __name__ == "__main__":

@@ -200,6 +200,32 @@ def make_small_model(tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
     return model
 
 
+def make_policy(stages: Sequence[tuple[Sequence[Scene], int, float]], out: Path, seed: int) -> None:
+    """Train a small model in stages (scenes, steps, peak learning rate), and write it with its tokenizer."""
+    found = [scene for scenes_of_stage, _, _ in stages for scene in scenes_of_stage]
+    with tempfile.TemporaryDirectory() as staging:
+        folder = Path(staging)
+        tokenizer = make_tokenizer([text for one in found for text in (one.prompt, *one.responses)], folder, VOCAB_SIZE)
+        model = make_small_model(tokenizer)
+        print(f"{sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
+        recent: list[float] = []
+
+        def report(step: int, loss: float) -> None:
+            recent.append(loss)
+            if step % 100 == 0:
+                print(f"step {step:5d}  loss {sum(recent[-100:]) / 100:.4f}", flush=True)
+
+        pad = tokenizer.pad_token_id
+        for scenes_of_stage, steps, peak_lr in stages:
+            tokens = tokenise(tokenizer, scenes_of_stage)
+            train(model, tokens, pad=pad, steps=steps, batch_size=32, peak_lr=peak_lr, seed=seed, report=report)
+        model.config.use_cache = True
+        model.save_pretrained(folder)
+        out.mkdir(parents=True, exist_ok=True)
+        for file in folder.iterdir():
+            shutil.copyfile(file, out / file.name)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=GRID_BASE_PATH)
@@ -216,35 +242,7 @@ def main() -> None:
         (scenes(args.scenes, 4, skill, random.Random(args.seed)), steps, peak_lr)
         for skill, steps, peak_lr in ((CLEAN, args.steps, 1e-3), (NOISY, args.noisy_steps, 5e-4))
     ]
-    found = [scene for stage, _, _ in stages for scene in stage]
-    with tempfile.TemporaryDirectory() as staging:
-        folder = Path(staging)
-        tokenizer = make_tokenizer([text for one in found for text in (one.prompt, *one.responses)], folder, VOCAB_SIZE)
-        model = make_small_model(tokenizer)
-        print(f"{sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
-        recent: list[float] = []
-
-        def report(step: int, loss: float) -> None:
-            recent.append(loss)
-            if step % 100 == 0:
-                print(f"step {step:5d}  loss {sum(recent[-100:]) / 100:.4f}", flush=True)
-
-        for stage, steps, peak_lr in stages:
-            train(
-                model,
-                tokenise(tokenizer, stage),
-                pad=tokenizer.pad_token_id,
-                steps=steps,
-                batch_size=32,
-                peak_lr=peak_lr,
-                seed=args.seed,
-                report=report,
-            )
-        model.config.use_cache = True
-        model.save_pretrained(folder)
-        args.out.mkdir(parents=True, exist_ok=True)
-        for file in folder.iterdir():
-            shutil.copyfile(file, args.out / file.name)
+    make_policy(stages, args.out, args.seed)
 
 
 if __name__ == "__main__":
