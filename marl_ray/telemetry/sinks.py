@@ -119,7 +119,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def is_evaluation(row: dict[str, Any]) -> bool:
+def is_evaluation(row: Mapping[str, Any]) -> bool:
     """Return True if an object of metrics.jsonl or episodes.jsonl belongs to an evaluation."""
     return row.get("kind") == "eval" or "eval/episodes" in row
 

@@ -25,11 +25,9 @@ from marl_ray.core.chat import Prompt
 from marl_ray.core.errors import UserError
 from marl_ray.core.preference import preferences_by_return
 from marl_ray.core.text import did_you_mean, pluralize
-from marl_ray.data.loading import read_jsonl
 from marl_ray.warmstart.written_answers import AnswersFile, JointAnswer
 
 logger = logging.getLogger(__name__)
-FILE = "preferences file"
 KEYS = ("task_id", "prompts", "chosen", "rejected")
 PAIRS = 4
 """Default number of pairs per prompt that are made from episodes."""
@@ -66,6 +64,8 @@ class RewardedAnswer:
 class PreferencesFile(AnswersFile):
     """Reads the joint preferences of a file for the agents of `config`."""
 
+    what = "preferences file"
+
     def preferences(self, count: int = PAIRS) -> list[WrittenPreference]:
         """Return the preferences whose answers are short enough, `count` per prompt of an episode. Raises UserError."""
         left_out: Counter[str] = Counter()
@@ -77,28 +77,21 @@ class PreferencesFile(AnswersFile):
         for reason, number in left_out.items():
             logger.warning(f"{pluralize(number, 'answer')} left out, with their pairs: longer than {reason}")
         if not found:
-            raise UserError(f"{FILE} {self.path} has no pair: raise {' or '.join(left_out)}")
+            raise UserError(f"{self.what} {self.path} has no pair: raise {' or '.join(left_out)}")
         return found
 
     def pairs(self, count: int = PAIRS) -> list[JointPair]:
         """Return the preferences as text, `count` per prompt of an episode. Raises UserError without a pair."""
-        found: list[JointPair] = []
         compared: dict[str, dict[tuple[str, ...], RewardedAnswer]] = {}
-        try:
-            for number, row in read_jsonl(self.path, FILE):
-                try:
-                    if "nodes" not in row:
-                        found.append(self._of_pair(row))
-                    elif row.get("kind") != "eval":
-                        for prompts, one in self._of_node(row):
-                            compared.setdefault(prompts, {}).setdefault(tuple(one.joint.answers), one)
-                except UserError as error:
-                    raise UserError(f"{FILE} {self.path}, line {number}: {error}") from None
-                except (KeyError, IndexError, TypeError) as error:
-                    problem = f"not an episode of this config ({type(error).__name__})"
-                    raise UserError(f"{FILE} {self.path}, line {number}: {problem}") from None
-        except OSError as error:
-            raise UserError(f"{FILE} {self.path} cannot be read ({error.strerror})") from None
+
+        def written_pairs(row: Mapping[str, Any]) -> Iterator[JointPair]:
+            if "nodes" not in row:
+                yield self._of_pair(row)
+                return
+            for prompts, one in self._of_node(row):
+                compared.setdefault(prompts, {}).setdefault(tuple(one.joint.answers), one)
+
+        found = self._read(written_pairs)
         for of_prompts in compared.values():
             answers = list(of_prompts.values())
             for pair in preferences_by_return([one.reward for one in answers], count):
@@ -106,7 +99,7 @@ class PreferencesFile(AnswersFile):
                 found.append(JointPair(chosen.joint, rejected.joint, chosen.task_id))
         if not found:
             equal = ": all rewards of a prompt are equal" if compared else ""
-            raise UserError(f"{FILE} {self.path} has no pair{equal}")
+            raise UserError(f"{self.what} {self.path} has no pair{equal}")
         return found
 
     def prompts_of(self, pair: JointPair) -> list[Prompt]:

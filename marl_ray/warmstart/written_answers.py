@@ -6,18 +6,19 @@
 | `{"prompts": [PROMPT, ...], "completions": [TEXT, ...]}` | answers to given prompts; one text as `prompts`: for all |
 | `{"task": ID, "nodes": [...]}` | an episode of `episodes.jsonl`, of a run or of `marl-ray eval --episodes` |
 
-Lists have one entry per agent. The first two kinds may have a `reward`, for which answers are selected.
+Lists have one entry per agent. The first two kinds may have a `reward`, for which answers are selected. Episodes of a
+run's evaluations are left out, because their tasks are held out from training.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from marl_ray.config import Config
 from marl_ray.core.batch import Group
@@ -32,9 +33,10 @@ from marl_ray.environments.plugin_checks import check_prompts, qualified_method_
 from marl_ray.evaluation.scoring import tasks_by_id
 from marl_ray.models.names import resolve_model
 from marl_ray.models.tokenization import encode_answer, encode_prompt, load_tokenizer
+from marl_ray.telemetry.sinks import is_evaluation
 
 logger = logging.getLogger(__name__)
-FILE = "answers file"
+Item = TypeVar("Item")
 KEYS = ("task_id", "prompts", "completions", "reward")
 
 
@@ -51,17 +53,19 @@ class AnswersFile:
     """Reads the joint answers of a file for the agents of `config`. `templates` says per model name whether its prompts
     go through the chat template."""
 
+    what: ClassVar[str] = "answers file"
+
     def __init__(self, path: Path, config: Config, templates: Mapping[str, bool]) -> None:
         self.path, self.config, self.templates = expand_home(path), config, templates
 
     def groups(self) -> tuple[list[list[Group]], bool]:
         """Return each agent's groups of one answer, and whether the answers have rewards. Raises UserError."""
-        joint = list(self._joint_answers())
+        joint = self._joint_answers()
         if not joint:
-            raise UserError(f"{FILE} {self.path} is empty")
+            raise UserError(f"{self.what} {self.path} has no answer that can be trained on")
         known = {answer.rewards is not None for answer in joint}
         if len(known) > 1:
-            raise UserError(f"{FILE} {self.path} has answers with and without reward: give all of them a reward")
+            raise UserError(f"{self.what} {self.path} has answers with and without reward: give all of them a reward")
         left_out: Counter[str] = Counter()
         agents = range(self.config.num_agents)
         groups = [
@@ -107,18 +111,25 @@ class AnswersFile:
         completion = Completion(answer_ids, joint.answers[agent], (0.0,) * len(answer_ids), "stop", ())
         return Group(0, prompt_ids, (completion,), (joint.rewards[agent] if joint.rewards else 1.0,), weights=())
 
-    def _joint_answers(self) -> Iterator[JointAnswer]:
+    def _joint_answers(self) -> list[JointAnswer]:
+        return self._read(lambda row: self._of_episode(row) if "nodes" in row else [self._of_line(row)])
+
+    def _read(self, items: Callable[[Mapping[str, Any]], Iterable[Item]]) -> list[Item]:
+        """Return the items of all lines but evaluation episodes. Raises UserError."""
+        found: list[Item] = []
         try:
-            for number, row in read_jsonl(self.path, FILE):
+            for number, row in read_jsonl(self.path, self.what):
                 try:
-                    yield from self._of_episode(row) if "nodes" in row else [self._of_line(row)]
+                    if not is_evaluation(row):
+                        found.extend(items(row))
                 except UserError as error:
-                    raise UserError(f"{FILE} {self.path}, line {number}: {error}") from None
+                    raise UserError(f"{self.what} {self.path}, line {number}: {error}") from None
                 except (KeyError, IndexError, TypeError) as error:
                     problem = f"not an episode of this config ({type(error).__name__})"
-                    raise UserError(f"{FILE} {self.path}, line {number}: {problem}") from None
+                    raise UserError(f"{self.what} {self.path}, line {number}: {problem}") from None
         except OSError as error:
-            raise UserError(f"{FILE} {self.path} cannot be read ({error.strerror})") from None
+            raise UserError(f"{self.what} {self.path} cannot be read ({error.strerror})") from None
+        return found
 
     def _of_line(self, row: Mapping[str, Any]) -> JointAnswer:
         if unknown := next((key for key in row if key not in KEYS), None):

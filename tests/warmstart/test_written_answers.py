@@ -96,6 +96,19 @@ def test_episodes_give_the_joint_answers_of_all_turns(read: Read) -> None:
     assert [group.returns for group in read(record, config=conversation, rewards=True)[0]] == [(0.0,), (1.0,)]
 
 
+def test_episodes_of_evaluations_are_left_out(read: Read) -> None:
+    node = {
+        "turn": 1,
+        "prompts": ["P", "Q"],
+        "responses": [["A"], ["B"]],
+        "joint_actions": [{"indices": [0, 0], "reward": 1.0}],
+    }
+    rows = [{"step": 1, "kind": kind, "task": kind, "nodes": [node]} for kind in ("train", "eval")]
+    assert [len(of_agent) for of_agent in read(*rows, rewards=True)] == [1, 1]
+    with pytest.raises(UserError, match="has no answer that can be trained on"):
+        read(rows[1])
+
+
 def test_answers_that_cannot_be_sampled_are_left_out(read: Read, caplog: pytest.LogCaptureFixture) -> None:
     long = "x = 1\n" * 100
     with caplog.at_level(logging.WARNING):
@@ -134,5 +147,5 @@ def test_rewards_are_given_for_all_answers_or_for_none(read: Read) -> None:
     line = {"prompts": "p", "completions": ["a", "b"]}
     with pytest.raises(UserError, match="with and without reward"):
         read(line, {**line, "reward": 1.0})
-    with pytest.raises(UserError, match="is empty"):
+    with pytest.raises(UserError, match="has no answer"):
         read()
