@@ -116,6 +116,19 @@ TOY_HARD = Study(
             **_STOP,
             "one_turn_madpo": Arm("madpo, one turn, twice the tasks", {**_ONE_TURN, "magrpo.estimator": "madpo"}),
         },
+        "critic, order, staleness; one turn": {
+            "one_turn_maac": Arm(
+                "critic maac, advantages normalised",
+                {
+                    **_ONE_TURN,
+                    "magrpo.critic": "maac",
+                    "magrpo.critic_learning_rate": 1e-2,
+                    "magrpo.normalize_advantages": True,
+                },
+            ),
+            "one_turn_in_turns": Arm("learn_in_turns: 5", {**_ONE_TURN, "magrpo.learn_in_turns": 5}),
+            "one_turn_stale": Arm("max_staleness: 4", {**_ONE_TURN, "magrpo.max_staleness": 4}),
+        },
         "feedback": _FEEDBACK,
         "handoff and joint mode": {
             "best": Arm("handoff best", {"magrpo.handoff": "best"}),
