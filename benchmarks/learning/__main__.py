@@ -2,7 +2,7 @@
 
     python -m benchmarks.learning [--study toy-hard] [--arms joint,only_main] [--seeds 1,2,3] [--list] [--only-table]
 
-Studies: toy-hard (31 ways to train the bundled pair on the harder bundled tasks), toy-revising (messages between turns,
+Studies: toy-hard (33 ways to train the bundled pair on the harder bundled tasks), toy-revising (messages between turns,
 for a base policy that was shown how to revise), grid (letter grids with feedback and without), grid-private (letter
 grids of which each agent knows one half), mbpp (two SmolLM2-135M on MBPP).
 
