@@ -84,9 +84,11 @@ def check_environment(
             problem = "outcome is not a function of attempt and report: two calls returned different outcomes"
             require(_content(outcome) == _content(again), problem)
             _check_prompt_parts(environment, task, attempt, outcome)
-            probe_metrics = _check_probes(environment, attempt, report, execute)
+            probed = _probed(environment, attempt, report, outcome, execute)
+            _check_numbers("probed", probed.metrics)
+            _check_outcome(probed, environment.num_agents)
             if not outcome.failure:
-                names.add((*outcome.levels, *outcome.metrics, *outcome.counts, *probe_metrics))
+                names.add((*probed.levels, *probed.metrics, *probed.counts))
     require(len(names) <= 1, f"levels, metrics and counts must have the same names for every joint action: {names}")
 
 
@@ -292,14 +294,14 @@ def _check_prompt_parts(environment: Environment[Any], task: Task, attempt: Any,
                 _check_lines(f"feedback of {mode}", environment.feedback(attempt, outcome, mode, agent))
 
 
-def _check_probes(environment: Environment[Any], attempt: Any, report: Any, execute: Execute | None) -> tuple[str, ...]:
-    """Return the names of the metrics from probes."""
+def _probed(
+    environment: Environment[Any], attempt: Any, report: Any, outcome: Outcome, execute: Execute | None
+) -> Outcome:
+    """Return the outcome after the attempt's probes."""
     programs = environment.probes(attempt, report)
     if programs and execute is None:
         raise AssertionError("the attempt has probes: pass `execute`, for instance Sandbox().run_batch")
-    metrics = environment.probed(attempt, report, execute(programs) if programs and execute else [])
-    _check_numbers("probed", metrics)
-    return tuple(metrics)
+    return environment.probed_outcome(attempt, report, outcome, execute(programs) if programs and execute else [])
 
 
 def _content(outcome: Outcome) -> tuple[Any, ...]:

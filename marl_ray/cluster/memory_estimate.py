@@ -177,10 +177,6 @@ class MemoryEstimate:
     def host_total(self) -> float:
         return sum(self.host.values())
 
-    @property
-    def device_total(self) -> float:
-        return sum(self.device.values())
-
 
 def estimate_learner_memory(
     size: LearnerSize,

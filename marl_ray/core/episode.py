@@ -6,7 +6,7 @@ agent, gets an outcome from the environment and, if it is expanded, leads to a c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -112,6 +112,11 @@ class JointAction:
     rewards: tuple[float, ...]
 
 
+def joint_texts(groups: Sequence[Sequence[Completion]], indices: Sequence[int]) -> tuple[str, ...]:
+    """Return the texts of one joint action, from the groups of all agents."""
+    return tuple(group[index].text for group, index in zip(groups, indices, strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class GreedySample:
     """The joint action of every agent's greedy completion: executed and rewarded (fields as of `JointAction`), but
@@ -168,6 +173,10 @@ class Node:
         """All sampled completions per agent, including the greedy completion if there is one."""
         greedy = [()] * len(self.completions) if self.greedy is None else [(c,) for c in self.greedy.completions]
         return [[*sampled, *extra] for sampled, extra in zip(self.completions, greedy, strict=True)]
+
+    def texts(self, action: JointAction) -> tuple[str, ...]:
+        """Return the agents' texts of a joint action."""
+        return joint_texts(self.completions, action.indices)
 
     def group(self, agent: int) -> list[Completion]:
         """Return the agent's completions of its prompt: the siblings that are compared and learned from."""

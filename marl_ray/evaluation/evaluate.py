@@ -61,7 +61,7 @@ from marl_ray.evaluation.protocols import PROTOCOLS, REORDERING, SINGLE
 from marl_ray.evaluation.recombination import Recombiner
 from marl_ray.evaluation.results import TaskMetrics, measure_task, model_table, summarise, summary_to_json, swap_matrix
 from marl_ray.external.transition import Transition
-from marl_ray.rollout.episode_runner import CompletionGenerator, make_runner
+from marl_ray.rollout.episode_runner import CompletionGenerator, EpisodeRunner, make_runner
 from marl_ray.storage.resume import SavedRun
 from marl_ray.telemetry.logs import progress_bar_disabled, tqdm
 from marl_ray.telemetry.metrics import episode_record
@@ -327,12 +327,16 @@ async def _episodes_of(
     transition = Transition(config.external, environment)
     limit = asyncio.Semaphore(MAX_CONCURRENT_EPISODES)
     hidden = progress_bar_disabled()
+
+    def new_runner() -> EpisodeRunner:
+        return make_runner(config, environment, transition, PROTOCOLS[plan.protocol](generators), sandbox)
+
+    shared = None if plan.protocol in REORDERING else new_runner()
     with tqdm(total=count, desc=model.label, disable=hidden, dynamic_ncols=True, leave=False) as bar:
 
         async def run_episode(task: Task, sample: int) -> Episode:
             async with limit:
-                runner = make_runner(config, environment, transition, PROTOCOLS[plan.protocol](generators), sandbox)
-                episode = await runner.evaluate_task(task, 1, sample)
+                episode = await (shared or new_runner()).evaluate_task(task, 1, sample)
             bar.update()
             return episode
 

@@ -140,13 +140,13 @@ def model_table(summary: EvaluationSummary) -> Iterator[str]:
             yield f"{name:<{name_width}}" + _row(cells, block)
 
 
-def swap_matrix(summary: EvaluationSummary, labels: Sequence[str], metric: str = "return") -> Iterator[str]:
-    """Yield a metric of all pairs of models: rows are the model of agent 0, columns the model of agent 1."""
-    yield f"{metric}, by model of agent 0 (rows) and of agent 1 (columns)"
+def swap_matrix(summary: EvaluationSummary, labels: Sequence[str]) -> Iterator[str]:
+    """Yield the return of all pairs of models: rows are the model of agent 0, columns the model of agent 1."""
+    yield "return, by model of agent 0 (rows) and of agent 1 (columns)"
     label_width = max(map(len, labels))
     yield f"{'':<{label_width}}" + _row(labels, labels)
     for row in labels:
-        cells = (_cell(summary.models[f"{row}+{column}"].get(metric), signed=False) for column in labels)
+        cells = (_cell(summary.models[f"{row}+{column}"].get("return"), signed=False) for column in labels)
         yield f"{row:<{label_width}}" + _row(cells, labels)
 
 

@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from marl_ray.actors.run_actors import EvaluationActors
-from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
-from marl_ray.cluster.ray_connection import connect, disconnect
 from marl_ray.config import Config
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Episode, Task
 from marl_ray.core.errors import UserError
-from marl_ray.core.stop_signals import StopSignals
 from marl_ray.data.loading import load_tasks
-from marl_ray.environments import ENVIRONMENTS
-from marl_ray.evaluation.model_sources import (
-    EvaluatedModel,
-    check_models,
-    evaluated_models,
-    find_model_sources,
-    merged_adapters,
-    policy_config,
-)
+from marl_ray.evaluation.running_models import RunningModel, prepare_model, run_with_model
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.episode_runner import make_runner
 from marl_ray.telemetry.metrics import episode_record
-
-logger = logging.getLogger(__name__)
 
 OnEpisode = Callable[[str], None]
 """Receives the line of a finished episode."""
@@ -51,23 +36,12 @@ class RolloutRequest:
 def play_rollouts(config: Config, request: RolloutRequest, on_episode: OnEpisode) -> None:
     """Play a group of training episodes of each task without learning. Raises UserError, also if all episodes fail, and
     KeyboardInterrupt when stopped."""
-    (source,) = find_model_sources([request.model], config)
-    (model,) = evaluated_models([source], config, swap=False)
-    environment = ENVIRONMENTS.get(config.environment).from_config(model.config)
-    check_sandbox(config)
+    prepared = prepare_model(request.model, config)
     split = request.split or config.dataset.train_split
     tasks = load_tasks(config.dataset.name, split, config.dataset.type, config.dataset.on_bad_row)[: request.tasks]
     for task in tasks:
-        environment.check_task(task)
-    adapters = check_models([model], [source], config.model)
-    check_local_machine(config)
-    with StopSignals() as signals:
-        try:
-            logger.info(connect(config.output.verbose))
-            with merged_adapters([model], adapters, config.model) as (merged,):
-                episodes = signals.run(lambda: _play(merged, tasks, on_episode))
-        finally:
-            disconnect()
+        prepared.environment.check_task(task)
+    episodes = run_with_model(prepared, lambda running: _play(running, tasks, on_episode))
     if request.output is not None:
         lines = (json.dumps(episode_record(episode), ensure_ascii=False) + "\n" for episode in episodes)
         try:
@@ -78,25 +52,17 @@ def play_rollouts(config: Config, request: RolloutRequest, on_episode: OnEpisode
         raise UserError(f"no episode has a reward: {episodes[0].stops[0].detail or episodes[0].stops[0].reason}")
 
 
-async def _play(model: EvaluatedModel, tasks: list[Task], on_episode: OnEpisode) -> list[Episode]:
-    config = model.config
-    actors = EvaluationActors(config)
-    environment = ENVIRONMENTS.get(config.environment).from_config(config)
-    try:
-        await actors.start()
-        generators = await actors.start_generators([policy_config(model, agent) for agent in range(config.num_agents)])
-        transition = Transition(config.external, environment)
-        runner = make_runner(config, environment, transition, generators, actors.sandbox)
+async def _play(running: RunningModel, tasks: list[Task], on_episode: OnEpisode) -> list[Episode]:
+    config, environment = running.config, running.environment
+    transition = Transition(config.external, environment)
+    runner = make_runner(config, environment, transition, running.generators, running.sandbox)
 
-        async def play(task: Task) -> Episode:
-            episode = await runner.run_episode(task, config.rollout.group_sizes, "train", 0)
-            on_episode(describe_episode(episode))
-            return episode
+    async def play(task: Task) -> Episode:
+        episode = await runner.run_episode(task, config.rollout.group_sizes, "train", 0)
+        on_episode(describe_episode(episode))
+        return episode
 
-        return list(await gather(*map(play, tasks)))
-    finally:
-        await environment.close()
-        await actors.close()
+    return list(await gather(*map(play, tasks)))
 
 
 def describe_episode(episode: Episode) -> str:

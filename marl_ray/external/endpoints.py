@@ -61,17 +61,17 @@ class Endpoint:
         return f"{self.model} at {where.hostname}{f':{where.port}' if where.port else ''}"
 
 
-def endpoint_of(config: ExternalConfig, environment: Mapping[str, str] = os.environ) -> Endpoint:
+def endpoint_of(config: ExternalConfig, variables: Mapping[str, str] = os.environ) -> Endpoint:
     """Return the endpoint of the config's expert. Raises UserError for a missing model, key or valid address."""
     name = (config.expert_model or "").strip()
     base_url = (config.expert_base_url or "").strip()
-    vendor = _vendor(name, base_url, environment)
+    vendor = _vendor(name, base_url, variables)
     if name.lower().startswith(f"{vendor.name}:"):
         name = name[len(vendor.name) + 1 :].strip()
     if not name:
         raise UserError("external.mode expert_edits needs external.expert_model, the model that writes the edits")
     source = "external.expert_base_url" if base_url else vendor.address_variable
-    address = base_url or environment.get(vendor.address_variable, "").strip() or vendor.address
+    address = base_url or variables.get(vendor.address_variable, "").strip() or vendor.address
     if not is_http(address):
         raise UserError(f"{source} is not an address like http://localhost:8000/v1")
     if vendor is ANTHROPIC:  # the client adds this part of the path itself
@@ -81,7 +81,7 @@ def endpoint_of(config: ExternalConfig, environment: Mapping[str, str] = os.envi
             f"external.expert_model {name!r} is a hub id, which no vendor serves: set external.expert_base_url to the "
             "server that does"
         )
-    if not environment.get(vendor.key_variable, "").strip():
+    if not variables.get(vendor.key_variable, "").strip():
         raise UserError(
             f"external.expert_model {name!r} needs a key: set the environment variable {vendor.key_variable}"
             + (" (any word, if the server asks for none)" if not _same(address, vendor.address) else "")
@@ -89,13 +89,13 @@ def endpoint_of(config: ExternalConfig, environment: Mapping[str, str] = os.envi
     return Endpoint(vendor, name, address, vendor.key_variable)
 
 
-def _vendor(name: str, base_url: str, environment: Mapping[str, str]) -> Vendor:
+def _vendor(name: str, base_url: str, variables: Mapping[str, str]) -> Vendor:
     for vendor in VENDORS:
         if name.lower().startswith(f"{vendor.name}:"):
             return vendor
     named = next(vendor for vendor in VENDORS if name.lower().startswith(vendor.models))
-    general = environment.get(OPENAI.address_variable, "").strip()
-    own_server = general and not _same(general, OPENAI.address) and not environment.get(named.address_variable)
+    general = variables.get(OPENAI.address_variable, "").strip()
+    own_server = general and not _same(general, OPENAI.address) and not variables.get(named.address_variable)
     return OPENAI if named is not ANTHROPIC and ("/" in name or base_url or own_server) else named
 
 

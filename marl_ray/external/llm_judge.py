@@ -53,9 +53,9 @@ class Judgement:
 class LLMJudge:
     """A client of one judge model, for one event loop. Raises UserError if the model or its key is not set."""
 
-    def __init__(self, config: JudgeConfig, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, config: JudgeConfig, variables: Mapping[str, str] = os.environ) -> None:
         self._retries = config.retries
-        self._client = Client(_endpoint(config, environment), config.timeout_s)
+        self._client = Client(_endpoint(config, variables), config.timeout_s)
 
     def __str__(self) -> str:
         return str(self._client.endpoint)
@@ -92,13 +92,13 @@ def _score(text: str) -> float | None:
     return score / MAX_SCORE if type(score) in (int, float) and 0 <= score <= MAX_SCORE else None
 
 
-def _endpoint(config: JudgeConfig, environment: Mapping[str, str]) -> Endpoint:
+def _endpoint(config: JudgeConfig, variables: Mapping[str, str]) -> Endpoint:
     model, address, variable = (config.model or "").strip(), (config.base_url or "").strip(), config.key_variable
     if not model:
         raise UserError("this environment asks a judge: set judge.model, the model that gives the scores")
     if address and not is_http(address):
         raise UserError("judge.base_url is not an address like http://localhost:8000/v1")
-    if not environment.get(variable, "").strip():
+    if not variables.get(variable, "").strip():
         local = " (any word, if the server asks for none)" if address else ""
         raise UserError(f"judge.model {model!r} needs a key: set the environment variable {variable}{local}")
     return Endpoint(OPENAI, model, address or OPENAI.address, variable)

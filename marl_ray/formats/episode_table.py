@@ -10,6 +10,7 @@ from typing import Any
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
 from marl_ray.data.loading import read_jsonl
+from marl_ray.telemetry.metrics import recorded_prompt
 
 ROWS_PER_GROUP = 10_000
 
@@ -61,10 +62,7 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
         for node in episode["nodes"]:
             for index, action in enumerate(node["joint_actions"]):
                 for agent, place in enumerate(action["indices"]):
-                    prompts, own = node["prompts"], len(node["responses"][agent])
-                    others = (node.get("other_prompts") or [[]] * len(prompts))[agent]
-                    later = place - (own - len(others))
-                    prompt = prompts[agent] if later < 0 else others[later]
+                    prompt = recorded_prompt(node, agent, place)
                     yield {
                         **common,
                         "task": episode["task"],

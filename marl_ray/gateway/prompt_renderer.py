@@ -72,6 +72,11 @@ class PromptRenderer:
         self._through_template, _ = decide_template(agent.name, self._tokenizer, model)
         self._agent = agent
 
+    @property
+    def renders_tools(self) -> bool:
+        """Whether prompts go through a chat template that renders tools."""
+        return self._through_template and "tools" in str(self._tokenizer.chat_template)
+
     def chat(
         self, messages: Sequence[TemplateMessage], tools: Sequence[Any], conversations: SampledConversations
     ) -> RenderedRequest:

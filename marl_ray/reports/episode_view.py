@@ -13,7 +13,7 @@ from typing import Any
 
 from marl_ray.core.chat import describe_prompt
 from marl_ray.reports.svg_charts import format_number
-from marl_ray.telemetry.metrics import EpisodeRecord
+from marl_ray.telemetry.metrics import EpisodeRecord, recorded_prompt
 
 NodePath = tuple[int, ...]
 NodeRecord = Mapping[str, Any]
@@ -118,14 +118,15 @@ def _agent_view(
     responses, index = node["responses"][agent], node["joint_actions"][action]["indices"][agent]
     callers = node.get("callers")
     own = [index] if callers is None else [g for g, caller in enumerate(callers[agent]) if caller == action]
-    prompts = node["other_prompts"][agent] if callers else [node["prompts"][agent]] * len(responses)
     previous = None
     if path:
         parent = nodes[path[:-1]]
         previous = parent["responses"][agent][parent["joint_actions"][path[-1]]["indices"][agent]]
     return {
-        "earlier_calls": [{"prompt": describe_prompt(prompts[g]), "response": responses[g]} for g in own[:-1]],
-        "prompt": describe_prompt(prompts[index]),
+        "earlier_calls": [
+            {"prompt": describe_prompt(recorded_prompt(node, agent, g)), "response": responses[g]} for g in own[:-1]
+        ],
+        "prompt": describe_prompt(recorded_prompt(node, agent, index)),
         "response": responses[index],
         "previous_response": previous,
         "difference": [] if previous is None else list(_difference(previous, responses[index])),

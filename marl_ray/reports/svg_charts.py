@@ -12,6 +12,7 @@ from marl_ray.reports.returns_plot import smoothing_window, trailing_mean
 WIDTH, HEIGHT = 460, 200
 MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 52, 8, 8, 24
 MAX_POINTS = 400
+TICKS = 4
 """Maximum number of points per line."""
 MAX_HINTS = 60
 """Maximum number of tooltips per line."""
@@ -106,10 +107,10 @@ def thin(points: Points, limit: int = MAX_POINTS) -> Points:
     return [(sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts]
 
 
-def round_ticks(low: float, high: float, about: int = 4) -> list[float]:
-    """Return about `about` round numbers from `low` to `high`."""
-    step = 10.0 ** math.floor(math.log10((high - low) / about))
-    step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= about + 0.5)
+def round_ticks(low: float, high: float) -> list[float]:
+    """Return about TICKS round numbers from `low` to `high`."""
+    step = 10.0 ** math.floor(math.log10((high - low) / TICKS))
+    step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= TICKS + 0.5)
     return [float(f"{n * step:.12g}") for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 

@@ -20,10 +20,9 @@ def coalitions(agents: int) -> list[Coalition]:
 def coalition_texts(node: Node) -> list[dict[Coalition, tuple[str, ...]]]:
     """Return for every joint action [J] its texts under each coalition."""
     every = coalitions(len(node.completions))
-    joint = ([group[g].text for group, g in zip(node.completions, a.indices, strict=True)] for a in node.joint_actions)
     return [
         {present: tuple(text if agent in present else "" for agent, text in enumerate(texts)) for present in every}
-        for texts in joint
+        for texts in map(node.texts, node.joint_actions)
     ]
 
 

@@ -29,6 +29,7 @@ from marl_ray.core.episode import (
     SamplingSpec,
     Stop,
     Task,
+    joint_texts,
 )
 from marl_ray.core.random_streams import random_stream, stream_seed
 from marl_ray.credit.requirements import estimator_requirements
@@ -164,7 +165,7 @@ class EpisodeRunner:
             run.stops.append(Stop(path, "prompt_too_long"))
             return None
         completions, indices = sampled.completions, sampled.indices
-        attempts = [self.environment.attempt(run.task, responses_of(completions, i), last) for i in indices]
+        attempts = [self.environment.attempt(run.task, list(joint_texts(completions, i)), last) for i in indices]
         probe = self.config.output.probe_helpers in (("eval", "always") if run.evaluation else ("always",))
         try:
             outcomes = await self._evaluate_attempts(attempts, probe)
@@ -285,7 +286,7 @@ class EpisodeRunner:
 
     def _counterfactual_texts(self, node: Node, agent: int) -> list[list[tuple[str, ...]]]:
         """Return the texts [J][R] of every joint action with each of R replacements of the agent's completion."""
-        joint = [(a.indices[agent], responses_of(node.completions, a.indices)) for a in node.joint_actions]
+        joint = [(a.indices[agent], node.texts(a)) for a in node.joint_actions]
         if self.config.credit.counterfactual == "siblings":
             siblings = [[c.text for n, c in enumerate(node.group(agent)) if n != own] for own, _ in joint]
         else:
@@ -389,8 +390,3 @@ def make_runner(
 
 class _NoVerdict(Exception):
     """An execution failed, for the reason in the message."""
-
-
-def responses_of(groups: Sequence[Sequence[Completion]], indices: Sequence[int]) -> list[str]:
-    """Return the texts of one joint action."""
-    return [group[index].text for group, index in zip(groups, indices, strict=True)]

@@ -20,7 +20,7 @@ from statistics import fmean
 from marl_ray.core.episode import Episode, JointAction, Node, Task
 from marl_ray.credit.groups import build_group, group_advantages, needs_whole_batch
 from marl_ray.rollout.episode_runner import EpisodeRunner
-from marl_ray.telemetry.cooperation import Texts, answer_texts, cooperation, first_answers, token_counts
+from marl_ray.telemetry.cooperation import Texts, cooperation, first_answers, token_counts
 from marl_ray.telemetry.credit_replay import CreditDiagnostics, Rewarded, replays
 
 MAX_SCORED_EPISODES = 8
@@ -83,7 +83,7 @@ class StepMeasures:
     def _rewarded(self, task: Task, node: Node) -> Rewarded:
         """Return the function from joint answers at a node to their rewards, as far as they are known."""
         last = node.turn + 1 == self._config.rollout.num_turns
-        known = node.recombined | {answer_texts(node, action): action for action in node.joint_actions}
+        known = node.recombined | {node.texts(action): action for action in node.joint_actions}
 
         def rewarded(texts: Texts) -> JointAction | None:
             if texts not in known and not self._environment.runs_programs:

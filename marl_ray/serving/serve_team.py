@@ -9,24 +9,14 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from marl_ray.actors.run_actors import EvaluationActors
-from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
-from marl_ray.cluster.ray_connection import connect, disconnect
 from marl_ray.config import Config
+from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
-from marl_ray.core.stop_signals import StopSignals
-from marl_ray.environments import ENVIRONMENTS
-from marl_ray.evaluation.model_sources import (
-    EvaluatedModel,
-    check_models,
-    evaluated_models,
-    find_model_sources,
-    merged_adapters,
-    policy_config,
-)
-from marl_ray.external.transition import Transition
+from marl_ray.environments.base import Environment
+from marl_ray.evaluation.running_models import RunningModel, prepare_model, run_with_model
 from marl_ray.serving.http_server import LOOPBACK, bind, make_app, serve_http
 from marl_ray.serving.request_guard import ServerLimits
 from marl_ray.serving.team_player import TeamPlayer
@@ -71,51 +61,29 @@ def serve_team(config: Config, request: ServeRequest, on_ready: Callable[[str], 
     Raises UserError, and KeyboardInterrupt when it is stopped.
     """
     key = read_key(request)
-    (source,) = find_model_sources([request.model], config)
-    (model,) = evaluated_models([source], config, swap=False)
-    environment = ENVIRONMENTS.get(config.environment).from_config(model.config)
-    Transition(config.external, environment)
-    check_sandbox(config)
-    adapters = check_models([model], [source], config.model)
-    check_local_machine(config)
-    with bind(request.host, request.port) as listening, StopSignals() as signals:
-        try:
-            logger.info(connect(config.output.verbose))
-            with merged_adapters([model], adapters, config.model) as (merged,):
-                signals.run(lambda: _serve(merged, request, key, listening, on_ready))
-        finally:
-            disconnect()
+    prepared = prepare_model(request.model, config)
+    with bind(request.host, request.port) as listening:
+        run_with_model(prepared, lambda running: _serve(running, request, key, listening, on_ready))
 
 
 async def _serve(
-    model: EvaluatedModel,
+    running: RunningModel,
     request: ServeRequest,
     key: str | None,
     listening: socket.socket,
     on_ready: Callable[[str], None],
 ) -> None:
-    config = model.config
-    actors = EvaluationActors(config)
-    try:
-        await actors.start()
-        groups = await actors.start_generators([policy_config(model, agent) for agent in range(config.num_agents)])
-        environment = ENVIRONMENTS.get(config.environment).from_config(config)
-        player = TeamPlayer(config, environment, groups, actors.sandbox)
-        guard = make_app(player, _roles(config), request.limits, key, request.host)
-        port = listening.getsockname()[1]
-        host = f"[{request.host}]" if ":" in request.host else request.host
-        logger.info(f"process {os.getpid()}; Ctrl-C stops after the answers in progress")
-        await serve_http(guard, listening, request.limits, lambda: on_ready(f"http://{host}:{port}"))
-    finally:
-        await actors.close()
+    player = TeamPlayer(running.config, running.environment, running.generators, running.sandbox)
+    guard = make_app(player, _roles(running.environment), request.limits, key, request.host)
+    port = listening.getsockname()[1]
+    host = f"[{request.host}]" if ":" in request.host else request.host
+    logger.info(f"process {os.getpid()}; Ctrl-C stops after the answers in progress")
+    await serve_http(guard, listening, request.limits, lambda: on_ready(f"http://{host}:{port}"))
 
 
-def _roles(config: Config) -> list[str | None]:
+def _roles(environment: Environment[Any]) -> list[str | None]:
     """Return each agent's role for an entry point called `main`; None if roles depend on further fields."""
-    from marl_ray.core.episode import Task
-
-    environment = ENVIRONMENTS.get(config.environment).from_config(config)
     try:
         return list(environment.roles(Task("task", "", {"entry_point": "main", "tests": ()})))
     except Exception:  # environments may raise anything for a task without their fields
-        return [None] * config.num_agents
+        return [None] * environment.num_agents

@@ -66,7 +66,7 @@ class _AgentStream:
     """The generators of one agent for one request (a `CompletionGenerator`); called once per turn."""
 
     agent: int
-    streams: GeneratorGroup
+    generators: GeneratorGroup
     request: SamplingRequest
     seed: int
     usage: Usage
@@ -79,7 +79,7 @@ class _AgentStream:
         self.turn += 1
         sampling = requested_sampling(sampling, self.request, stream_seed(self.seed, self.agent, self.turn))
         on_text = None if self.on_event is None else self._on_text(self.on_event, self.turn)
-        generation = await self.streams.stream(prompt, sampling, on_text, history=history)
+        generation = await self.generators.stream(prompt, sampling, on_text, history=history)
         self.usage.add(generation)
         return generation
 
@@ -103,20 +103,20 @@ def requested_sampling(sampling: SamplingSpec, request: SamplingRequest, seed: i
 
 
 class TeamPlayer:
-    """The team of a config. `streams` has one entry per agent, shared by agents of one policy."""
+    """The team of a config. `generators` has one entry per agent, shared by agents of one policy."""
 
     def __init__(
-        self, config: Config, environment: Environment[Any], streams: Sequence[GeneratorGroup], sandbox: Executor
+        self, config: Config, environment: Environment[Any], generators: Sequence[GeneratorGroup], sandbox: Executor
     ) -> None:
         self.config, self.environment, self.sandbox = config, environment, sandbox
-        self.streams = streams
+        self.generators = generators
         self._transition = Transition(config.external, environment)
 
     async def ask_team(self, task: Task, request: SamplingRequest, on_event: OnEvent | None = None) -> Answer:
         """Return the team's answer: the joint program of the last turn. Raises ApiError."""
         self._check(task, request)
         usage, seed = Usage(), secrets.randbits(62) if request.seed is None else request.seed
-        generators = [_AgentStream(a, s, request, seed, usage, on_event) for a, s in enumerate(self.streams)]
+        generators = [_AgentStream(a, s, request, seed, usage, on_event) for a, s in enumerate(self.generators)]
         config, environment, tested = self.config, self.environment, bool(task.fields["tests"])
         if not tested:
             config = replace(config, rollout=replace(config.rollout, num_turns=1))
@@ -166,7 +166,7 @@ class TeamPlayer:
         if not isinstance(prompt, str) and not any(message["role"] == "system" for message in prompt):
             prompt = with_system_prompt(prompt, settings.system_prompt)
         try:
-            generation = await self.streams[agent].stream(prompt, sampling, on_text, raw=isinstance(prompt, str))
+            generation = await self.generators[agent].stream(prompt, sampling, on_text, raw=isinstance(prompt, str))
         except UserError as error:
             if not isinstance(prompt, str) and "chat template" in str(error):
                 raise ApiError(400, str(error), "invalid_value", "messages") from None

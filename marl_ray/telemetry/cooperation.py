@@ -56,7 +56,7 @@ def first_answers(
     actions = [(root, action) for root in roots for action in independent_actions(root)[:limit]]
     if not actions:
         return None
-    samples = [(answer_texts(root, action), action.reward) for root, action in actions]
+    samples = [(root.texts(action), action.reward) for root, action in actions]
     texts, rewards = zip(*samples, strict=True)
     same = len(set(map(as_text, roots[0].prompts))) == 1
     return Answers(len(roots[0].prompts), texts, rewards, interchangeable or same)
@@ -66,11 +66,6 @@ def independent_actions(node: Node) -> list[JointAction]:
     """Return the joint actions that share no completion: completion g of every agent. With joint mode aligned these are
     all joint actions."""
     return [action for action in node.joint_actions if len(set(action.indices)) == 1]
-
-
-def answer_texts(node: Node, action: JointAction) -> Texts:
-    """Return the texts of a joint action."""
-    return tuple(group[g].text for group, g in zip(node.completions, action.indices, strict=True))
 
 
 def shuffled(texts: Sequence[Texts]) -> list[Texts]:

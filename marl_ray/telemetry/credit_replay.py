@@ -15,7 +15,7 @@ from statistics import fmean, pvariance, variance
 import numpy as np
 
 from marl_ray.core.episode import JointAction, Node
-from marl_ray.telemetry.cooperation import Texts, answer_texts, independent_actions
+from marl_ray.telemetry.cooperation import Texts, independent_actions
 
 Rewarded = Callable[[Texts], JointAction | None]
 """Returns a joint answer with its reward, None if the reward is not known."""
@@ -28,7 +28,7 @@ def replays(node: Node, agent: int, rewarded: Rewarded, limit: int | None = None
 
     None for fewer than two joint actions, or if a reward is not known.
     """
-    texts = [answer_texts(node, action) for action in independent_actions(node)[:limit]]
+    texts = [node.texts(action) for action in independent_actions(node)[:limit]]
     found: list[list[JointAction]] = []
     for own in texts:
         row = [rewarded((*own[:agent], other[agent], *own[agent + 1 :])) for other in texts]

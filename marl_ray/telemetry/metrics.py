@@ -17,6 +17,7 @@ from typing import Any
 
 from marl_ray.config import Config
 from marl_ray.core.batch import Batch, UpdateStats
+from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Episode, JointAction, Node
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
@@ -273,6 +274,15 @@ def episode_record(episode: Episode) -> EpisodeRecord:
         ],
         "nodes": [_node(path, node) for path, node in episode.nodes()],
     }
+
+
+def recorded_prompt(node: Mapping[str, Any], agent: int, index: int) -> Prompt:
+    """Return the prompt of an agent's completion in a node of `episode_record`: of a later role on another branch than
+    the followed one, and of a program's call, its own one."""
+    others = node.get("other_prompts") or [()] * len(node["prompts"])
+    first_other = len(node["responses"][agent]) - len(others[agent])
+    prompt: Prompt = node["prompts"][agent] if index < first_other else others[agent][index - first_other]
+    return prompt
 
 
 def _node(path: Sequence[int], node: Node) -> dict[str, Any]:

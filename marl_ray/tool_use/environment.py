@@ -12,13 +12,11 @@ from marl_ray.data import DATASETS
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, Executor
 from marl_ray.gateway.environment import GatewayEnvironment, check_credit
-from marl_ray.models.names import resolve_model
-from marl_ray.models.tokenization import decide_template, load_tokenizer
 from marl_ray.tool_use.tool_loop import ToolLoop
 from marl_ray.tool_use.tools import make_tools
 
 if TYPE_CHECKING:
-    from marl_ray.config import AgentConfig, Config, ModelConfig
+    from marl_ray.config import Config
 
 NAME = "tool_use"
 
@@ -60,7 +58,7 @@ class ToolUse(GatewayEnvironment):
             self.judge,
             make_tools(config, self.judge, executor),
             settings.agents or range(config.num_agents),
-            [renders_tools(agent, config.model) for agent in config.agents],
+            [renderer.renders_tools for renderer in self.renderers(config)],
             settings.max_tool_calls,
             settings.max_result_chars,
         )
@@ -69,13 +67,6 @@ class ToolUse(GatewayEnvironment):
     async def server(self, config: Config) -> Any:
         """Return a server that serves nothing: the loop asks the agents in this process."""
         return NoServer()
-
-
-def renders_tools(agent: AgentConfig, model: ModelConfig) -> bool:
-    """Return whether the agent's prompts go through a chat template that renders tools."""
-    tokenizer = load_tokenizer(resolve_model(agent.name), model)
-    through_template, _ = decide_template(agent.name, tokenizer, model)
-    return through_template and "tools" in str(tokenizer.chat_template)
 
 
 def check_settings(config: Config, name: str, judge: Environment[Any]) -> None:

@@ -33,6 +33,7 @@ from marl_ray.environments.plugin_checks import check_prompts, qualified_method_
 from marl_ray.evaluation.scoring import tasks_by_id
 from marl_ray.models.names import resolve_model
 from marl_ray.models.tokenization import encode_answer, encode_prompt, load_tokenizer
+from marl_ray.telemetry.metrics import recorded_prompt
 from marl_ray.telemetry.sinks import is_evaluation
 
 logger = logging.getLogger(__name__)
@@ -174,17 +175,11 @@ class AnswersFile:
             found = []
             for action in node["joint_actions"]:
                 indices = action["indices"]
-                prompts = [self._prompt_of(node, agent, index) for agent, index in enumerate(indices)]
+                prompts = [recorded_prompt(node, agent, index) for agent, index in enumerate(indices)]
                 answers = [node["responses"][agent][index] for agent, index in enumerate(indices)]
                 rewards = action.get("rewards", [action["reward"]] * len(indices))
                 found.append((JointAnswer(prompts, answers, rewards), float(action["reward"])))
             yield node, found
-
-    def _prompt_of(self, node: Mapping[str, Any], agent: int, index: int) -> Prompt:
-        others = node.get("other_prompts", [[]] * (agent + 1))[agent]
-        own = len(node["responses"][agent]) - len(others)
-        prompt: Prompt = node["prompts"][agent] if index < own else others[index - own]
-        return prompt
 
     def _prompts(self, name: str, answers: Sequence[str]) -> list[Prompt]:
         """Return the agents' prompts of a training task. Agents of a later round read the earlier answers."""

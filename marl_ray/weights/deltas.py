@@ -20,12 +20,6 @@ MAX_GAP = 2**16 - 1
 """Maximum distance of two values of a sparse delta, so that a gap fits into 16 bits."""
 
 
-def tensor_checksum(name: str, tensor: torch.Tensor) -> int:
-    """Return the checksum of a tensor's name, shape, dtype and bits, equal on CPU and GPU. Odd elements have weight
-    three, so that swapped neighbours change the sum. Sums wrap at 64 bits."""
-    return _combine(_header(name, tensor), *_word_sums(tensor).tolist())
-
-
 def _header(name: str, tensor: torch.Tensor) -> int:
     return zlib.crc32(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
 
@@ -37,6 +31,8 @@ def _word_sums(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _combine(header: int, total: int, odd: int) -> int:
+    """Return the checksum of a tensor from the checksum of its name, shape and dtype, and the sums of its words. Odd
+    words have weight three, so that swapped neighbours change the checksum. Sums wrap at 64 bits."""
     return ((total + 2 * odd) * 2 + 1) * (header + 1) % MODULUS
 
 

@@ -12,9 +12,11 @@ from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
 from marl_ray.telemetry.metrics import (
     episode_metrics,
+    episode_record,
     evaluation_row,
     expected_return,
     joint_samples,
+    recorded_prompt,
     rollout_metrics,
     rollout_row,
     step_row,
@@ -239,3 +241,11 @@ def test_with_handoff_all_an_early_end_counts_for_every_node_it_would_have_had()
     going_on = make_episode(make_node(0, [0.0, 0.0], {g: make_node(1, [0.0, 0.0]) for g in (0, 1)}))
     row = episode_metrics([solved, going_on], 1.0, 2, whole=True)
     assert (row["turn_2/reward_mean"], row["turn_2/ended_early"]) == (2.0, 0.5)
+
+
+def test_a_completion_of_another_branch_has_its_own_prompt() -> None:
+    node = make_node(0, [1.0, 2.0])
+    node.other_prompts = [[], ["prompt after answer 0.0.1"]]
+    record = episode_record(make_episode(node))["nodes"][0]
+    assert [recorded_prompt(record, 0, index) for index in (0, 1)] == ["prompt 0.0", "prompt 0.0"]
+    assert [recorded_prompt(record, 1, index) for index in (0, 1)] == ["prompt 0.1", "prompt after answer 0.0.1"]

@@ -113,8 +113,5 @@ class Centralized(Environment[AttemptInParts]):
     def probes(self, attempt: AttemptInParts, report: Any) -> list[Any]:
         return self.base.probes(attempt.of_team, report)
 
-    def probed(self, attempt: AttemptInParts, report: Any, reports: Sequence[Any]) -> dict[str, float]:
-        return self.base.probed(attempt.of_team, report, reports)
-
     def probed_outcome(self, attempt: AttemptInParts, report: Any, outcome: Outcome, reports: Sequence[Any]) -> Outcome:
         return self._of_one_agent(attempt, self.base.probed_outcome(attempt.of_team, report, outcome, reports))
