@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(
         prog="marl-ray",
         usage="marl-ray COMMAND ...",
-        description="Train cooperating language models on code tasks.",
+        description="Train several language models that solve tasks together.",
         epilog="commands:\n"
         + "\n".join(f"  {name:<11} {text}" for name, text in COMMANDS.items())
         + "\n\nmarl-ray COMMAND --help shows the flags of a command.",
