@@ -32,7 +32,7 @@ from marl_ray.external.transition import Transition
 from marl_ray.launch.prompt_checks import check_prompts_of_agents
 from marl_ray.learning.arguments import require_optimizer
 from marl_ray.models.lora import require_peft
-from marl_ray.models.names import check_model, describe_prompts, resolve_model
+from marl_ray.models.names import check_model, check_reference, describe_prompts, resolve_model
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.models.weight_files import has_model_files
 from marl_ray.storage.resume import SavedRun, check_resume
@@ -144,7 +144,12 @@ def _check_models(config: Config, dry: bool) -> dict[str, tuple[bool, str]]:
         return {}
     paths = {agent.name: resolve_model(agent.name, fetch=False) for agent in config.agents}
     local = [name for name, path in paths.items() if not dry or has_model_files(Path(path))]
-    return {name: check_model(name, config.model) for name in local}
+    templates = {name: check_model(name, config.model) for name in local}
+    for agent in config.agents:
+        if (reference := agent.reference_model) is not None and agent.name in local:
+            if not dry or has_model_files(Path(resolve_model(reference, fetch=False))):
+                check_reference(reference, agent.name, config.model)
+    return templates
 
 
 def _check_central_critic(config: Config, texts: list[str]) -> None:

@@ -24,6 +24,7 @@ from marl_ray.learning.micro_batches import (
     pack,
     pad,
 )
+from marl_ray.learning.precision import computing_in
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 from marl_ray.models.weight_files import stored_dtypes
 
@@ -235,6 +236,20 @@ def has_final_head(model: Any, batch: MicroBatch) -> bool:
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
         return False  # the model's own code expects the width of the vocabulary
     return type(head) is torch.nn.Linear and any(logits is output and logits._version == v for output, v in made)
+
+
+def probe_layout(model: Any, max_length: int, ranks: RankGroup) -> tuple[Layout, str, bool]:
+    """Return the results of `choose_layout` and `has_final_head`, which rank 0 runs on its full model, and set the
+    model's attention on every rank."""
+    chosen: tuple[Layout, str, bool] = ("packed", "", False)
+    if ranks.rank == 0:
+        with computing_in(model, torch.float32):
+            layout, reason = choose_layout(model, model.device, max_length)
+            chosen = layout, reason, has_final_head(model, short_batch(layout).to(model.device))
+    chosen = ranks.broadcast(chosen)
+    if not ranks.is_single:
+        model.set_attn_implementation(ranks.broadcast(model.config._attn_implementation))
+    return chosen
 
 
 def choose_layout(model: Any, device: torch.device, max_length: int) -> tuple[Layout, str]:

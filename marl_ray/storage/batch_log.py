@@ -246,6 +246,7 @@ def _batch(arrays: Any, header: Mapping[str, Any], agent: int) -> Batch:
             take("baseline_values", baselines),
             critic_sample(size) if "rewards" in values else None,
             *(calls() if "siblings" in values else ()),
+            agent=agent,
         )
 
     def calls() -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
