@@ -142,14 +142,14 @@ def _check_models(config: Config, dry: bool) -> dict[str, tuple[bool, str]]:
     with nothing but a config.json, and all models without transformers."""
     if dry and importlib.util.find_spec("transformers") is None:
         return {}
-    paths = {agent.name: resolve_model(agent.name, fetch=False) for agent in config.agents}
-    local = [name for name, path in paths.items() if not dry or has_model_files(Path(path))]
-    templates = {name: check_model(name, config.model) for name in local}
-    for agent in config.agents:
-        if (reference := agent.reference_model) is not None and agent.name in local:
-            if not dry or has_model_files(Path(resolve_model(reference, fetch=False))):
-                check_reference(reference, agent.name, config.model)
-    return templates
+    references = [(agent.reference_model, agent.name) for agent in config.agents if agent.reference_model is not None]
+    names = dict.fromkeys([*(agent.name for agent in config.agents), *(reference for reference, _ in references)])
+    paths = {name: resolve_model(name, fetch=False) for name in names}
+    local = {name for name, path in paths.items() if not dry or has_model_files(Path(path))}
+    for reference, name in dict.fromkeys(references):
+        if {reference, name} <= local:
+            check_reference(reference, name, config.model)
+    return {agent.name: check_model(agent.name, config.model) for agent in config.agents if agent.name in local}
 
 
 def _check_central_critic(config: Config, texts: list[str]) -> None:

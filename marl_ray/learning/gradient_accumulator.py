@@ -20,7 +20,6 @@ from marl_ray.learning.policy_model import LogprobModel
 from marl_ray.learning.sharding import discard_unreduced_gradients, reduces_once
 from marl_ray.models.lora import trainable
 
-
 IN_LOSS = {"k2_in_loss": losses.k2, "k3_in_loss": losses.k3}
 """Estimates of the divergence from the reference policy that are a term of the loss, by value of `reference_kl`."""
 
