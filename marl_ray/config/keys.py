@@ -37,6 +37,7 @@ AGENT_KEYS = {
     "policy": "{algorithm}.policy",
     "system_prompt": "model.system_prompt",
     "stop": "model.stop",
+    "json_schema": "model.json_schema",
     "chat_template_kwargs": "model.chat_template_kwargs",
     "min_new_tokens": "{algorithm}.min_new_tokens",
 }

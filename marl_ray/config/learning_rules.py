@@ -20,7 +20,7 @@ MAX_COALITION_AGENTS = 6
 """Maximum number of agents of whose completions every subset is executed."""
 DIFFER_WITHIN_POLICY = {
     *("policy", "top_p", "max_new_tokens", "min_new_tokens", "estimator", "preference_beta"),
-    *("system_prompt", "stop", "chat_template_kwargs", "reference_model"),
+    *("system_prompt", "stop", "chat_template_kwargs", "reference_model", "json_schema"),
 }
 """Settings in which agents that share a policy may differ."""
 
@@ -296,6 +296,9 @@ def _length_problems(config: Config) -> Iterator[str]:
         if agent.min_new_tokens > agent.max_new_tokens:
             yield f"""{key_of(config, number, "min_new_tokens")} is {agent.min_new_tokens}, more than {max_new_tokens}:
             lower it"""
+        if agent.json_schema and agent.min_new_tokens:
+            yield f"""{key_of(config, number, "json_schema")}: a JSON value may be complete before
+            {key_of(config, number, "min_new_tokens")} {agent.min_new_tokens}: set min_new_tokens to 0"""
         if "" in agent.stop:
             yield f"{key_of(config, number, 'stop')} has an empty text, which would end every completion: leave it out"
         if config.model.max_length <= agent.max_new_tokens:

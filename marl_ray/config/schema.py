@@ -212,6 +212,10 @@ class AgentDefaults(Section):
     all others."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Variables of the chat template, such as `{enable_thinking: false}`."""
+    json_schema: Mapping[str, Any] = field(default_factory=dict)
+    """JSON Schema of the agent's completions. The engine samples only tokens that continue a JSON value of the schema,
+    without whitespace between its parts, and the learner trains the probabilities among these tokens
+    (docs/how-to/prompts.md). `{type: object}` allows any object. {}: no constraint."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Data type of the engine's weights. auto: bfloat16 on a GPU, float32 on a CPU. The learner keeps a float32 copy
     and computes in this type on a GPU, and in bfloat16 on a CPU with matrix units for it (AMX)."""

@@ -36,6 +36,7 @@ from marl_ray.learning.gradient_accumulator import (
     MiniBatchResult,
     summarize_update,
 )
+from marl_ray.learning.json_grammars import JsonGrammars
 from marl_ray.learning.learner_files import (
     CRITIC_FILE,
     STATE_FILE,
@@ -123,7 +124,7 @@ class Learner:
             self.policy = beside.policy
         dtype = compute_dtype(self.dtype, self.device)
         self.logprob_model: LogprobModel = LogprobModel(
-            self.policy, layout, agent.temperature, dtype, ranks, final_head
+            self.policy, layout, agent.temperature, dtype, ranks, final_head, self._json_grammars()
         )
         self.reference: ReferencePolicy | None = None
         if agent.reference_kl_coef:
@@ -153,6 +154,10 @@ class Learner:
         else:
             shard(policy, ranks, self.device, dtype, self.agent.learner.cpu_offload)
         return policy, layout, reason, final_head
+
+    def _json_grammars(self) -> JsonGrammars:
+        vocabulary = self.policy.config.get_text_config().vocab_size
+        return JsonGrammars(self.base, self.tokenizer, self.model, vocabulary)
 
     def _load_critic_body(self) -> Any:
         body = load_policy(self.base, self.model.model_kwargs.trust_remote_code, self.device)

@@ -101,7 +101,9 @@ class ReferencePolicy:
         bonus = entropy_weights(group, self._agent, self._credit, self._settings)
         parts = zip(group.completions, group.weights, kl_weights, bonus, reference, strict=True)
         trained = [
-            WeightedCompletion(c.token_ids, c.logprobs, weight, kl_weight, own, reference_logprobs=tuple(ref.tolist()))
+            WeightedCompletion(
+                c.token_ids, c.logprobs, weight, kl_weight, own, None, tuple(ref.tolist()), c.json_schema
+            )
             if c.token_ids and (weight != 0 or kl_weight != 0 or own != 0)
             else None
             for c, weight, kl_weight, own, ref in parts

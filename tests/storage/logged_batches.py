@@ -21,7 +21,8 @@ def completions(draw: st.DrawFn) -> Completion:
     tokens = draw(st.lists(st.tuples(IDS, REALS), max_size=4))
     spans = draw(st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 10**6)), max_size=3))
     ids, logprobs = zip(*tokens, strict=True) if tokens else ((), ())
-    return Completion(ids, draw(TEXTS), logprobs, draw(st.sampled_from(["stop", "length", "é\0"])), tuple(spans))
+    reason, schema = draw(st.sampled_from(["stop", "length", "é\0"])), draw(st.sampled_from(["", '{"type": "object"}']))
+    return Completion(ids, draw(TEXTS), logprobs, reason, tuple(spans), schema)
 
 
 @st.composite
