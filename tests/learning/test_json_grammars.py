@@ -10,14 +10,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from marl_ray.config import ModelConfig
+from marl_ray.config import ModelConfig, load
 from marl_ray.core.batch import Batch, Group, MiniBatch
 from marl_ray.core.episode import Completion
 from marl_ray.learning.json_grammars import JsonGrammars
 from marl_ray.learning.logprobs import NO_TOKEN, head_logprobs_and_entropies, token_logprobs_and_entropies
 from marl_ray.learning.micro_batches import Layout
+from marl_ray.models.json_schemas import schema_text
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
+from tests.factories import ROOT
 from tests.learning.builders import tiny_learner
 
 TOKENIZER = load_tokenizer(str(BASE_PATH), ModelConfig())
@@ -47,6 +49,14 @@ def test_masks_allow_the_continuations_of_the_schema() -> None:
     assert allowed[torch.arange(len(completion.token_ids)), list(completion.token_ids)].all()
     assert [TOKENIZER.decode([t]) for t in allowed[0].nonzero().flatten().tolist()] == ["{"]
     assert allowed[-1].nonzero().flatten().tolist() == [TOKENIZER.eos_token_id], "nothing follows a complete value"
+
+
+def test_the_schemas_of_the_travel_config_allow_plans() -> None:
+    config = load(ROOT / "configs" / "magrpo_travel_config.yaml", "magrpo")
+    for agent, field in enumerate(("transportation", "lunch")):
+        assignments = [{"day": day, "field": field, "value": "Bistro, Ely"} for day in (1, 2)]
+        plan = json.dumps({"agent_id": agent, "assignments": assignments}, separators=(",", ":"))
+        assert len(grammars().masks(schema_text(config.agents[agent].json_schema), as_completion(plan).token_ids)) > 20
 
 
 def test_a_token_outside_of_the_schema_is_reported() -> None:
@@ -127,5 +137,3 @@ def test_importance_ratios_are_1_if_the_sampler_has_the_same_weights() -> None:
     assert stats.importance_ratios is not None
     assert stats.importance_ratios.mean == pytest.approx(1.0, abs=1e-5)
     assert stats.importance_ratios.max == pytest.approx(1.0, abs=1e-4)
-
-
