@@ -1,11 +1,12 @@
-"""Keys of CoMLRL's environment repositories (BFCL-v4, code completion, code generation, Minecraft, travel, writing), with
-the keys to use here, or the reason why there is none.
+"""Keys of CoMLRL's environment repositories (BFCL-v4, code completion, code generation, Minecraft, travel, writing),
+with the keys to use here, or the reason why there is none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -81,7 +82,7 @@ WITHOUT_COUNTERPART: Mapping[str, LeftOut] = {
             {
                 **{"parse_weight": 0.05, "function_weight": 0.25, "argument_weight": 0.35, "count_weight": 0.10},
                 **{"balance_weight": 0.15, "exact_bonus": 0.20, "overlap_penalty": 0.20, "lazy_agent_penalty": 0.15},
-                **{"extra_call_penalty": 0.05, "min_reward": -0.4, "max_reward": 1.2},
+                **{"extra_call_penalty": 0.05, "self_duplicate_penalty": 0.05, "min_reward": -0.4, "max_reward": 1.2},
             },
         ),
     ),
@@ -105,6 +106,7 @@ WITHOUT_COUNTERPART: Mapping[str, LeftOut] = {
     "wandb.enabled": LeftOut("wandb.project: null disables it", (True,)),
 }  # fmt: skip
 """Keys, or whole sections, that have no counterpart here."""
+FILES, SPLITS = ("dataset.csv_path", "dataset.json_path"), ("dataset.train_split", "dataset.eval_split")
 _TRAVEL_KEYS = ("config_name", "source_split", "train_samples", "eval_samples")
 
 
@@ -114,6 +116,9 @@ def convert_sections(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
     converted: dict[str, Any] = {}
     notes: list[str] = []
     refused: list[str] = []
+    agent, critic = (tree.get(section) or {} for section in ("agent_model", "critic_model"))
+    if critic and critic.get("name") == agent.get("name"):  # as here
+        tree = {section: content for section, content in tree.items() if section != "critic_model"}
     for key, value in _settings(_with_splits(tree)):
         if (none := WITHOUT_COUNTERPART.get(key)) is not None:
             if none.values is not None and not _among(value, none.values):
@@ -122,6 +127,11 @@ def convert_sections(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
                 notes.append(f"{key} is left out: {none.why}")
             continue
         place = PLACES.get(key, key)
+        if key in FILES and value is not None:
+            value = str(Path(value).with_suffix(".jsonl"))
+            notes.append(f"{key} is now dataset.name {value}: write the rows of the file as lines of JSON")
+        elif key in SPLITS and str(value).startswith("["):
+            value = f"train{value}"
         if isinstance(value, list | dict) or value not in VALUES.get(place, {}):
             _put(converted, place, value)
         else:

@@ -116,7 +116,7 @@ ENVIRONMENTS: dict[str, tuple[dict[str, Any], str, list[str]]] = {
     "words": (
         {
             "agent_model": {"name": "m", "dtype": "bf16"},
-            "critic_model": None,
+            "critic_model": {"name": "m", "type": "qwen"},
             "dataset": {"name": "str_build", "type": "str_build", "csv_path": "words.csv", "spacing": 2, "local_z": 0},
             "output": {"save_path": "output/final_model"},
             "external": {"mode": "position_feedback"},
@@ -125,17 +125,18 @@ ENVIRONMENTS: dict[str, tuple[dict[str, Any], str, list[str]]] = {
             "wandb": {"run_name": "words"},
         },
         "word_builder",
-        ["output.save_path", "prompt.provide_graph"],
+        ["dataset.csv_path", "output.save_path", "prompt.provide_graph"],
     ),
     "houses": (
         {
             "agent_model": {"name": "m"},
-            "dataset": {"name": "house_build", "type": "house_build", "json_path": "houses.json"},
+            "dataset": {"name": "house_build", "type": "house_build", "json_path": "houses.json",
+                        "train_split": "[:8]", "eval_split": "[8:]"},
             "external": {"mode": "score_feedback", "lim": 20},
             "task": {"limited_resource": True, "player": {"hp": 5}, "spider": {"num": 3}},
         },
         "house_builder",
-        ["task.player", "task.spider"],
+        ["dataset.json_path", "task.player", "task.spider"],
     ),
     "travel": (
         {
@@ -173,12 +174,13 @@ def test_values_of_environments_have_their_names_here() -> None:
 
     words, houses, travel = map(converted, ("words", "houses", "travel"))
     assert (words.dataset.name, words.external.mode, words.agents[0].dtype) == (
-        "words.csv",
+        "words.jsonl",
         "level_feedback",
         "bfloat16",
     )
     assert (words.model.use_chat_template, words.wandb.name) == (True, "words")
-    assert (houses.dataset.name, houses.external.mode) == ("houses.json", "level_passed")
+    assert (houses.dataset.name, houses.external.mode) == ("houses.jsonl", "level_passed")
+    assert (houses.dataset.train_split, houses.dataset.eval_split) == ("train[:8]", "train[8:]")
     assert travel.dataset.name == "owner/trips:train"
     assert (travel.dataset.train_split, travel.dataset.eval_split) == ("train[:40]", "train[40:45]")
     assert (travel.agents[0].system_prompt, travel.optimizer.gradient_checkpointing) == ("Plan.", True)
