@@ -16,7 +16,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from marl_ray.config.comlrl import ACTOR_CRITIC, REINFORCE, advice
+from marl_ray.config.comlrl import ACTOR_CRITIC, ADVICE, REINFORCE, advice
+from marl_ray.config.comlrl_environments import PLACES, VALUES, WITHOUT_COUNTERPART
 from marl_ray.config.compat import COMLRL, canonical_key
 from marl_ray.config.keys import settings
 
@@ -34,6 +35,15 @@ that it leaves out, and refuses those without a counterpart. A name without a se
 |---|---|---|
 """
 
+ENVIRONMENTS = """
+## Environments
+
+Keys of CoMLRL's environment repositories outside of the trainer's section. Other keys have the same name here. A key
+whose second column is a reason has no counterpart. It is left out if its value does not matter or is what this project
+does anyway, and refused otherwise.
+
+| CoMLRL | here |
+|---|---|"""
 Fields = dict[str, Any]
 
 
@@ -88,7 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("wheel", type=Path)
     configs = read_configs(parser.parse_args().wheel)
-    names = list(dict.fromkeys(name for fields in configs.values() for name in fields))
+    names = list(dict.fromkeys([*(name for fields in configs.values() for name in fields), *ADVICE]))
     places = {name: place(name) for name in names}
     wrong = wrong_defaults(configs) + [f"{name} is unknown here" for name, known in places.items() if known is None]
     if wrong:
@@ -96,10 +106,24 @@ def main() -> None:
     groups: dict[tuple[str, str | None], list[str]] = {}
     for name in names:
         owners = [config.removesuffix("Config") for config, fields in configs.items() if name in fields]
-        listed = "all" if len(owners) == len(configs) else ", ".join(owners)
+        listed = "all" if len(owners) == len(configs) else ", ".join(owners) or "environments"
         groups.setdefault((listed, places[name]), []).append(f"`{name}`")
     rows = [f"| {', '.join(group)} | {listed} | {known} |" for (listed, known), group in groups.items()]
+    rows += [ENVIRONMENTS, *environment_rows()]
     PAGE.write_text(HEADER + "\n".join(rows) + "\n", encoding="utf-8")
+
+
+def environment_rows() -> list[str]:
+    """Return the rows of the keys of environments."""
+    places: dict[str, list[str]] = {}
+    for key, place in PLACES.items():
+        places.setdefault(f"`{place}`", []).append(f"`{key}`")
+    for key, none in WITHOUT_COUNTERPART.items():
+        places.setdefault(none.why, []).append(f"`{key}`")
+    rows = [f"| {', '.join(keys)} | {place} |" for place, keys in places.items()]
+    for key, values in VALUES.items():
+        rows += [f"| `{key}: {'null' if old is None else old}` | `{key}: {new}` |" for old, new in values.items()]
+    return rows
 
 
 if __name__ == "__main__":

@@ -56,6 +56,7 @@ class EngineSpec:
 
 def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
     """Return the arguments of vLLM's `EngineArgs`."""
+    from vllm.config.structured_outputs import StructuredOutputsConfig
     from vllm.config.weight_transfer import WeightTransferConfig
 
     from marl_ray.weights.vllm_worker import BACKENDS
@@ -74,6 +75,8 @@ def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
         "disable_log_stats": True,
         "worker_extension_cls": "marl_ray.weights.vllm_worker.WorkerExtension",
         "weight_transfer_config": WeightTransferConfig(backend=BACKENDS[spec.transport]),
+        # As `marl_ray.learning.json_grammars`. Small models would write whitespace without end.
+        "structured_outputs_config": StructuredOutputsConfig(backend="xgrammar", disable_any_whitespace=True),
     }
     if spec.on_gpu:
         arguments["gpu_memory_utilization"] = spec.gpu_memory_utilization
@@ -107,7 +110,7 @@ def sampling_parameters(sampling: SamplingSpec, stop_ids: list[int]) -> Any:
     """Return vLLM's `SamplingParams`: token ids and log-probabilities of a group, returned when all are finished. With
     stop texts vLLM returns the text too, which ends before the stop text; the token ids include the stop text."""
     from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     return SamplingParams(
         n=sampling.num_generations,
@@ -123,6 +126,7 @@ def sampling_parameters(sampling: SamplingSpec, stop_ids: list[int]) -> Any:
         flat_logprobs=True,
         detokenize=bool(sampling.stop),
         output_kind=RequestOutputKind.FINAL_ONLY,
+        structured_outputs=StructuredOutputsParams(json=sampling.json_schema) if sampling.json_schema else None,
     )
 
 

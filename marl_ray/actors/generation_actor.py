@@ -134,6 +134,8 @@ class GenerationActor(Actor):
         if not sampling.stop:
             texts = self.tokenizer.batch_decode([s.token_ids for s in samples], skip_special_tokens=True)
             samples = [replace(s, text=text) for s, text in zip(samples, texts, strict=True)]
+        if sampling.json_schema:
+            samples = [replace(sample, json_schema=sampling.json_schema) for sample in samples]
         return Generation(tuple(prompt_ids), tuple(samples))
 
     async def progress(self, wait_s: float) -> dict[str, str]:

@@ -105,7 +105,8 @@ def _models(config: Config, inputs: RunInputs) -> dict[str, ModelInfo]:
 
     trust = config.model.model_kwargs.trust_remote_code
     models = {}
-    for name in dict.fromkeys(agent.name for agent in config.agents):
+    names = [name for agent in config.agents for name in (agent.name, agent.reference_model) if name is not None]
+    for name in dict.fromkeys(names):
         try:
             model_config = read_model_config(name, trust, fetch=True)
         except UserError as error:

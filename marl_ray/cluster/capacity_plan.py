@@ -147,16 +147,27 @@ def estimate_actor_memory(
     on_gpu, transport = placement.generator_gpus > 0, placement.transport
     wire = wire_dtype(agent, on_gpu)
     if actor.kind == "learner":
+        policies = config.learner_policies(config.policy_of(number))
         try:
             size = model.learner(config, agent, on_gpu)
-        except ProfilingFailed:
+            references = sum(reference_parameters(config, models, size.parameters, policy) for policy in policies)
+        except (ProfilingFailed, KeyError):
             return None
-        policies, rank = len(config.learner_policies(config.policy_of(number))), actor.replica if actor.policy else 0
-        return estimate_learner_memory(size, config, agent, on_gpu, wire, transport, policies, rank)
+        rank = actor.replica if actor.policy else 0
+        return estimate_learner_memory(size, config, agent, on_gpu, wire, transport, len(policies), rank, references)
     gpu_memory = node.device.memory if on_gpu and node.device else 0.0
     if on_gpu and not gpu_memory:
         return None
     return estimate_generator_memory(model, agent, config.model.max_length, gpu_memory, wire, transport)
+
+
+def reference_parameters(config: Config, models: ModelInfos, initial: int, policy: PolicyId) -> int:
+    """Return the number of parameters of a policy's reference models, given that of its initial model, which with LoRA
+    is in memory anyway. Raises KeyError for an unknown model."""
+    agents = [config.agents[number] for number in policy.agents]
+    names = {agent.reference_model or agent.name for agent in agents if agent.reference_kl_coef}
+    own = 0 if config.lora.rank else initial
+    return sum(own if name == agents[0].name else models[name].parameters for name in names)
 
 
 Change = tuple[str, str, Callable[[Config], Config]]

@@ -187,11 +187,12 @@ def estimate_learner_memory(
     transport: str,
     policies: int = 1,
     rank: int = 0,
+    references: int = 0,
 ) -> MemoryEstimate:
     """Return the memory of one rank of a learner. Ranks share weights, gradients and optimizer state.
 
     `wire` is the dtype of transferred weights. `policies` is the number of policies that learn in one process: one
-    frozen model with an adapter per policy.
+    frozen model with an adapter per policy. `references` is the number of parameters of all reference models.
     """
     ranks, trained = agent.learner.ranks, size.trained * policies
     state = optimizer_state_bytes(config.optimizer.optimizer, trained, size.rows * policies)
@@ -208,8 +209,7 @@ def estimate_learner_memory(
         parts["gathered"] = 2 * FLOAT_BYTES * float(size.shared)  # weights, and gradients before the reduce-scatter
         if on_gpu and FLOAT_BYTES * trained <= MAX_UNREDUCED_BYTES:
             parts["gathered"] += FLOAT_BYTES * float(trained)
-    has_reference = agent.reference_kl_coef and not config.lora.rank
-    reference = FLOAT_BYTES * size.parameters / ranks if has_reference else 0.0
+    reference = FLOAT_BYTES * references / ranks
     if config.credit.critic == "maac" or config.credit.critic_body == "own":
         parts["critic"] = parts["weights"] + parts["gradients"] + parts["optimizer"]
     offloaded = on_gpu and agent.learner.offload_reference
@@ -226,6 +226,8 @@ def estimate_learner_memory(
     if config.resources.colocate:  # the state that persists between batches, while the engine has the device
         models = 2 if "critic" in parts else 1
         host["offloaded"] = models * (parts["weights"] + parts["optimizer"]) + parts.get("reference", 0.0)
+    if offloaded and ranks == 1 and reference > size.activations + size.logits:  # while groups are scored
+        parts["reference"] = reference - size.activations - size.logits
     if agent.learner.cpu_offload:
         host |= {name: parts.pop(name) for name in ("weights", "gradients", "optimizer")}
     # Float32 values on their way from the files to the GPU, before the state above exists: a layer, or a weight.

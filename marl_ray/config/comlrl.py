@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from marl_ray.config.comlrl_environments import convert_sections
 from marl_ray.config.compat import VALUE_ALIASES
 from marl_ray.core.errors import UserError
 
@@ -24,6 +25,7 @@ ADVICE: Mapping[str, str] = {
     "agent_devices": _DEVICES,
     "critic_devices": _DEVICES,
     "reference_devices": "resources.learner.offload_reference sets the memory of the reference policy",
+    "eval_at_end": "marl-ray eval measures the models of a finished run",
     "eval_batch_size": "evaluations are batched by the engine; resources.generator.max_num_seqs limits the batch",
     "external_prompt_passthrough": "later prompts are complete; external.original_prompt repeats the first one",
     "use_separate_critic": "critic_body: own (true) or shared (false)",
@@ -58,6 +60,7 @@ DROPPED: Mapping[str, tuple[Any, ...] | None] = {
     "agent_devices": None,
     "critic_devices": None,
     "reference_devices": None,
+    "eval_at_end": None,
     "eval_batch_size": None,
     "external_prompt_passthrough": None,
     "critic_type": ("v", None),
@@ -113,7 +116,8 @@ def advice(name: str) -> str | None:
 def convert_comlrl(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the tree of a config with the settings of CoMLRL's file, and one note per setting that was left out.
 
-    Other sections are copied. Raises UserError, which names all settings that cannot be converted.
+    Other sections are converted by `convert_sections`. Raises UserError, which names all settings that cannot be
+    converted.
     """
     if refused := [f"{name} ({REFUSED_SECTIONS[name]})" for name in tree if name in REFUSED_SECTIONS]:
         raise UserError(f"no counterpart: {'; '.join(refused)}")
@@ -123,7 +127,8 @@ def convert_comlrl(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         raise UserError(f"a config of CoMLRL has one of the sections {', '.join(TRAINERS)}; found {found}")
     trainer = sections[0]
     defaults, selected = TRAINERS[trainer]
-    section, notes, refused = dict(selected), [], []
+    other, notes, refused = convert_sections({name: value for name, value in tree.items() if name != trainer})
+    section = dict(selected)
     given = dict(tree[trainer])
     if trainer == "iac":
         separate = given.pop("use_separate_critic", True)
@@ -152,8 +157,7 @@ def convert_comlrl(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         notes.append(f"the default of early_termination_threshold is left out: {_UNEQUAL}")
         section["early_termination_threshold"] = None
     section["estimator"] = estimator
-    other = {name: value for name, value in tree.items() if name != trainer}
-    section = {**defaults, **section}
+    section = {**defaults, **other.pop("magrpo", {}), **section}
     if trainer == CENTRALIZED:  # where max_new_tokens is the length of the whole completion
         other |= {"centralized": {"environment": other.get("environment"), "team": section["num_agents"]}}
         other["environment"], section["num_agents"] = "centralized", 1

@@ -49,6 +49,8 @@ NULL_IS_DEFAULT = (
 KL_SWITCH = "{algorithm}.reference_kl_enabled"
 """CoMLRL's switch of the KL term. false sets reference_kl_coef to 0; true sets it to COMLRL_KL_COEF unless given."""
 COMLRL_KL_COEF = 0.1
+KL_SETTINGS = ("reference_kl_coef", "reference_model")
+"""Settings of the KL term that may be 0 or null."""
 _REFERENCE_KL = re.compile(r"beta|(.+_)?(kl|ref|reference)(_.+)?")
 """Names that other libraries use for settings of the KL term."""
 
@@ -92,7 +94,7 @@ def canonical_keys(flat: Mapping[str, Any], algorithm: str, same: Callable[[str,
     canonical, flat = {}, _resolve_kl_switch(flat, algorithm)
     for key, value in flat.items():
         place, _, name = key.rpartition(".")
-        unknown_kl = place == algorithm and name != "reference_kl_coef" and _REFERENCE_KL.fullmatch(name)
+        unknown_kl = place == algorithm and name not in KL_SETTINGS and _REFERENCE_KL.fullmatch(name)
         if canonical_key(key, algorithm) == key and not (unknown_kl and not value):
             canonical[key] = value
     for alias in (alias.format(algorithm=algorithm) for alias in KEY_ALIASES):
@@ -134,7 +136,8 @@ def refuse_reference(name: str, where: str) -> None:
     """Raise UserError if an unknown setting is a KL setting of another library; the message names our settings."""
     if _REFERENCE_KL.fullmatch(name):
         raise UserError(f"""unknown setting '{where}{name}': the KL term to the reference policy is set by
-        reference_kl_coef (coefficient), reference_kl (form) and resources.learner.offload_reference (memory)""")
+        reference_kl_coef (coefficient), reference_kl (form), reference_model (its model) and
+        resources.learner.offload_reference (memory)""")
 
 
 def compat_settings(

@@ -31,11 +31,13 @@ AGENT_KEYS = {
     "learning_rate": "{algorithm}.learning_rate",
     "max_new_tokens": "{algorithm}.max_new_tokens",
     "reference_kl_coef": "{algorithm}.reference_kl_coef",
+    "reference_model": "{algorithm}.reference_model",
     "estimator": "{algorithm}.estimator",
     "preference_beta": "{algorithm}.preference_beta",
     "policy": "{algorithm}.policy",
     "system_prompt": "model.system_prompt",
     "stop": "model.stop",
+    "json_schema": "model.json_schema",
     "chat_template_kwargs": "model.chat_template_kwargs",
     "min_new_tokens": "{algorithm}.min_new_tokens",
 }
@@ -50,7 +52,7 @@ DERIVED = (
     "{algorithm}.turn_gradient_weights",
 )
 """Settings whose default, null, is derived from other settings."""
-MAX_LISTED = 15
+MAX_LISTED = 18
 """Maximum number of known keys that an error message lists."""
 
 

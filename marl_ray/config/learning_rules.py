@@ -20,7 +20,7 @@ MAX_COALITION_AGENTS = 6
 """Maximum number of agents of whose completions every subset is executed."""
 DIFFER_WITHIN_POLICY = {
     *("policy", "top_p", "max_new_tokens", "min_new_tokens", "estimator", "preference_beta"),
-    *("system_prompt", "stop", "chat_template_kwargs"),
+    *("system_prompt", "stop", "chat_template_kwargs", "reference_model", "json_schema"),
 }
 """Settings in which agents that share a policy may differ."""
 
@@ -96,9 +96,12 @@ def _violation(need: str, value: Any, subject: str, config: Config, number: int)
         case "equal_return_groups" if rollout.dynamic_sampling:
             return f"""{subject} learns from groups of equal returns too, and {section}.dynamic_sampling would skip
             them: set it to false"""
-        case "fixed_returns" if agent.reference_kl_coef and optimizer.reference_kl != "k3_in_loss":
+        case "fixed_returns" if agent.reference_kl_coef and not optimizer.kl_in_loss:
             return f"""{subject} needs the final returns of a batch, and {section}.reference_kl {optimizer.reference_kl}
-            would change them in the learner: set it to k3_in_loss"""
+            would change them in the learner: set it to k3_in_loss or k2_in_loss"""
+        case "reference" if not agent.reference_kl_coef:
+            return f"""{subject} learns from the divergence from a reference policy only, and
+            {key_of(config, number, "reference_kl_coef")} is 0: set it above 0"""
         case "complete_returns" if ends_early:
             return f"""{section}.early_termination_threshold with handoff all would let {subject} compare groups that
             ended early with groups that continued, whose returns have more turns: set it to null"""
@@ -196,7 +199,7 @@ def _lora_problems(config: Config) -> Iterator[str]:
         if lora != LoraConfig():
             yield "lora.rank is 0, which disables adapters and all other settings of lora: set it, or leave them out"
         return
-    if any(agent.learner.offload_reference for agent in config.agents):
+    if any(agent.learner.offload_reference and agent.reference_model is None for agent in config.agents):
         yield """resources.learner.offload_reference: with lora the reference policy is the base model, which is in
         memory anyway: leave it out"""
     if not lora.share_base:
@@ -264,6 +267,10 @@ def _unused_settings(config: Config) -> Iterator[str]:
     if optimizer.reference_kl != "k1_in_reward" and not any(agent.reference_kl_coef for agent in config.agents):
         yield f"""{section}.reference_kl is {optimizer.reference_kl}, but there is no reference policy: set
         {section}.reference_kl_coef above 0, or leave it out"""
+    for number, agent in enumerate(config.agents):
+        if agent.reference_model is not None and not agent.reference_kl_coef:
+            yield f"""{key_of(config, number, "reference_model")} is {agent.reference_model}, and
+            {key_of(config, number, "reference_kl_coef")} is 0: set it above 0, or leave reference_model out"""
     needs_counterfactual = (estimator_requirements(agent.estimator).counterfactual_sample for agent in config.agents)
     if credit.counterfactual != "empty" and not any(needs_counterfactual):
         yield f"""{section}.counterfactual {credit.counterfactual} is for estimator difference, which no agent
@@ -289,6 +296,9 @@ def _length_problems(config: Config) -> Iterator[str]:
         if agent.min_new_tokens > agent.max_new_tokens:
             yield f"""{key_of(config, number, "min_new_tokens")} is {agent.min_new_tokens}, more than {max_new_tokens}:
             lower it"""
+        if agent.json_schema and agent.min_new_tokens:
+            yield f"""{key_of(config, number, "json_schema")}: a JSON value may be complete before
+            {key_of(config, number, "min_new_tokens")} {agent.min_new_tokens}: set min_new_tokens to 0"""
         if "" in agent.stop:
             yield f"{key_of(config, number, 'stop')} has an empty text, which would end every completion: leave it out"
         if config.model.max_length <= agent.max_new_tokens:

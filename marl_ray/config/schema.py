@@ -162,12 +162,13 @@ class OptimizerConfig(Section):
     """Coefficient of the entropy bonus: the entropy of the policy's next-token distribution at the sampling
     temperature, in nats, summed over the tokens of a completion and weighted like the loss. It keeps agents from
     settling on one answer early. 0: no bonus."""
-    reference_kl: Literal["k1_in_reward", "k3_in_reward", "k3_in_loss"] = "k1_in_reward"
+    reference_kl: Literal["k1_in_reward", "k3_in_reward", "k2_in_loss", "k3_in_loss"] = "k1_in_reward"
     """Form of the KL term to the reference policy, if reference_kl_coef is above 0. k1_in_reward: subtract the
     coefficient times the completion's log-ratio, policy over reference, from its return; k3_in_reward: the same with
     ratio - 1 - log ratio per token, reference over policy, as in CoMLRL, for comparison only because it hardly
     constrains the policy (docs/explanation/losses.md); k3_in_loss: add the gradient of that estimate to the loss, as in
-    GRPO."""
+    GRPO; k2_in_loss: add half of the squared log-ratio per token, whose gradient is that of the KL divergence of each
+    token's distribution, as in on-policy distillation (docs/how-to/distil.md)."""
     microbatch_tokens: PositiveInt | None = None
     """Maximum number of padded tokens per micro-batch. null: 2048 on a CPU, 8192 on a GPU."""
     gradient_checkpointing: bool = False
@@ -177,6 +178,11 @@ class OptimizerConfig(Section):
     def tokens_per_microbatch(self) -> int:
         """The value of microbatch_tokens, or its default on a CPU."""
         return 2048 if self.microbatch_tokens is None else self.microbatch_tokens
+
+    @property
+    def kl_in_loss(self) -> bool:
+        """Whether the KL term is a part of the loss and not of the returns."""
+        return self.reference_kl.endswith("_in_loss")
 
     @property
     def clip_range(self) -> tuple[float, float]:
@@ -206,6 +212,10 @@ class AgentDefaults(Section):
     all others."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Variables of the chat template, such as `{enable_thinking: false}`."""
+    json_schema: Mapping[str, Any] = field(default_factory=dict)
+    """JSON Schema of the agent's completions. The engine samples only tokens that continue a JSON value of the schema,
+    without whitespace between its parts, and the learner trains the probabilities among these tokens
+    (docs/how-to/prompts.md). `{type: object}` allows any object. {}: no constraint."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Data type of the engine's weights. auto: bfloat16 on a GPU, float32 on a CPU. The learner keeps a float32 copy
     and computes in this type on a GPU, and in bfloat16 on a CPU with matrix units for it (AMX)."""
@@ -217,8 +227,11 @@ class AgentDefaults(Section):
     """Minimum number of tokens per completion: the engine samples no end-of-sequence token before it, and ignores stop
     texts. Above 0, sampling differs from the learner, which `importance` corrects."""
     reference_kl_coef: NonNegativeFloat = 0.0
-    """Coefficient of the KL divergence to the reference policy, in units of reward per nat. The reference is the
-    agent's model before training. 0: no reference policy."""
+    """Coefficient of the KL divergence to the reference policy, in units of reward per nat. 0: no reference policy."""
+    reference_model: str | None = None
+    """Reference policy, or teacher: hub id, local folder such as `runs/teacher/models/agent_0`, or bundled model, with
+    the vocabulary of the agent's model. Agents that share a policy may have different ones. null: the agent's model
+    before training."""
     estimator: str = "magrpo"
     """Advantage estimator. null: the one named like the section. `advantage_mode` (mean, rloo, max, raw) is an
     alias."""

@@ -103,7 +103,9 @@ def derive(run: dict[str, Any], entries: Sequence[Mapping[str, Any]], algorithm:
         if run["environment"] == name and run[f"{name}.environment"] is None and run["dataset.type"]:
             run[f"{name}.environment"] = DATASETS.get(run["dataset.type"]).environment
     if run["model.max_length"] is None:
-        run["model.max_length"] = default_max_length([run["model.name"], *(entry.get("name") for entry in entries)])
+        models = [run["model.name"], run[f"{algorithm}.reference_model"]]
+        models += [entry.get(key) for entry in entries for key in ("name", "reference_model")]
+        run["model.max_length"] = default_max_length(models)
     run[f"{algorithm}.estimator"] = run[f"{algorithm}.estimator"] or algorithm
     if run[f"{algorithm}.turn_gradient_weights"] is None:
         run[f"{algorithm}.turn_gradient_weights"] = (1.0,) * run[f"{algorithm}.num_turns"]

@@ -33,6 +33,8 @@ class Group:
     If siblings are whole programs that call the agent any number of times, `siblings` has the number of the sibling of
     each completion, `prompts` the completion's own prompt, and `prompt_ids` is empty. Completions of one sibling then
     have one return and one weight.
+
+    `agent` is the number of the agent.
     """
 
     turn: int
@@ -44,6 +46,7 @@ class Group:
     critic_sample: CriticSample | None = None
     siblings: tuple[int, ...] = ()
     prompts: tuple[tuple[int, ...], ...] = ()
+    agent: int = 0
 
     @property
     def size(self) -> int:

@@ -32,7 +32,8 @@ class Completion:
     `token_ids` are the sampled ids up to and including a final EOS, or the last token of a stop text; `text` has
     neither. `logprobs`, of the same length, are the behaviour log-probabilities under the sampled distribution
     (temperature, top-p and top-k applied). `spans` are pairs (weight version, number of tokens) in the tokens' order;
-    there are several if weights changed during generation.
+    there are several if weights changed during generation. `json_schema` is the schema that constrained the sampler, as
+    JSON text, or empty.
     """
 
     token_ids: tuple[int, ...]
@@ -40,6 +41,7 @@ class Completion:
     logprobs: tuple[float, ...]
     finish_reason: str
     spans: tuple[tuple[WeightVersion, int], ...]
+    json_schema: str = ""
 
     @property
     def weight_version(self) -> WeightVersion:
@@ -52,6 +54,7 @@ class SamplingSpec:
     """Sampling parameters of a group. `seed` makes the group reproducible under any load; `top_k` None: all tokens.
 
     `stop` are the texts that end a completion, and `template_kwargs` the variables of the prompt's chat template.
+    Completions are JSON of `json_schema`, a JSON text, unless it is empty.
     """
 
     num_generations: int
@@ -63,6 +66,7 @@ class SamplingSpec:
     min_new_tokens: int = 0
     stop: tuple[str, ...] = ()
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    json_schema: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ ESTIMATORS = Registry(
         "pass_at_k": "marl_ray.credit.estimators:pass_at_k",
         "gdpo": "marl_ray.credit.estimators:gdpo",
         "madpo": "marl_ray.credit.estimators:madpo",
+        "distillation": "marl_ray.credit.estimators:distillation",
     },
 )
 """Functions from returns [..., G], a float64 tensor whose last dimension holds siblings, to advantages of that shape.

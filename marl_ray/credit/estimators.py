@@ -127,6 +127,16 @@ def madpo(returns: Tensor, preferences: Tensor) -> Tensor:
     return preferences.clone()
 
 
+def distillation(returns: Tensor) -> Tensor:
+    """Return zeros, so that the divergence from the reference policy is the only gradient.
+
+    With `reference_kl: k2_in_loss` this is on-policy distillation (Agarwal et al., 2024, "On-policy distillation of
+    language models: learning from self-generated mistakes"), with the reverse KL divergence of Gu et al. (2024,
+    "MiniLLM: knowledge distillation of large language models").
+    """
+    return returns.new_zeros(returns.shape)
+
+
 def reinforce_pp(returns: Tensor) -> Tensor:
     """Return (R - mean(R)) / std(R), where the last dimension holds all completions of a batch and not only siblings.
 

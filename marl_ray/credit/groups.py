@@ -83,7 +83,7 @@ def build_group(node: Node, agent: int, config: Config) -> Group:
     completions = tuple(node.group(agent))
     credited = penalize_overlong(completion_returns(node, agent, returns), completions, settings.max_new_tokens, credit)
     own = tuple(baselines(node, agent, config, returns, credited))
-    group = Group(node.turn, node.prompt_ids[agent], completions, tuple(credited), weights=(), baselines=own)
+    group = Group(node.turn, node.prompt_ids[agent], completions, tuple(credited), (), baselines=own, agent=agent)
     if credit.critic != "none":
         shares = loss_shares(node.turn, completions, settings.max_new_tokens, credit)
         return replace(group, weights=shares, critic_sample=build_critic_sample(node, agent, config))
@@ -108,6 +108,7 @@ def group_of_calls(node: Node, agent: int) -> Group:
         weights=(),
         siblings=tuple(sibling for sibling, _, _ in calls),
         prompts=tuple(prompt_ids for _, prompt_ids, _ in calls),
+        agent=agent,
     )
 
 

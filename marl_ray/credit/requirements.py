@@ -47,7 +47,9 @@ class Requirements:
     equal_return_groups: bool = False
     """Groups of equal returns too, because their gradient is not zero: no dynamic_sampling."""
     fixed_returns: bool = False
-    """Returns that the learner does not change: reference_kl k3_in_loss where there is a reference policy."""
+    """Returns that the learner does not change: a reference_kl in the loss where there is a reference policy."""
+    reference: bool = False
+    """A reference policy: reference_kl_coef above 0."""
     complete_returns: bool = False
     """Returns over the same number of turns: no early_termination_threshold with handoff `all`."""
     magrpo_if_whitened: bool = False
@@ -118,6 +120,7 @@ ESTIMATOR_REQUIREMENTS = {
         own_scale=True,
     ),
     "madpo": Requirements(siblings=True, joint_logprobs=True, fixed_returns=True, own_scale=True),
+    "distillation": Requirements(reference=True, fixed_returns=True, equal_return_groups=True, own_scale=True),
 }
 LOSS_REQUIREMENTS = {  # with the clip ranges of DAPO and of the losses' authors
     "policy_gradient": Requirements(),

@@ -9,9 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from marl_ray.core.errors import UserError
 from marl_ray.core.text import json_or
 from marl_ray.gateway.program_episode import CallAnswer, CallOptions
 from marl_ray.gateway.prompt_renderer import TemplateMessage
+from marl_ray.models.json_schemas import ANY_OBJECT, check_json_schema, schema_text
 from marl_ray.serving.request_formats import ApiError, Part, SamplingRequest, Text, encode_event
 
 UNSUPPORTED_IN_EPISODES = ("functions", "logit_bias", "logprobs", "top_logprobs", "audio", "suffix", "echo", "best_of")
@@ -68,18 +70,52 @@ class OfferedTool(BaseModel):
     function: ToolFunction
 
 
+class NamedSchema(BaseModel):
+    """A JSON schema with its name, in OpenAI's form."""
+
+    name: str = ""
+    definition: Annotated[dict[str, Any], Field(alias="schema")] = {}
+
+
+class ResponseFormat(BaseModel):
+    """The form of an answer: free text, any JSON object, or JSON of a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+
 class ProgramChatRequest(SamplingRequest):
     """Body of /v1/chat/completions."""
 
     messages: Annotated[list[ProgramMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     tools: Annotated[list[OfferedTool], Field(max_length=128)] | None = None
     tool_choice: Any = None
+    response_format: ResponseFormat | None = None
 
     def offered(self) -> list[dict[str, Any]]:
         """Return the tools for the chat template. Raises ApiError for a choice that the sampler cannot enforce."""
         if self.tool_choice not in (None, "auto", "none"):
             raise ApiError(400, "tool_choice should be auto or none", "unsupported_parameter", "tool_choice")
         return [] if self.tool_choice == "none" else [tool.model_dump() for tool in self.tools or ()]
+
+    def json_schema(self) -> str:
+        """Return the schema of the answer as text, "" for free text. Raises ApiError for a schema that the engine
+        cannot enforce, and beside tools, which the schema would rule out."""
+        asked = self.response_format
+        if asked is None or asked.type == "text":
+            return ""
+        if self.tools and self.tool_choice != "none":
+            raise ApiError(400, "response_format and tools exclude each other", "unsupported_parameter", "tools")
+        schema: Mapping[str, Any] = ANY_OBJECT
+        if asked.type == "json_schema":
+            if asked.json_schema is None:
+                raise ApiError(400, "response_format has no json_schema", "missing_parameter", "response_format")
+            schema = asked.json_schema.definition or ANY_OBJECT
+        try:
+            check_json_schema(schema)
+        except UserError as error:
+            raise ApiError(400, f"response_format: {error}", "invalid_schema", "response_format") from None
+        return schema_text(schema)
 
 
 class ProgramTextRequest(SamplingRequest):
@@ -91,7 +127,8 @@ class ProgramTextRequest(SamplingRequest):
 def call_options(asked: SamplingRequest) -> CallOptions:
     """Return the options of a request."""
     limit = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
-    return CallOptions(asked.n or 1, tuple(asked.stops), limit)
+    schema = asked.json_schema() if isinstance(asked, ProgramChatRequest) else ""
+    return CallOptions(asked.n or 1, tuple(asked.stops), limit, schema)
 
 
 def chat_reply(model: str, answers: Sequence[CallAnswer], prompt_tokens: int) -> dict[str, Any]:

@@ -32,11 +32,13 @@ class AgentCall:
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """Settings of a request that a run does not fix: the number of choices, stop texts, and a limit of tokens."""
+    """Settings of a request that a run does not fix: the number of choices, stop texts, a limit of tokens, and a JSON
+    schema as text ("": none)."""
 
     choices: int = 1
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None
+    json_schema: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +240,9 @@ class ProgramEpisode:
             sampling,
             num_generations=options.choices,
             max_new_tokens=min(sampling.max_new_tokens, limit),
-            min_new_tokens=min(sampling.min_new_tokens, limit),
+            # A JSON value may be complete before any minimum.
+            min_new_tokens=0 if options.json_schema else min(sampling.min_new_tokens, limit),
+            json_schema=options.json_schema or sampling.json_schema,
             stop=tuple(dict.fromkeys((*sampling.stop, *options.stop))),
             seed=stream_seed(seed, "gateway", *key, agent, digest, equal),
         )

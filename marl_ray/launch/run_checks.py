@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
 from marl_ray.cluster.placement_plan import describe_demands
 from marl_ray.config import Config
+from marl_ray.config.keys import key_of
 from marl_ray.config.learning_rules import unused_discount
 from marl_ray.config.validation import plugins_of_run
 from marl_ray.core.batch import Group
@@ -31,8 +32,9 @@ from marl_ray.environments.base import Environment
 from marl_ray.external.transition import Transition
 from marl_ray.launch.prompt_checks import check_prompts_of_agents
 from marl_ray.learning.arguments import require_optimizer
+from marl_ray.models.json_schemas import check_json_schema
 from marl_ray.models.lora import require_peft
-from marl_ray.models.names import check_model, describe_prompts, resolve_model
+from marl_ray.models.names import check_model, check_reference, describe_prompts, resolve_model
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.models.weight_files import has_model_files
 from marl_ray.storage.resume import SavedRun, check_resume
@@ -65,6 +67,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
     require_optimizer(config.optimizer)
     check_sandbox(config)
     describe_demands(config)
+    _check_schemas(config)
     templates = _check_models(config, dry)
     train_tasks, eval_tasks = _load_tasks(config, dry)
     for task in (*train_tasks, *eval_tasks):
@@ -142,9 +145,23 @@ def _check_models(config: Config, dry: bool) -> dict[str, tuple[bool, str]]:
     with nothing but a config.json, and all models without transformers."""
     if dry and importlib.util.find_spec("transformers") is None:
         return {}
-    paths = {agent.name: resolve_model(agent.name, fetch=False) for agent in config.agents}
-    local = [name for name, path in paths.items() if not dry or has_model_files(Path(path))]
-    return {name: check_model(name, config.model) for name in local}
+    references = [(agent.reference_model, agent.name) for agent in config.agents if agent.reference_model is not None]
+    names = dict.fromkeys([*(agent.name for agent in config.agents), *(reference for reference, _ in references)])
+    paths = {name: resolve_model(name, fetch=False) for name in names}
+    local = {name for name, path in paths.items() if not dry or has_model_files(Path(path))}
+    for reference, name in dict.fromkeys(references):
+        if {reference, name} <= local:
+            check_reference(reference, name, config.model)
+    return {agent.name: check_model(agent.name, config.model) for agent in config.agents if agent.name in local}
+
+
+def _check_schemas(config: Config) -> None:
+    """Raise UserError for a JSON schema of an agent that engines cannot enforce."""
+    for number, agent in enumerate(config.agents):
+        try:
+            check_json_schema(agent.json_schema)
+        except UserError as error:
+            raise UserError(f"{key_of(config, number, 'json_schema')}: {error}") from None
 
 
 def _check_central_critic(config: Config, texts: list[str]) -> None:

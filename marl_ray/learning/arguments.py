@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -35,12 +36,14 @@ class LearnerArguments(NamedTuple):
     lora: LoraConfig = LoraConfig()
     seed: int = 0
     on_gpu: bool = False
+    references: Mapping[int, str] | None = None
 
 
 def learner_arguments(config: Config, policy: PolicyId, on_gpu: bool, total_steps: int) -> LearnerArguments:
     """Return the learner arguments of `policy`, whose learner and generators have GPUs or not."""
     settings = config.agents[policy.number]
     tokens = microbatch_tokens(config, on_gpu)
+    references = {number: config.agents[number].reference_model or settings.name for number in policy.agents}
     return LearnerArguments(
         resolve_model(settings.name),
         settings,
@@ -53,6 +56,7 @@ def learner_arguments(config: Config, policy: PolicyId, on_gpu: bool, total_step
         config.lora,
         stream_seed(config.seed, "adapter", policy.number),
         on_gpu,
+        {number: resolve_model(name) for number, name in references.items()} if settings.reference_kl_coef else None,
     )
 
 

@@ -20,6 +20,9 @@ from marl_ray.learning.policy_model import LogprobModel
 from marl_ray.learning.sharding import discard_unreduced_gradients, reduces_once
 from marl_ray.models.lora import trainable
 
+IN_LOSS = {"k2_in_loss": losses.k2, "k3_in_loss": losses.k3}
+"""Estimates of the divergence from the reference policy that are a term of the loss, by value of `reference_kl`."""
+
 
 class _TokenSums:
     """Sums and one maximum over tokens of micro-batches and ranks, in float64, where ratios do not overflow."""
@@ -170,8 +173,9 @@ class GradientAccumulator:
         weights = batch.weights * factors
         tokens = LossTokens(logprobs, old, batch.behaviour_logprobs, weights, batch.owners)
         loss, statistics = self._loss_function.token_loss(tokens)
-        if batch.reference_logprobs is not None and settings.reference_kl == "k3_in_loss":
-            loss = loss + (batch.kl_weights * factors * losses.k3(logprobs, batch.reference_logprobs)).sum()
+        if batch.reference_logprobs is not None and settings.reference_kl in IN_LOSS:
+            divergences = IN_LOSS[settings.reference_kl](logprobs, batch.reference_logprobs)
+            loss = loss + (batch.kl_weights * factors * divergences).sum()
         if settings.entropy_coef:
             loss = loss - (batch.entropy_weights * entropies).where(real, 0.0).sum()
         if statistics is not None:

@@ -14,7 +14,7 @@ in the same order, train on their share of the tokens, and return the same resul
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -36,6 +36,7 @@ from marl_ray.learning.gradient_accumulator import (
     MiniBatchResult,
     summarize_update,
 )
+from marl_ray.learning.json_grammars import JsonGrammars
 from marl_ray.learning.learner_files import (
     CRITIC_FILE,
     STATE_FILE,
@@ -49,8 +50,8 @@ from marl_ray.learning.learner_files import (
 )
 from marl_ray.learning.micro_batches import Layout, PromptRow, trainable_rows, unweighted_row
 from marl_ray.learning.optimizer import apply_settings, clip_gradients, make_optimizer
-from marl_ray.learning.policy_model import LogprobModel, choose_layout, has_final_head, load_policy, short_batch
-from marl_ray.learning.precision import cast_on_forward, compute_dtype, computing_in
+from marl_ray.learning.policy_model import LogprobModel, load_policy, probe_layout
+from marl_ray.learning.precision import cast_on_forward, compute_dtype
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 from marl_ray.learning.reference_policy import ReferencePolicy
 from marl_ray.learning.sharding import copy_from_rank_zero, full_tensor, shard
@@ -74,12 +75,13 @@ class Learner:
     """A policy and its optimizer: state(s + 1) = update(state(s), batch s).
 
     Arguments:
-    - model_path: local folder or hub id of the initial model, which is also the reference policy;
+    - model_path: local folder or hub id of the initial model, which is also the reference policy by default;
     - wire_dtype: dtype of the engines' weights, in which the learner computes where possible;
     - total_steps: optimizer steps that the learning-rate schedule spans;
     - threads: CPU threads of torch;
     - seed: seed of an adapter's initial weights;
     - on_gpu: True for a GPU, whose absence is a UserError;
+    - references: local folder or hub id of the reference policy by number of the agent, by default the initial model;
     - name, beside: this learner's adapter, in the model of another learner. Call `activate` before every use.
 
     `step` is the number of applied batches, and thus the number of the next batch.
@@ -98,6 +100,7 @@ class Learner:
         lora: LoraConfig = NO_ADAPTER,
         seed: int = 0,
         on_gpu: bool = False,
+        references: Mapping[int, str] | None = None,
         name: str = NAME,
         beside: Learner | None = None,
         ranks: RankGroup = SINGLE_RANK,
@@ -121,11 +124,12 @@ class Learner:
             self.policy = beside.policy
         dtype = compute_dtype(self.dtype, self.device)
         self.logprob_model: LogprobModel = LogprobModel(
-            self.policy, layout, agent.temperature, dtype, ranks, final_head
+            self.policy, layout, agent.temperature, dtype, ranks, final_head, self._json_grammars()
         )
         self.reference: ReferencePolicy | None = None
         if agent.reference_kl_coef:
-            self.reference = ReferencePolicy(model_path, trust, self.logprob_model, agent, credit, optimizer)
+            paths = references or {0: model_path}
+            self.reference = ReferencePolicy(paths, model_path, model, self.logprob_model, agent, credit, optimizer)
         if optimizer.gradient_checkpointing:
             self.policy.gradient_checkpointing_enable()
         parameters = [(list(trainable(self.policy)), agent.learning_rate)]
@@ -138,18 +142,10 @@ class Learner:
         """Gradient of the next batch's first mini-batch, if `accumulate` has started it."""
 
     def _build_policy(self, trust_remote_code: bool) -> tuple[Any, Layout, str, bool]:
-        """Return the policy and the results of `choose_layout` and `has_final_head`, which rank 0 runs on the full
-        model."""
+        """Return the policy and the results of `probe_layout`."""
         ranks = self.ranks
         policy = load_policy(self.base, trust_remote_code, self.device, ranks)
-        chosen: tuple[Layout, str, bool] = ("packed", "", False)
-        if ranks.rank == 0:
-            with computing_in(policy, torch.float32):
-                layout, reason = choose_layout(policy, policy.device, self.model.max_length)
-                chosen = layout, reason, has_final_head(policy, short_batch(layout).to(policy.device))
-        layout, reason, final_head = ranks.broadcast(chosen)
-        if not ranks.is_single:
-            policy.set_attn_implementation(ranks.broadcast(policy.config._attn_implementation))
+        layout, reason, final_head = probe_layout(policy, self.model.max_length, ranks)
         if self.lora.rank:
             self._add_adapter(policy, self.name)
         dtype = compute_dtype(self.dtype, self.device)
@@ -158,6 +154,10 @@ class Learner:
         else:
             shard(policy, ranks, self.device, dtype, self.agent.learner.cpu_offload)
         return policy, layout, reason, final_head
+
+    def _json_grammars(self) -> JsonGrammars:
+        vocabulary = self.policy.config.get_text_config().vocab_size
+        return JsonGrammars(self.base, self.tokenizer, self.model, vocabulary)
 
     def _load_critic_body(self) -> Any:
         body = load_policy(self.base, self.model.model_kwargs.trust_remote_code, self.device)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 NO_TOKEN = -100
 """Marker of positions without a predicted token."""
@@ -23,14 +23,20 @@ HEAD_CHUNK_NUMBERS = 2**28
 
 
 def token_logprobs_and_entropies(
-    logits: torch.Tensor, tokens: torch.Tensor, temperature: float, entropy_gradient: bool = False
+    logits: torch.Tensor,
+    tokens: torch.Tensor,
+    temperature: float,
+    entropy_gradient: bool = False,
+    allowed: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return log pi of each token at the temperature, and its distribution's entropy in nats; [S], float32 or wider.
 
     `logits` [S, V]; `tokens` [S], or NO_TOKEN, where log-probability and its gradient are 0. Entropies have
-    a gradient only with `entropy_gradient`.
+    a gradient only with `entropy_gradient`. `allowed` [S, words] has a bit per token of the vocabulary, 32 per int32:
+    tokens without a bit have probability 0. None: all tokens are allowed.
     """
-    result: tuple[torch.Tensor, torch.Tensor] = _Chosen.apply(logits, tokens, temperature, entropy_gradient)
+    words = _all_allowed(tokens) if allowed is None else allowed
+    result: tuple[torch.Tensor, torch.Tensor] = _Chosen.apply(logits, tokens, words, temperature, entropy_gradient)
     return result
 
 
@@ -41,16 +47,23 @@ def head_logprobs_and_entropies(
     tokens: torch.Tensor,
     temperature: float,
     entropy_gradient: bool = False,
+    allowed: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return `token_logprobs_and_entropies` of the logits `hidden @ weight.T + bias`, without memory for all of them.
 
     Logits are computed for HEAD_CHUNK_NUMBERS at a time, and again in the backward pass. `hidden` [S, H] and `weight`
     [V, H] have one dtype, in which the gradient of `weight` is summed over chunks.
     """
+    words = _all_allowed(tokens) if allowed is None else allowed
     result: tuple[torch.Tensor, torch.Tensor] = _ChosenOfHead.apply(
-        hidden, weight, bias, tokens, temperature, entropy_gradient
+        hidden, weight, bias, tokens, words, temperature, entropy_gradient
     )
     return result
+
+
+def _all_allowed(tokens: torch.Tensor) -> torch.Tensor:
+    """Return a mask of no words, which allows all tokens."""
+    return tokens.new_zeros((len(tokens), 0), dtype=torch.int32)
 
 
 class _Chosen(torch.autograd.Function):
@@ -59,25 +72,30 @@ class _Chosen(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, logits: torch.Tensor, tokens: torch.Tensor, temperature: float, entropy_gradient: bool
+        ctx: Any,
+        logits: torch.Tensor,
+        tokens: torch.Tensor,
+        allowed: torch.Tensor,
+        temperature: float,
+        entropy_gradient: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         real = tokens != NO_TOKEN
         columns = tokens.where(real, 0).unsqueeze(1)
-        logprobs, entropies, normalizers = _measure(logits, columns, temperature)
-        ctx.save_for_backward(logits, columns, real, normalizers, entropies)
+        logprobs, entropies, normalizers = _measure(logits, columns, allowed, temperature)
+        ctx.save_for_backward(logits, columns, allowed, real, normalizers, entropies)
         ctx.temperature, ctx.entropy_gradient = temperature, entropy_gradient
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropies)
         return logprobs.where(real, 0.0), entropies
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        logits, columns, real, normalizers, entropies = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
+        logits, columns, allowed, real, normalizers, entropies = ctx.saved_tensors
         factors = _factors(ctx, gradients, real)
         gradient = torch.empty_like(logits)
-        of_tokens = (columns, normalizers, factors, entropies.unsqueeze(1))
+        of_tokens = (columns, allowed, normalizers, factors, entropies.unsqueeze(1))
         _differentiate(logits, *of_tokens, ctx.temperature, ctx.entropy_gradient, gradient)
-        return gradient, None, None, None
+        return gradient, None, None, None, None
 
 
 class _ChosenOfHead(torch.autograd.Function):
@@ -90,16 +108,17 @@ class _ChosenOfHead(torch.autograd.Function):
         weight: torch.Tensor,
         bias: torch.Tensor | None,
         tokens: torch.Tensor,
+        allowed: torch.Tensor,
         temperature: float,
         entropy_gradient: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         real = tokens != NO_TOKEN
         columns = tokens.where(real, 0).unsqueeze(1)
         rows = max(1, HEAD_CHUNK_NUMBERS // len(weight))
-        parts = zip(hidden.split(rows), columns.split(rows), strict=True)
-        measured = [_measure(linear(part, weight, bias), column, temperature) for part, column in parts]
+        parts = zip(hidden.split(rows), columns.split(rows), allowed.split(rows), strict=True)
+        measured = [_measure(linear(part, weight, bias), column, mask, temperature) for part, column, mask in parts]
         logprobs, entropies, normalizers = (torch.cat(values) for values in zip(*measured, strict=True))
-        ctx.save_for_backward(hidden, weight, bias, columns, real, normalizers, entropies)
+        ctx.save_for_backward(hidden, weight, bias, columns, allowed, real, normalizers, entropies)
         ctx.temperature, ctx.rows, ctx.entropy_gradient = temperature, rows, entropy_gradient
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropies)
@@ -107,33 +126,33 @@ class _ChosenOfHead(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, bias, columns, real, normalizers, entropies = ctx.saved_tensors
+        hidden, weight, bias, columns, allowed, real, normalizers, entropies = ctx.saved_tensors
         factors = _factors(ctx, gradients, real)
         of_hidden, of_weight, of_bias = (
             torch.zeros_like(tensor) if needed else None
             for tensor, needed in zip((hidden, weight, bias), ctx.needs_input_grad, strict=False)
         )
-        tensors = (hidden, columns, normalizers, factors, entropies.unsqueeze(1))
+        tensors = (hidden, columns, allowed, normalizers, factors, entropies.unsqueeze(1))
         parts = zip(*(tensor.split(ctx.rows) for tensor in tensors), strict=True)
-        for number, (part, column, normalizer, factor, entropy) in enumerate(parts):
+        for number, (part, *of_tokens) in enumerate(parts):
             logits = linear(part, weight, bias)
-            _differentiate(logits, column, normalizer, factor, entropy, ctx.temperature, ctx.entropy_gradient, logits)
+            _differentiate(logits, *of_tokens, ctx.temperature, ctx.entropy_gradient, logits)
             if of_hidden is not None:
                 torch.mm(logits, weight, out=of_hidden[number * ctx.rows :][: len(part)])
             if of_weight is not None:
                 of_weight.addmm_(logits.T, part)
             if of_bias is not None:
                 of_bias += logits.sum(0)
-        return of_hidden, of_weight, of_bias, None, None, None
+        return of_hidden, of_weight, of_bias, None, None, None, None
 
 
 def _measure(
-    logits: torch.Tensor, columns: torch.Tensor, temperature: float
+    logits: torch.Tensor, columns: torch.Tensor, allowed: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return log-probabilities of the columns' tokens, entropies, [S] each, and each row's maximum and log-sum."""
     normalizers, logprobs, entropies = [], [], []
-    for part, column in _chunks(logits, columns):
-        scores = _scores(part, temperature)
+    for part, column, mask in _chunks(logits, columns, allowed):
+        scores = _scores(part, mask, temperature)
         maximum = scores.amax(-1, keepdim=True)
         own = scores - maximum  # subtracted separately, so that large scores lose no precision
         log_sum = own.exp().sum(-1, keepdim=True).log()
@@ -153,6 +172,7 @@ def _factors(ctx: Any, gradients: tuple[torch.Tensor, ...], real: torch.Tensor) 
 def _differentiate(
     logits: torch.Tensor,
     columns: torch.Tensor,
+    allowed: torch.Tensor,
     normalizers: torch.Tensor,
     factors: torch.Tensor,
     entropies: torch.Tensor,
@@ -161,9 +181,9 @@ def _differentiate(
     gradient: torch.Tensor,
 ) -> None:
     """Write the gradient with respect to the logits into `gradient`, which may be `logits`."""
-    parts = _chunks(logits, columns, normalizers, factors, entropies, gradient)
-    for part, column, normalizer, factor, entropy, into in parts:
-        logs = _scores(part, temperature) - normalizer[:, :1]
+    parts = _chunks(logits, columns, allowed, normalizers, factors, entropies, gradient)
+    for part, column, mask, normalizer, factor, entropy, into in parts:
+        logs = _scores(part, mask, temperature) - normalizer[:, :1]
         logs.sub_(normalizer[:, 1:])
         own = logs.exp() if entropy_gradient else logs.exp_()
         own.mul_(-factor[:, :1]).scatter_add_(1, column, factor[:, :1])
@@ -173,9 +193,14 @@ def _differentiate(
         into.copy_(own)
 
 
-def _scores(logits: torch.Tensor, temperature: float) -> torch.Tensor:
+def _scores(logits: torch.Tensor, allowed: torch.Tensor, temperature: float) -> torch.Tensor:
     wide = logits if logits.dtype == torch.float64 else logits.float()
-    return wide if temperature == 1 else wide / temperature
+    scores = wide if temperature == 1 else wide / temperature
+    if not allowed.shape[1]:
+        return scores
+    bits = (allowed.unsqueeze(-1) >> torch.arange(32, dtype=torch.int32, device=allowed.device)) & 1
+    bits = bits.flatten(1)[:, : scores.shape[1]].bool()
+    return scores.masked_fill(~pad(bits, (0, scores.shape[1] - bits.shape[1])), -torch.inf)
 
 
 def _chunks(logits: torch.Tensor, *others: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:

@@ -107,9 +107,18 @@ def second_moment(log_ratios: Tensor, weights: Tensor, threshold: float) -> Tens
 def k1(logprobs: Tensor, reference: Tensor) -> Tensor:
     """Return log pi - log reference of each token, [S], whose mean under pi is KL(pi || reference).
 
-    k1 and k3 are from Schulman, 2020, "Approximating KL divergence".
+    k1, k2 and k3 are from Schulman, 2020, "Approximating KL divergence".
     """
     return logprobs - reference
+
+
+def k2(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """Return (log pi - log reference)^2 / 2 of each token, [S], whose gradient is k1 times that of log pi.
+
+    The mean of this gradient under pi is that of KL(pi || reference): k1, without a gradient, is the token's advantage
+    (Liu et al., 2025, "Rethinking KL regularization in RLHF: from value estimation to gradient optimization").
+    """
+    return (logprobs - reference).square() / 2
 
 
 def k3(logprobs: Tensor, reference: Tensor) -> Tensor:

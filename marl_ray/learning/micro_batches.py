@@ -36,7 +36,7 @@ class WeightedCompletion:
 
     old_logprobs: the policy's log-probabilities before the batch's first optimizer step; None in the first mini-batch
     and for losses without a clip range, which use the current ones. reference_logprobs: the reference policy's, if
-    there is one.
+    there is one. json_schema: the schema that constrained the sampler, as JSON text, or empty.
     """
 
     token_ids: tuple[int, ...]
@@ -46,6 +46,7 @@ class WeightedCompletion:
     entropy_weight: float = 0.0
     old_logprobs: tuple[float, ...] | None = None
     reference_logprobs: tuple[float, ...] | None = None
+    json_schema: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ def trainable_rows(
         bonus = [0.0] * len(group.completions) if entropy_weights is None else entropy_weights(group)
         parts = zip(group.completions, group.weights, bonus, strict=True)
         trained = [
-            WeightedCompletion(c.token_ids, c.logprobs, weight, entropy_weight=own)
+            WeightedCompletion(c.token_ids, c.logprobs, weight, entropy_weight=own, json_schema=c.json_schema)
             if (weight or own) and c.token_ids
             else None
             for c, weight, own in parts
@@ -159,7 +160,8 @@ def rows_of(group: Group, trained: Sequence[WeightedCompletion | None]) -> list[
 def unweighted_row(group: Group) -> PromptRow:
     """Return a row with all non-empty completions of a group, with weight 0."""
     non_empty = (c for c in group.completions if c.token_ids)
-    return PromptRow(group.prompt_ids, tuple(WeightedCompletion(c.token_ids, c.logprobs, 0.0) for c in non_empty))
+    completions = (WeightedCompletion(c.token_ids, c.logprobs, 0.0, json_schema=c.json_schema) for c in non_empty)
+    return PromptRow(group.prompt_ids, tuple(completions))
 
 
 class MicroBatcher:

@@ -13,6 +13,7 @@ import torch
 
 from marl_ray.core.errors import UserError
 from marl_ray.learning.attention import PACKED, PackedGroups
+from marl_ray.learning.json_grammars import JsonGrammars
 from marl_ray.learning.logprobs import head_logprobs_and_entropies, token_logprobs_and_entropies
 from marl_ray.learning.micro_batches import (
     NO_TOKEN,
@@ -24,6 +25,7 @@ from marl_ray.learning.micro_batches import (
     pack,
     pad,
 )
+from marl_ray.learning.precision import computing_in
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 from marl_ray.models.weight_files import stored_dtypes
 
@@ -104,7 +106,7 @@ class LogprobModel:
     """A model that computes log-probabilities of tokens at the sampling temperature.
 
     `dtype` is that of the computation (see `marl_ray.learning.precision`), `ranks` the rank group that shards the
-    model, and `final_head` the result of `has_final_head`.
+    model, `final_head` the result of `has_final_head`, and `grammars` has the tokens that JSON schemas allow.
     """
 
     model: Any
@@ -113,6 +115,7 @@ class LogprobModel:
     dtype: torch.dtype
     ranks: RankGroup = SINGLE_RANK
     final_head: bool = False
+    grammars: JsonGrammars | None = None
 
     @property
     def device(self) -> torch.device:
@@ -148,10 +151,11 @@ class LogprobModel:
         whose memory does not grow with the tokens.
         """
         head = self.model.get_output_embeddings()
+        allowed = None if self.grammars is None else self.grammars.allowed(batch)
         if self.final_head and len(batch.tokens) * head.out_features > CHUNKED_ABOVE:
-            return _score_in_chunks(self.model, batch, self.temperature, entropy_gradient)
+            return _score_in_chunks(self.model, batch, self.temperature, entropy_gradient, allowed)
         logits = token_logits(self.model, batch)
-        return token_logprobs_and_entropies(logits, batch.tokens, self.temperature, entropy_gradient)
+        return token_logprobs_and_entropies(logits, batch.tokens, self.temperature, entropy_gradient, allowed)
 
 
 def token_logprobs(model: Any, batch: MicroBatch, temperature: float) -> torch.Tensor:
@@ -181,7 +185,7 @@ def _selects_columns(model: Any) -> bool:
 
 
 def _score_in_chunks(
-    model: Any, batch: MicroBatch, temperature: float, entropy_gradient: bool
+    model: Any, batch: MicroBatch, temperature: float, entropy_gradient: bool, allowed: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return `LogprobModel.score` without memory for all logits.
 
@@ -193,7 +197,7 @@ def _score_in_chunks(
     def forward(hidden: torch.Tensor) -> torch.Tensor:
         columns = hidden if _selects_columns(model) else hidden[:, batch.columns]
         scores = head_logprobs_and_entropies(
-            columns.flatten(0, 1), head.weight, head.bias, batch.tokens, temperature, entropy_gradient
+            columns.flatten(0, 1), head.weight, head.bias, batch.tokens, temperature, entropy_gradient, allowed
         )
         return torch.stack(scores, -1).view(*columns.shape[:2], 2)
 
@@ -235,6 +239,20 @@ def has_final_head(model: Any, batch: MicroBatch) -> bool:
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
         return False  # the model's own code expects the width of the vocabulary
     return type(head) is torch.nn.Linear and any(logits is output and logits._version == v for output, v in made)
+
+
+def probe_layout(model: Any, max_length: int, ranks: RankGroup) -> tuple[Layout, str, bool]:
+    """Return the results of `choose_layout` and `has_final_head`, which rank 0 runs on its full model, and set the
+    model's attention on every rank."""
+    chosen: tuple[Layout, str, bool] = ("packed", "", False)
+    if ranks.rank == 0:
+        with computing_in(model, torch.float32):
+            layout, reason = choose_layout(model, model.device, max_length)
+            chosen = layout, reason, has_final_head(model, short_batch(layout).to(model.device))
+    chosen = ranks.broadcast(chosen)
+    if not ranks.is_single:
+        model.set_attn_implementation(ranks.broadcast(model.config._attn_implementation))
+    return chosen
 
 
 def choose_layout(model: Any, device: torch.device, max_length: int) -> tuple[Layout, str]:

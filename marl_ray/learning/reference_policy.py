@@ -1,4 +1,4 @@
-"""The reference policy: the frozen initial model, near which a KL penalty keeps the policy.
+"""The reference policy: a frozen model, near which a KL penalty keeps the policy. By default it is the initial model.
 
 The penalty is part of the returns (`Group.returns`) or an additional term of the loss over all completions. The
 policy's own log-probabilities are recomputed and not taken from the sampler: a sampler truncated by top_p reports
@@ -7,80 +7,103 @@ larger values at every token, which would penalise length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 
-from marl_ray.config import AgentConfig, CreditConfig, OptimizerConfig
+from marl_ray.config import AgentConfig, CreditConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Group
 from marl_ray.credit.groups import group_shares, weight_group
 from marl_ray.learning.entropy_bonus import entropy_weights
 from marl_ray.learning.losses import k1, k3
 from marl_ray.learning.micro_batches import PromptRow, WeightedCompletion, rows_of, unweighted_row
-from marl_ray.learning.policy_model import LogprobModel, load_policy
+from marl_ray.learning.policy_model import LogprobModel, load_policy, probe_layout
 from marl_ray.learning.precision import cast_on_forward
 from marl_ray.learning.sharding import shard
 from marl_ray.models.lora import has_adapter, without_adapter
 
 
 class ReferencePolicy:
-    """The initial model, computed exactly as the policy is, so that both agree bit for bit before the first update.
+    """The reference model of each agent of a policy: the policy's initial model, or another one, a teacher.
 
-    If the policy trains an adapter, the reference is the policy with the adapter disabled. With `offload_reference` the
-    weights are in host memory, and on the device only while groups are scored.
+    The initial model is computed exactly as the policy is, so that both agree bit for bit before the first update. If
+    the policy trains an adapter, the initial model is the policy with the adapter disabled. With `offload_reference`
+    the weights are in host memory, and on the device only while groups are scored.
+
+    `paths` has the local folder or hub id of the reference model by number of the agent, and `initial` is the path of
+    the policy's initial model.
     """
 
     def __init__(
         self,
-        model_path: str,
-        trust_remote_code: bool,
+        paths: Mapping[int, str],
+        initial: str,
+        model: ModelConfig,
         policy: LogprobModel,
         agent: AgentConfig,
         credit: CreditConfig,
         optimizer: OptimizerConfig,
     ) -> None:
         self._policy, self._agent, self._credit, self._settings = policy, agent, credit, optimizer
-        self._offloaded = agent.learner.offload_reference
-        self._is_policy = has_adapter(policy.model)
-        if self._is_policy:
-            self._reference = policy
-            return
+        self._paths, self._offloaded = paths, agent.learner.offload_reference
+        self._models = {path: self._load(path, path == initial, model) for path in dict.fromkeys(paths.values())}
+
+    def _load(self, path: str, is_initial: bool, settings: ModelConfig) -> LogprobModel:
+        policy, ranks = self._policy, self._policy.ranks
+        if is_initial and has_adapter(policy.model):
+            return policy
         home = torch.device("cpu") if self._offloaded else policy.device
-        model = load_policy(model_path, trust_remote_code, home, policy.ranks).requires_grad_(False).eval()
-        model.set_attn_implementation(policy.model.config._attn_implementation)
-        if policy.ranks.is_single:
+        model = load_policy(path, settings.model_kwargs.trust_remote_code, home, ranks).requires_grad_(False).eval()
+        if is_initial:
+            loaded = replace(policy, model=model)
+            model.set_attn_implementation(policy.model.config._attn_implementation)
+        else:
+            layout, _, final_head = probe_layout(model, settings.max_length, ranks)
+            loaded = replace(policy, model=model, layout=layout, final_head=final_head)
+        if ranks.is_single:
             cast_on_forward(model, policy.dtype)
         else:
-            shard(model, policy.ranks, policy.device, policy.dtype, self._offloaded)
-        if self._offloaded and policy.ranks.is_single and policy.device.type == "cuda":
+            shard(model, ranks, policy.device, policy.dtype, self._offloaded)
+        if self._offloaded and ranks.is_single and policy.device.type == "cuda":
             for tensor in (*model.parameters(), *model.buffers()):
                 tensor.data = tensor.data.pin_memory()  # copies to the GPU then run asynchronously
-        self._reference = replace(policy, model=model)
+        return loaded
 
     def modules(self) -> list[torch.nn.Module]:
         """Return the modules on the policy's device; none if the reference is offloaded."""
-        return [] if self._offloaded else [self._reference.model]
+        return [] if self._offloaded else [reference.model for reference in self._models.values()]
 
     def rows(self, groups: Sequence[Group]) -> list[PromptRow]:
         """Return the trained completions of these groups, with the reference's log-probabilities."""
-        with self._on_device(), without_adapter(self._policy.model) if self._is_policy else nullcontext():
-            reference = self._logprobs(self._reference, groups)
-        if self._settings.reference_kl != "k3_in_loss":
+        reference = self._reference_logprobs(groups)
+        if not self._settings.kl_in_loss:
             policy = self._logprobs(self._policy, groups)
             groups = [self._penalize(*parts) for parts in zip(groups, policy, reference, strict=True)]
         return [row for pair in zip(groups, reference, strict=True) for row in self._rows(*pair)]
 
+    def _reference_logprobs(self, groups: Sequence[Group]) -> list[list[torch.Tensor]]:
+        """Return the log-probabilities of each group's completions by the reference model of its agent."""
+        known: dict[int, list[torch.Tensor]] = {}
+        for path, reference in self._models.items():
+            numbers = [number for number, group in enumerate(groups) if self._paths[group.agent] == path]
+            with self._computing(reference):
+                logprobs = self._logprobs(reference, [groups[number] for number in numbers])
+            known |= dict(zip(numbers, logprobs, strict=True))
+        return [known[number] for number in range(len(groups))]
+
     def _rows(self, group: Group, reference: Sequence[torch.Tensor]) -> list[PromptRow]:
         kl_weights = [0.0] * len(group.completions)
-        if self._settings.reference_kl == "k3_in_loss":
+        if self._settings.kl_in_loss:
             shares = group_shares(group, self._agent, self._credit)
             kl_weights = [self._agent.reference_kl_coef * share for share in shares]
         bonus = entropy_weights(group, self._agent, self._credit, self._settings)
         parts = zip(group.completions, group.weights, kl_weights, bonus, reference, strict=True)
         trained = [
-            WeightedCompletion(c.token_ids, c.logprobs, weight, kl_weight, own, reference_logprobs=tuple(ref.tolist()))
+            WeightedCompletion(
+                c.token_ids, c.logprobs, weight, kl_weight, own, None, tuple(ref.tolist()), c.json_schema
+            )
             if c.token_ids and (weight != 0 or kl_weight != 0 or own != 0)
             else None
             for c, weight, kl_weight, own, ref in parts
@@ -108,12 +131,17 @@ class ReferencePolicy:
         return [[next(logprobs) if c.token_ids else torch.zeros(0) for c in group.completions] for group in groups]
 
     @contextmanager
-    def _on_device(self) -> Iterator[None]:
-        """Move the weights to the policy's device within the context. They are constant and not copied back."""
-        if self._is_policy or not self._policy.ranks.is_single:  # a sharded model moves its weights itself
+    def _computing(self, reference: LogprobModel) -> Iterator[None]:
+        """Disable the policy's adapter, or move the weights of another model to the policy's device, within the
+        context. The weights are constant and not copied back."""
+        if reference is self._policy:
+            with without_adapter(reference.model):
+                yield
+            return
+        if not reference.ranks.is_single:  # a sharded model moves its weights itself
             yield
             return
-        model, device = self._reference.model, self._policy.model.device
+        model, device = reference.model, self._policy.model.device
         homes = [(tensor, tensor.data) for tensor in (*model.parameters(), *model.buffers())]
         for tensor, home in homes:
             tensor.data = home.to(device, non_blocking=True)

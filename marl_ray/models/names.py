@@ -57,7 +57,26 @@ def is_hub_id(name: str) -> bool:
 
 
 def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
-    """Load the model's configuration and tokenizer, and return the result of `decide_template`.
+    """Check a model as `load_checked` does, and return the result of `decide_template`."""
+    _, tokenizer = load_checked(name, config)
+    return decide_template(resolve_model(name), tokenizer, config)
+
+
+def check_reference(name: str, policy: str, config: ModelConfig) -> None:
+    """Check a reference model as `load_checked` does. Raises UserError if its vocabulary differs from the policy's."""
+    settings, tokenizer = load_checked(name, config)
+    of_policy, of_reference = load_checked(policy, config)[1].get_vocab(), tokenizer.get_vocab()
+    if of_policy != of_reference:
+        token = min(dict(of_policy.items() ^ of_reference.items()))
+        raise UserError(f"""reference_model {name} has another vocabulary than {policy}: token {token!r} is
+        {of_reference.get(token, "missing")} there and {of_policy.get(token, "missing")} here. A teacher needs the
+        vocabulary of the agent's model""")
+    if (outputs := settings.get_text_config().vocab_size) <= max(of_policy.values()):
+        raise UserError(f"reference_model {name} has {outputs} logits, fewer than the vocabulary of {policy}")
+
+
+def load_checked(name: str, config: ModelConfig) -> tuple[Any, Any]:
+    """Return the model's configuration and tokenizer.
 
     Raises UserError if the model cannot be loaded, is no decoder, or has fewer positions than `model.max_length`.
     """
@@ -80,7 +99,7 @@ def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
         folders = [] if Path(path).is_dir() else [folder.parent.name for folder in Path().glob("*/config.json")]
         raise UserError(f"model {name} cannot be loaded: {reason}{did_you_mean(name, folders)}") from None
     _check_length(name, settings.get_text_config(), config.max_length)
-    return decide_template(path, tokenizer, config)
+    return settings, tokenizer
 
 
 def _check_torch_libraries() -> None:

@@ -108,6 +108,12 @@ def describe_prompt_format(whose: str, through_template: bool, why: str) -> str:
 
 
 def _stop_tokens(name: str, tokenizer: Any, config: ModelConfig) -> list[str]:
+    """Return the tokens that end a completion, by their text."""
+    ids = stop_token_ids(name, tokenizer, config)
+    return [token for token in dict.fromkeys(map(tokenizer.convert_ids_to_tokens, ids)) if token]
+
+
+def stop_token_ids(name: str, tokenizer: Any, config: ModelConfig) -> list[int]:
     """Return the tokens that end a completion: the EOS tokens of the tokenizer and the generation config."""
     from transformers import AutoConfig, GenerationConfig
 
@@ -116,8 +122,7 @@ def _stop_tokens(name: str, tokenizer: Any, config: ModelConfig) -> list[str]:
     except OSError:  # the model has no generation config
         ids = AutoConfig.from_pretrained(name, trust_remote_code=config.model_kwargs.trust_remote_code).eos_token_id
     listed = ids if isinstance(ids, list) else [ids]
-    tokens = [tokenizer.eos_token, *(tokenizer.convert_ids_to_tokens(i) for i in listed if i is not None)]
-    return [token for token in dict.fromkeys(tokens) if token]
+    return [id for id in dict.fromkeys([tokenizer.eos_token_id, *listed]) if id is not None]
 
 
 def _after_answer(tokenizer: Any) -> str:

@@ -43,6 +43,7 @@ from marl_ray.environments.plugin_checks import (
     qualified_method_name,
 )
 from marl_ray.external.transition import Transition
+from marl_ray.models.json_schemas import schema_text
 from marl_ray.rollout import HANDOFFS, JOINT_MODES
 from marl_ray.rollout.coalitions import coalition_texts, shapley_value
 from marl_ray.rollout.turn import TurnResult, check_handoff, sample_turn
@@ -373,6 +374,7 @@ class EpisodeRunner:
             min_new_tokens=settings.min_new_tokens,
             stop=settings.stop,
             template_kwargs=settings.chat_template_kwargs,
+            json_schema=schema_text(settings.json_schema),
         )
 
 

@@ -133,7 +133,8 @@ def parse_request(kind: type[BaseModel], body: bytes, unsupported: Sequence[str]
     for name in unsupported:
         if content.get(name):
             raise ApiError(400, f"{name} is not supported", "unsupported_parameter", name)
-    if (content.get("response_format") or {"type": "text"}) != {"type": "text"}:
+    is_text = (content.get("response_format") or {"type": "text"}) == {"type": "text"}
+    if not is_text and "response_format" not in kind.model_fields:
         raise ApiError(400, "response_format is not supported", "unsupported_parameter", "response_format")
     try:
         return kind.model_validate(content)

@@ -21,6 +21,7 @@ from marl_ray.core.random_streams import stream_seed
 from marl_ray.environments.base import Environment, Executor
 from marl_ray.environments.joint_program import joint_program
 from marl_ray.external.transition import Transition
+from marl_ray.models.json_schemas import schema_text
 from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.serving.request_formats import ApiError, SamplingRequest
 from marl_ray.serving.untested import Untested
@@ -160,6 +161,7 @@ class TeamPlayer:
             min_new_tokens=settings.min_new_tokens,
             stop=settings.stop,
             template_kwargs=settings.chat_template_kwargs,
+            json_schema=schema_text(settings.json_schema),
         )
         seed = secrets.randbits(62) if request.seed is None else stream_seed(request.seed, agent, choice)
         sampling = requested_sampling(sampling, request, seed)

@@ -136,11 +136,12 @@ class BatchLog:
 def _packed(logged: LoggedStep) -> bytes:
     """Return the content of a step's file."""
     reasons: dict[str, int] = {}
+    schemas: dict[str, int] = {}
     arrays: dict[str, npt.NDArray[Any]] = {}
     for agent, batch in enumerate(logged.batches):
         if batch.step != logged.step:
             raise ValueError(f"agent {agent}'s batch is of step {batch.step}, not {logged.step}")
-        arrays |= {f"agent_{agent}/{name}": values for name, values in _arrays(batch, reasons).items()}
+        arrays |= {f"agent_{agent}/{name}": values for name, values in _arrays(batch, reasons, schemas).items()}
     header = {
         "format": FORMAT,
         "step": logged.step,
@@ -151,6 +152,7 @@ def _packed(logged: LoggedStep) -> bytes:
         "draws": logged.prompt_samples,
         "skipped": logged.skipped,
         "finish_reasons": list(reasons),
+        "json_schemas": list(schemas),
     }
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
     buffer = io.BytesIO()
@@ -161,8 +163,9 @@ def _packed(logged: LoggedStep) -> bytes:
     return content + _digest(content)
 
 
-def _arrays(batch: Batch, reasons: dict[str, int]) -> dict[str, npt.NDArray[Any]]:
-    """Return a batch as arrays, which store all numbers exactly. New finish reasons are added to `reasons`."""
+def _arrays(batch: Batch, reasons: dict[str, int], schemas: dict[str, int]) -> dict[str, npt.NDArray[Any]]:
+    """Return a batch as arrays, which store all numbers exactly. New finish reasons are added to `reasons`, and new
+    schemas of constrained completions to `schemas`."""
     groups = [group for mini_batch in batch.mini_batches for group in mini_batch.groups]
     completions = [completion for group in groups for completion in group.completions]
     spans = [span for completion in completions for span in completion.spans]
@@ -203,6 +206,9 @@ def _arrays(batch: Batch, reasons: dict[str, int]) -> dict[str, npt.NDArray[Any]
             "successor_lengths": (np.int64, (len(state) for states in successors for state in states)),
             "successor_ids": (np.int32, (token for states in successors for state in states for token in state)),
         }
+    if any(completion.json_schema for completion in completions):
+        numbers = [schemas.setdefault(completion.json_schema, len(schemas)) for completion in completions]
+        fields["json_schemas"] = (np.int64, numbers)
     if any(group.siblings for group in groups):
         fields |= {
             "siblings": (np.int64, (len(group.siblings) for group in groups)),
@@ -231,6 +237,7 @@ def _batch(arrays: Any, header: Mapping[str, Any], agent: int) -> Batch:
             logprobs=take("logprobs", length),
             finish_reason=header["finish_reasons"][reason],
             spans=tuple(zip(take("span_versions", spans), take("span_lengths", spans), strict=True)),
+            json_schema=header["json_schemas"][next(values["json_schemas"])] if "json_schemas" in values else "",
         )
 
     def group() -> Group:
@@ -246,6 +253,7 @@ def _batch(arrays: Any, header: Mapping[str, Any], agent: int) -> Batch:
             take("baseline_values", baselines),
             critic_sample(size) if "rewards" in values else None,
             *(calls() if "siblings" in values else ()),
+            agent=agent,
         )
 
     def calls() -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:

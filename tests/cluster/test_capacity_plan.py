@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from transformers import Qwen2Config
 
-from marl_ray.cluster.capacity_plan import ModelInfos, estimate_actor_memory, plan_capacity, suggest_settings
+from marl_ray.cluster.capacity_plan import (
+    ModelInfos,
+    estimate_actor_memory,
+    plan_capacity,
+    reference_parameters,
+    suggest_settings,
+)
 from marl_ray.cluster.capacity_report import DECODE_STEP, estimate_throughputs, report_lines, shortage_message
 from marl_ray.cluster.hardware import GIB, NodeSpec, parse_cluster
 from marl_ray.cluster.memory_estimate import (
@@ -59,8 +65,10 @@ def models() -> ModelInfos:
     return {"m": ModelInfo(settings, False)}
 
 
-def host_memory(config: Config, size: LearnerSize = SIZE) -> dict[str, float]:
-    return dict(estimate_learner_memory(size, config, config.agents[0], False, "float32", "store").host)
+def host_memory(config: Config, size: LearnerSize = SIZE, references: int = 0) -> dict[str, float]:
+    agent = config.agents[0]
+    estimate = estimate_learner_memory(size, config, agent, False, "float32", "store", references=references)
+    return dict(estimate.host)
 
 
 def test_a_trained_parameter_takes_16_bytes_with_adamw_and_less_with_smaller_optimizers() -> None:
@@ -91,7 +99,7 @@ def test_ranks_share_everything_but_activations() -> None:
 
 def test_a_colocated_learner_is_offloaded_to_host_memory_during_rollouts() -> None:
     config = plan_config(resources={"colocate": True}, reference_kl_coef=0.1)
-    need = estimate_learner_memory(SIZE, config, config.agents[0], True, "bfloat16", "ipc")
+    need = estimate_learner_memory(SIZE, config, config.agents[0], True, "bfloat16", "ipc", references=1000)
     assert need.host["offloaded"] == 4000 + 8000 + 4000  # weights, AdamW state, reference; no gradients
     assert (need.device["weights"], need.device["gradients"]) == (4000, 4000)
     separate = plan_config(reference_kl_coef=0.1)
@@ -102,7 +110,6 @@ def test_with_lora_only_adapters_have_gradients() -> None:
     adapted = LearnerSize(parameters=1000, trained=50, rows=10, shared=300, activations=0, logits=0)
     parts = host_memory(plan_config(lora=4, reference_kl_coef=0.1), adapted)
     assert (parts["weights"], parts["gradients"], parts["optimizer"]) == (4 * 1050, 200, 400)
-    assert "reference" not in parts
 
 
 @pytest.mark.parametrize(
@@ -125,17 +132,42 @@ def test_matrices_that_lora_freezes_have_16_bits_on_one_gpu(
 
 
 def test_reference_policy_and_central_critic_count_as_models() -> None:
-    assert host_memory(plan_config(reference_kl_coef=0.1))["reference"] == 4000
+    assert host_memory(plan_config(reference_kl_coef=0.1), references=1000)["reference"] == 4000
     assert host_memory(plan_config(critic="maac", num_turns=2, handoff="all"))["critic"] == 16_000
 
 
 def test_the_reference_policy_may_be_offloaded() -> None:
     settings = {"learner": {"gpus": 1, "offload_reference": True}, "generator": {"gpus": 1}}
     config = plan_config(resources=settings, reference_kl_coef=0.1)
-    need = estimate_learner_memory(SIZE, config, config.agents[0], True, "bfloat16", "nccl")
+    agent = config.agents[0]
+    need = estimate_learner_memory(SIZE, config, agent, True, "bfloat16", "nccl", references=1000)
     assert need.host["reference"] == 4000
-    assert "reference" not in need.device
+    assert "reference" not in need.device, "it fits into the memory of the activations"
     assert {"CUDA", "weights", "buffers"} <= set(need.device)
+    large = estimate_learner_memory(SIZE, config, agent, True, "bfloat16", "nccl", references=10_000)
+    assert (large.host["reference"], large.device["reference"]) == (40_000, 40_000 - 5700)
+
+
+@pytest.mark.parametrize(
+    ("settings", "lora", "initial", "large"),
+    [
+        ({}, 0, 0, 0),
+        ({"reference_kl_coef": 0.1}, 0, 1, 0),
+        ({"reference_kl_coef": 0.1}, 4, 0, 0),
+        ({"reference_kl_coef": 0.1, "reference_model": "large"}, 0, 0, 1),
+        ({"reference_kl_coef": 0.1, "reference_model": "large"}, 4, 0, 1),
+        ({"reference_kl_coef": 0.1, "reference_model": "large", "policy": 0}, 0, 0, 1),
+        ({"reference_kl_coef": 0.1, "policy": 0, "agents": [{}, {"reference_model": "large"}]}, 0, 1, 1),
+    ],
+)
+def test_every_reference_model_of_a_policy_counts_once(
+    settings: dict[str, Any], lora: int, initial: int, large: int, models: ModelInfos
+) -> None:
+    agents = {"agents": settings.pop("agents", None)}
+    sections = {"model": {"name": "m", "max_length": 1024}, "lora": {"rank": lora}, **agents}
+    config = make_config(sections=sections, **settings)
+    found = reference_parameters(config, {"large": models["m"]}, 7, config.policies[0])
+    assert found == 7 * initial + large * models["m"].parameters
 
 
 def test_a_learner_too_large_for_a_gpu_gets_suggested_settings(models: ModelInfos) -> None:

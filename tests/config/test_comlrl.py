@@ -101,6 +101,109 @@ def test_a_setting_of_comlrl_in_a_config_is_refused_by_name() -> None:
         from_tree({**OTHER, "magrpo": {"agent_devices": ["cuda:0"]}}, "magrpo")
 
 
+ENVIRONMENTS: dict[str, tuple[dict[str, Any], str, list[str]]] = {
+    "function calls": (
+        {
+            "agent_model": {"name": "m", "type": "qwen", "torch_dtype": None, "attn_implementation": "eager"},
+            "dataset": {"name": "owner/calls", "type": "bfcl", "version": "v4", "task_types": None},
+            "bfcl": {"role_mode": "self_select"},
+            "bfcl_reward": {"parse_weight": 0.05, "overlap_penalty": 0.2, "max_reward": 1.2},
+            "wandb": {"enabled": True, "project": "p"},
+        },
+        "function_calls",
+        ["agent_model.type", "agent_model.attn_implementation", "dataset.version"],
+    ),
+    "words": (
+        {
+            "agent_model": {"name": "m", "dtype": "bf16"},
+            "critic_model": {"name": "m", "type": "qwen"},
+            "dataset": {"name": "str_build", "type": "str_build", "csv_path": "words.csv", "spacing": 2, "local_z": 0},
+            "output": {"save_path": "output/final_model"},
+            "external": {"mode": "position_feedback"},
+            "prompt": {"provide_graph": False, "use_chat_template": True},
+            "task": {"block_agent1": ["oak_planks", "stone", "air"], "max_commands": 300},
+            "wandb": {"run_name": "words"},
+        },
+        "word_builder",
+        ["dataset.csv_path", "output.save_path", "prompt.provide_graph"],
+    ),
+    "houses": (
+        {
+            "agent_model": {"name": "m"},
+            "dataset": {"name": "house_build", "type": "house_build", "json_path": "houses.json",
+                        "train_split": "[:8]", "eval_split": "[8:]"},
+            "external": {"mode": "score_feedback", "lim": 20},
+            "task": {"limited_resource": True, "player": {"hp": 5}, "spider": {"num": 3}},
+        },
+        "house_builder",
+        ["dataset.json_path", "task.player", "task.spider"],
+    ),
+    "travel": (
+        {
+            "agent_model": {"name": "m", "gradient_checkpointing": True},
+            "dataset": {"name": "owner/trips", "config_name": "train", "source_split": "train", "train_samples": 40,
+                        "eval_samples": 5},
+            "travel": {"role_mode": "partitioned_roles", "system_prompt": "Plan.", "force_json_prefix": True},
+            "travel_reward": {"parse_weight": 0.05},
+        },
+        "travel",
+        ["travel.force_json_prefix", "travel_reward"],
+    ),
+    "writing": (
+        {"agent_model": {"name": "m"}, "dataset": {"name": "owner/tldr", "type": "tldr"}, "tokenizer": {
+            "padding_side": "left"}},
+        "writing_tldr",
+        [],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_keys_of_environments_are_read(name: str) -> None:
+    sections, environment, left_out = ENVIRONMENTS[name]
+    given = {"num_agents": 2, "num_turns": 1, "eval_at_end": False}
+    tree, notes = convert_comlrl({**sections, "agents": None, "magrpo": given})
+    config = from_tree(tree, "magrpo")
+    assert (config.agents[0].name, config.environment) == ("m", environment)
+    assert [note.split(" ")[0] for note in notes] == [*left_out, "magrpo.eval_at_end"]
+
+
+def test_values_of_environments_have_their_names_here() -> None:
+    def converted(name: str) -> Any:
+        return from_tree(convert_comlrl({**ENVIRONMENTS[name][0], "magrpo": {}})[0], "magrpo")
+
+    words, houses, travel = map(converted, ("words", "houses", "travel"))
+    assert (words.dataset.name, words.external.mode, words.agents[0].dtype) == (
+        "words.jsonl",
+        "level_feedback",
+        "bfloat16",
+    )
+    assert (words.model.use_chat_template, words.wandb.name) == (True, "words")
+    assert (houses.dataset.name, houses.external.mode) == ("houses.jsonl", "level_passed")
+    assert (houses.dataset.train_split, houses.dataset.eval_split) == ("train[:8]", "train[8:]")
+    assert travel.dataset.name == "owner/trips:train"
+    assert (travel.dataset.train_split, travel.dataset.eval_split) == ("train[:40]", "train[40:45]")
+    assert (travel.agents[0].system_prompt, travel.optimizer.gradient_checkpointing) == ("Plan.", True)
+    assert converted("writing").model.tokenizer_kwargs == {"padding_side": "left"}
+
+
+@pytest.mark.parametrize(
+    ("sections", "says"),
+    [
+        ({"bfcl_reward": {"parse_weight": 0.5}}, r"bfcl_reward \(the weights of the levels are fixed"),
+        ({"bfcl_reward": {"sequence_order_weight": 0.25}}, r"bfcl_reward \("),
+        ({"bfcl": {"role_mode": "assigned"}}, r"bfcl.role_mode \(all agents choose"),
+        ({"dataset": {"name": "d", "categories": ["parallel"]}}, r"dataset.categories \(leave the other rows out"),
+        ({"dataset": {"name": "d", "max_train_samples": 9}}, r"dataset.max_train_samples \(dataset.train_split"),
+        ({"task": {"max_commands": 9}, "external": {"lim": 3}}, r"task.max_commands \(.*; external.lim \("),
+        ({"critic_model": {"name": "other"}}, r"critic_model \(the critic starts from"),
+    ],
+)
+def test_values_of_environments_without_a_counterpart_are_named(sections: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=f"no counterpart: {says}"):
+        convert_comlrl({**OTHER, **sections, "magrpo": {}})
+
+
 def test_the_command_writes_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = tmp_path / "comlrl.yaml", tmp_path / "mine.yaml"
     source.write_text(yaml.safe_dump({**OTHER, "magrpo": {"parallel_training": "mp"}}))

@@ -83,8 +83,8 @@ def test_settings_are_the_keys_of_a_saved_config() -> None:
             "magrpo.estimator",
             [
                 "magrpo.estimator: magrpo, grpo, marloo, maremax, mareinforce, remax, difference, centred_difference, "
-                "shapley, reinforce_pp, opo, maxrl, pass_at_k, gdpo, madpo, or module:Attr of a plug-in, or null; "
-                "default null",
+                "shapley, reinforce_pp, opo, maxrl, pass_at_k, gdpo, madpo, distillation, or module:Attr of a "
+                "plug-in, or null; default null",
                 "Advantage estimator. null: the one named like the section. `advantage_mode` (mean, rloo, max, raw) is "
                 "an alias.",
                 "agents.N.estimator sets it for one agent.",

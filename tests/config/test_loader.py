@@ -178,6 +178,17 @@ def test_values_are_converted_leniently(override: str, read: str, value: object)
     assert type(found) is type(value)
 
 
+@pytest.mark.parametrize(
+    ("alias", "loss"),
+    [("ppo", "clip"), ("PPO", "clip"), ("reinforce", "policy_gradient"), ("Reinforce", "policy_gradient")],
+)
+def test_losses_are_read_by_the_names_of_other_libraries(alias: str, loss: str) -> None:
+    section = {"loss": alias, "rollout_buffer_size": 2, "train_batch_size": 1}
+    config = from_tree(config_tree(magrpo=section), "magrpo")
+    assert config.optimizer.loss == loss
+    assert config == from_tree(config_tree(magrpo=section | {"loss": loss}), "magrpo")
+
+
 @pytest.mark.parametrize("key", ["kl_coef", "beta", "use_kl_loss", "reference_devices", "ref_model"])
 def test_kl_settings_of_other_libraries_name_ours(key: str) -> None:
     with pytest.raises(UserError, match=rf"^unknown setting 'magrpo\.{key}': .* is set by reference_kl_coef"):

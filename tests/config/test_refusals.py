@@ -106,6 +106,15 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
             {"magrpo": {"reference_kl": "k3_in_loss"}},
             "there is no reference policy: set magrpo.reference_kl_coef above",
         ),
+        ({"magrpo": {"estimator": "distillation"}}, "and magrpo.reference_kl_coef is 0: set it above 0"),
+        (
+            {"magrpo": {"estimator": "distillation", "reference_kl_coef": 1.0}},
+            "reference_kl k1_in_reward would change them in the learner: set it to k3_in_loss or k2_in_loss",
+        ),
+        (
+            {"magrpo": {"reference_model": "bundled:toy-base"}},
+            "magrpo.reference_model is bundled:toy-base, and magrpo.reference_kl_coef is 0: set it above 0",
+        ),
         (
             {"output": {"measure_cooperation": "eval"}, "magrpo": {"num_agents": 1}},
             "output.measure_cooperation eval recombines the answers of several agents, and there is one: leave it out",

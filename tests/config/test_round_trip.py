@@ -81,6 +81,7 @@ LOSSES: list[dict[str, Any]] = [
     {"loss": "gspo", "clip_high": 1e-3, "importance": "none", "train_batch_size": 1, "rollout_buffer_size": 2},
     {"loss": "m2po", "max_staleness": 1, "overlong": "penalty", "overlong_buffer": 1},
     {"reference_kl": "k3_in_loss", "reference_kl_coef": 0.01},
+    {"estimator": "distillation", "reference_kl": "k2_in_loss", "reference_kl_coef": 1.0, "reference_model": "large"},
     {"optimizer": "adafactor", "adam_beta1": 0.9, "adam_beta2": 0.999},
     {"optimizer": "adamw_8bit", "adam_beta1": 0.8},
     {"dynamic_sampling": True, "max_extra_draws": 0, "max_grad_norm": None},

@@ -237,6 +237,24 @@ def test_calls_beyond_the_limit_are_refused() -> None:
     run(use, max_calls=2)
 
 
+def json_format(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+
+
+def test_a_response_format_constrains_the_sampler() -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+    formats: list[Any] = [{"type": "text"}, {"type": "json_object"}, json_format(schema)]
+
+    async def use(episode: ProgramEpisode, client: AsyncOpenAI, agents: list[ScriptedAgent]) -> None:
+        for one in formats:
+            await client.chat.completions.create(model="coder", messages=USER, response_format=one)
+        asked = [sampling.json_schema for _, sampling in agents[0].requests]
+        assert asked[0] == ""
+        assert list(map(json.loads, asked[1:])) == [{"type": "object"}, schema]
+
+    run(use)
+
+
 REFUSED: list[tuple[int, Any]] = [
     (400, {"model": "coder"}),
     (400, {"model": "coder", "messages": []}),
@@ -250,7 +268,11 @@ REFUSED: list[tuple[int, Any]] = [
     (400, {"model": "coder", "messages": USER, "stop": ["x"] * 99}),
     (400, {"model": "coder", "messages": USER, "logprobs": True}),
     (400, {"model": "coder", "messages": USER, "logit_bias": {"1": 5}}),
-    (400, {"model": "coder", "messages": USER, "response_format": {"type": "json_object"}}),
+    (400, {"model": "coder", "messages": USER, "response_format": {"type": "xml"}}),
+    (400, {"model": "coder", "messages": USER, "response_format": {"type": "json_schema"}}),
+    (400, {"model": "coder", "messages": USER, "response_format": json_format({"type": "nonsense"})}),
+    (400, {"model": "coder", "messages": USER, "response_format": json_format({"type": "array", "contains": {}})}),
+    (400, {"model": "coder", "messages": USER, "response_format": {"type": "json_object"}, "tools": [TOOL]}),
     (400, {"model": "coder", "messages": USER, "tools": [TOOL], "tool_choice": "required"}),
     (400, {"model": "coder", "messages": USER, "tools": [{"type": "function"}]}),
     (400, {"model": ["coder"], "messages": USER}),

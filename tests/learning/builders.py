@@ -142,7 +142,7 @@ def tiny_learner(
         learner.policy.set_attn_implementation("sdpa")
         if kl:
             learner.reference = ReferencePolicy(
-                str(folder), False, learner.logprob_model, agent, CreditConfig(), optimizer
+                {0: str(folder)}, str(folder), ModelConfig(), learner.logprob_model, agent, CreditConfig(), optimizer
             )
     return learner
 

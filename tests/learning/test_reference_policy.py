@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from marl_ray.core.batch import Batch, Group, MiniBatch
 from marl_ray.learning.learner import Learner
-from marl_ray.learning.losses import k1, k3
+from marl_ray.learning.losses import k1, k2, k3
 from marl_ray.learning.micro_batches import Layout
 from tests.learning.builders import assert_same_state, build_batch, some_groups, stream, tiny_learner
 from tests.learning.reference_learner import Weights, numpy_logprobs, slopes, weights_of
 
 COEFFICIENT = 0.3
-WHERE = ["k1_in_reward", "k3_in_reward", "k3_in_loss"]
+WHERE = ["k1_in_reward", "k3_in_reward", "k2_in_loss", "k3_in_loss"]
 
 
 @settings(max_examples=100, deadline=None)
@@ -50,6 +50,24 @@ def test_only_k1_in_the_reward_has_the_gradient_of_the_divergence(scores: list[t
         assert found.numpy() == pytest.approx(wanted.numpy(), abs=1e-9)
 
 
+@settings(max_examples=100, deadline=None)
+@given(scores=st.lists(st.tuples(st.floats(-4, 4), st.floats(-4, 4)), min_size=2, max_size=6))
+def test_in_the_loss_k2_has_the_gradient_of_the_divergence_and_k3_that_of_its_reverse(
+    scores: list[tuple[float, float]],
+) -> None:
+    # A term of the loss acts through its own gradient, on tokens that are sampled from the policy.
+    logits, of_reference = torch.tensor(scores, dtype=torch.float64).T
+    logits.requires_grad_()
+    policy, reference = logits.log_softmax(-1), of_reference.log_softmax(-1)
+    forward = (policy.exp() * (policy - reference)).sum()
+    backward = (reference.exp() * (reference - policy)).sum()
+    for estimate, divergence in ((k2, forward), (k3, backward)):
+        sampled = (policy.exp().detach() * estimate(policy, reference)).sum()
+        (found,) = torch.autograd.grad(sampled, logits, retain_graph=True)
+        (wanted,) = torch.autograd.grad(divergence, logits, retain_graph=True)
+        assert found.numpy() == pytest.approx(wanted.numpy(), abs=1e-9)
+
+
 def moved(learner: Learner) -> Learner:
     """Change the policy, so that it differs from the reference."""
     chance = torch.Generator().manual_seed(4)
@@ -66,7 +84,8 @@ def summed(weights: Weights, group: Group) -> list[np.ndarray]:
 def divergences(where: str, policy: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> np.ndarray:
     """Return the estimate per completion."""
     gaps = [r - p for p, r in zip(policy, reference, strict=True)]
-    return np.array([(-gap if where.startswith("k1") else np.exp(gap) - 1 - gap).sum() for gap in gaps])
+    forms = {"k1": lambda gap: -gap, "k2": lambda gap: gap**2 / 2, "k3": lambda gap: np.exp(gap) - 1 - gap}
+    return np.array([forms[where[:2]](gap).sum() for gap in gaps])
 
 
 @pytest.mark.parametrize("layout", ["packed", "padded"])
@@ -81,7 +100,7 @@ def test_gradient_equals_numerical_differentiation(tiny_policy: Path, layout: La
     weights = []
     for group in mini_batch.groups:
         returns = np.array(group.returns)
-        if where != "k3_in_loss":
+        if where.endswith("in_reward"):
             returns = returns - COEFFICIENT * divergences(where, summed(now, group), summed(start, group))
         weights.append((returns - returns.mean()) / len(returns))
 
@@ -90,7 +109,7 @@ def test_gradient_equals_numerical_differentiation(tiny_policy: Path, layout: La
         for group, of_group in zip(mini_batch.groups, weights, strict=True):
             ours, theirs = summed(policy, group), summed(start, group)
             total -= sum(w * p.sum() for w, p in zip(of_group, ours, strict=True))
-            if where == "k3_in_loss":
+            if where.endswith("in_loss"):
                 total += COEFFICIENT * divergences(where, ours, theirs).mean()
         return total / mini_batch.normalizer
 

@@ -12,7 +12,7 @@ from transformers import AutoConfig
 
 from marl_ray.config import ModelConfig
 from marl_ray.core.errors import UserError
-from marl_ray.models.names import check_model
+from marl_ray.models.names import check_model, check_reference
 from marl_ray.toy import BASE_PATH
 
 
@@ -48,6 +48,14 @@ def test_scaled_rotary_positions_are_left_to_the_engine(tmp_path: Path) -> None:
     settings["rope_parameters"] = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0}
     (folder / "config.json").write_text(json.dumps(settings))
     assert check_model(str(folder), replace(ModelConfig(), max_length=4096))
+
+
+def test_a_reference_model_has_the_vocabulary_of_the_policy(tmp_path: Path) -> None:
+    check_reference("bundled:toy-revising-base", "bundled:toy-base", ModelConfig(max_length=1024))
+    with pytest.raises(UserError, match=r"^reference_model bundled:toy-grid-base has another vocabulary than bundled:"):
+        check_reference("bundled:toy-grid-base", "bundled:toy-base", ModelConfig(max_length=256))
+    with pytest.raises(UserError, match=r"^model.max_length is 1025, but bundled:toy-revising-base has 1024 positions"):
+        check_reference("bundled:toy-revising-base", "bundled:toy-base", ModelConfig(max_length=1025))
 
 
 def test_a_folder_with_a_similar_name_is_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,8 @@ def completions(draw: st.DrawFn) -> Completion:
     tokens = draw(st.lists(st.tuples(IDS, REALS), max_size=4))
     spans = draw(st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 10**6)), max_size=3))
     ids, logprobs = zip(*tokens, strict=True) if tokens else ((), ())
-    return Completion(ids, draw(TEXTS), logprobs, draw(st.sampled_from(["stop", "length", "é\0"])), tuple(spans))
+    reason, schema = draw(st.sampled_from(["stop", "length", "é\0"])), draw(st.sampled_from(["", '{"type": "object"}']))
+    return Completion(ids, draw(TEXTS), logprobs, reason, tuple(spans), schema)
 
 
 @st.composite
@@ -53,7 +54,14 @@ def steps(draw: st.DrawFn) -> LoggedStep:
     episodes = draw(st.lists(st.dictionaries(TEXTS, st.none() | TEXTS | st.lists(REALS, max_size=2)), max_size=2))
     skipped = tuple(draw(st.lists(st.integers(0, 10**9), max_size=3)))
     samples, draws = draw(st.integers(0, 10**9)), draw(st.integers(0, 10**6))
-    return LoggedStep(step, tuple(batches), samples, row, tuple(episodes), draws, skipped)
+    numbered = tuple(of_agent(number, batch) for number, batch in enumerate(batches))
+    return LoggedStep(step, numbered, samples, row, tuple(episodes), draws, skipped)
+
+
+def of_agent(number: int, batch: Batch) -> Batch:
+    """Return the batch with groups of agent `number`."""
+    mini_batches = (replace(m, groups=tuple(replace(g, agent=number) for g in m.groups)) for m in batch.mini_batches)
+    return replace(batch, mini_batches=tuple(mini_batches))
 
 
 def without_texts(batch: Batch) -> Batch:
@@ -73,4 +81,5 @@ def synthetic(step: int, agents: int, group_count: int, size: int, tokens: int, 
     one = Completion(tuple(range(tokens)), "", logprobs, "stop", ((step, tokens),))
     group = Group(0, tuple(range(prompt)), (one,) * size, (0.5,) * size, (0.125,) * size)
     batch = Batch(step, (MiniBatch((group,) * group_count, group_count),))
-    return LoggedStep(step, (batch,) * agents, group_count * size, {"turn_1/reward_mean": 0.5}, ({"task": "t/1"},))
+    batches = tuple(of_agent(number, batch) for number in range(agents))
+    return LoggedStep(step, batches, group_count * size, {"turn_1/reward_mean": 0.5}, ({"task": "t/1"},))
