@@ -49,6 +49,8 @@ STEPS, TASKS, SIBLINGS, CALLS = 12, 2, 4, 2
 """Steps of a run, tasks per step, episodes per task, and calls of each agent in an episode."""
 RUN_S = 1800.0
 """Limit of a whole run with its kills, in seconds."""
+PRIORITY = {"RAY_worker_niceness": "0"}
+"""Actors run at the priority of the test, so that a busy machine does not delay their starts for minutes."""
 FIND_S = 60.0
 END_S = 90.0
 
@@ -86,7 +88,7 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
     command += ["--config", str(ROOT / "configs" / "toy_gateway.yaml"), *arguments]
     with console_file(folder).open("w") as log:
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT, env=environment()
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT, env=environment() | PRIORITY
         )
 
 
