@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -64,6 +65,11 @@ def check_confinement(config: GatewayConfig, words: Sequence[str]) -> None:
     for path in config.readable:
         if not os.path.exists(path):
             raise UserError(f"gateway.readable: {path} does not exist")
+        if os.geteuid() == 0 and not os.stat(path).st_mode & stat.S_IROTH:
+            raise UserError(
+                f"gateway.readable: {os.path.abspath(path)} is closed to other users, and root starts a command in "
+                "namespaces as another user: chmod o+rX it, or train as an ordinary user"
+            )
     with tempfile.TemporaryDirectory(prefix="marl_ray_check_") as folder:
         options = launcher_options(config, words, folder, (), "http://127.0.0.1:1")
         command = [*LAUNCHER, options, str(os.getpid()), "/bin/true"]

@@ -31,7 +31,7 @@ from marl_ray.core.chat import TokenPrompt
 from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.storage.batch_log import BatchLog
 from tests.end_to_end.faults.actor_faults import (
-        TITLES,
+    TITLES,
     RunResult,
     console_file,
     differences,

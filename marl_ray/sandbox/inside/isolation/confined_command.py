@@ -1,4 +1,4 @@
-"""A command in namespaces of its own: its first process, which starts the command, and reaps what the command leaves.
+"""A command in namespaces of its own: its first process, which starts the command and reaps all other processes.
 
 The first process of a process namespace ends with all others in it, so nothing outlives the command.
 """
@@ -63,7 +63,7 @@ def _parent_process(
             private_root.own_user()
         private_root.own_processes()
     except OSError as error:
-        launcher.send(str(error).encode())
+        launcher.send((error.strerror or str(error)).encode())
         os._exit(1)
     pid = os.fork()
     if not pid:
@@ -92,7 +92,7 @@ def _first_process(
             command_filter = seccomp.Filter(seccomp.build_command_filter())
             socket.send_fds(launcher, [b"started"], [listening.fileno()])
     except OSError as error:
-        launcher.send(str(error).encode()[:1000])
+        launcher.send((error.strerror or str(error)).encode()[:1000])
         os._exit(1)
     pid = os.fork()
     if not pid:
@@ -109,7 +109,9 @@ def _first_process(
 
 def _restrict(command_filter: seccomp.Filter, memory_mb: int, processes: int) -> None:
     """Put all limits on this process that the command inherits."""
-    process.limit(NPROC=processes + 2, FSIZE=memory_mb << 20, NOFILE=OPEN_FILES)  # with the first process and its parent
+    process.limit(
+        NPROC=processes + 2, FSIZE=memory_mb << 20, NOFILE=OPEN_FILES
+    )  # with the first process and its parent
     process.close_from(3)
     process.no_new_privs()
     command_filter.install()

@@ -25,7 +25,7 @@ _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _GET_FLAGS, _SET_FLAGS, _IS_UP = 0x8913, 0x8914, 1
 _PR_SET_DUMPABLE = 4
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
-"""Paths that every command may read."""
+"""Paths that every command may read, as far as they exist."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 MAX_FILES = 65536
 BACKLOG = 128
@@ -70,8 +70,11 @@ def enter(folder: str, files: Sequence[str], readable: Sequence[str], megabytes:
     _set_attributes("/", 0, mount_namespace.PRIVATE)
     originals = [os.open(os.path.join(folder, name), os.O_PATH) for name in files]
     mount_namespace.mount_tmpfs(folder, mount_namespace.NOSUID, "mode=0755")
-    for path in sorted((*readable, *SYSTEM), key=os.path.realpath):  # folders before the files in them
-        _show(folder, path)
+    shown = sorted(filter(os.path.exists, (*readable, *SYSTEM)), key=os.path.realpath)  # folders before their files
+    for path in shown:
+        _show(folder, os.path.realpath(path))
+    for path in shown:
+        _link(folder, path)
     for path in DEVICES:
         _bind(path, _made(folder + path, is_folder=False))
     os.symlink("/proc/self/fd", folder + "/dev/fd")
@@ -103,17 +106,18 @@ def drop_user(user: int) -> None:
 
 
 def _show(root: str, path: str) -> None:
-    """Make a path readable below `root`. Paths that do not exist are skipped; links lead to their targets."""
-    real = os.path.realpath(path)
-    if not os.path.exists(real):
-        return
-    if not os.path.lexists(root + real):
-        target = _made(root + real, is_folder=os.path.isdir(real))
-        _bind(real, target)
+    """Make a path without links readable below `root`."""
+    if not os.path.lexists(root + path):
+        target = _made(root + path, is_folder=os.path.isdir(path))
+        _bind(path, target)
         _set_attributes(target, _READ_ONLY | mount_namespace.NOSUID | mount_namespace.NODEV, 0)
+
+
+def _link(root: str, path: str) -> None:
+    """Let a path with links lead to its target below `root`."""
     if not os.path.lexists(root + path):
         os.makedirs(os.path.dirname(root + path), exist_ok=True)
-        os.symlink(real, root + path)
+        os.symlink(os.path.realpath(path), root + path)
 
 
 def _made(path: str, is_folder: bool) -> str:

@@ -194,7 +194,7 @@ def build_filter(*, may_open: bool, own_mounts: bool = False, judge: bool = Fals
 
 
 def build_command_filter() -> bytes:
-    """Return a filter for a whole command in namespaces of its own (`private_root`). It allows all calls but those of
+    """Return a filter for a whole command in namespaces of its own (`private_root`). It refuses the calls in
     `syscalls.REFUSED_TO_COMMANDS`, new namespaces, and sockets of other families than IPv4 and IPv6: network
     namespaces do not separate all other families, and a local socket in a readable folder belongs to the user.
     """
