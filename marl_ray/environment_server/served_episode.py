@@ -21,7 +21,7 @@ class EpisodeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AgentQuestion:
     """An agent's prompt, and the future answer."""
 
     agent: int
@@ -31,8 +31,8 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a step returns: the next agent with its prompt, or the end of the episode (`done`), and the reward of a turn
-    that is now complete, jointly and per agent."""
+    """The result of a step: the next agent with its prompt, or the end of the episode (`done`), and the reward of a
+    turn that is now complete, jointly and per agent."""
 
     agent: int | None
     role: str | None
@@ -46,13 +46,13 @@ class Observation:
 class AskedAgent:
     """One agent's generators, which ask for the answer and sample nothing."""
 
-    def __init__(self, agent: int, questions: asyncio.Queue[Question]) -> None:
+    def __init__(self, agent: int, questions: asyncio.Queue[AgentQuestion]) -> None:
         self._agent, self._questions = agent, questions
 
     async def generate(
         self, prompt: Prompt, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
     ) -> Generation:
-        question = Question(self._agent, prompt, asyncio.get_running_loop().create_future())
+        question = AgentQuestion(self._agent, prompt, asyncio.get_running_loop().create_future())
         self._questions.put_nowait(question)
         text = await question.answer
         return Generation((), (Completion((), text, (), "stop", ()),))
@@ -68,10 +68,10 @@ class ServedEpisode:
     task: Task
     executor: Executor
     steps: int = 0
-    _questions: asyncio.Queue[Question] = field(default_factory=asyncio.Queue)
+    _questions: asyncio.Queue[AgentQuestion] = field(default_factory=asyncio.Queue)
     _nodes: list[Node] = field(default_factory=list)
     """Complete turns whose rewards no step has returned."""
-    _current: Question | None = None
+    _current: AgentQuestion | None = None
     _playing: asyncio.Task[Episode] | None = None
 
     async def begin(self) -> Observation:

@@ -96,7 +96,7 @@ def address() -> Iterator[str]:
 
 
 def output_of(python: str, script: str, *arguments: str, **variables: str) -> Any:
-    """Return what a script prints in the other environment."""
+    """Return the last line of a script's output in the other environment, as JSON."""
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
     done = subprocess.run(
         [python, "-c", script, *arguments], env=own, capture_output=True, text=True, timeout=600, check=False

@@ -1,4 +1,4 @@
-"""Programs in namespaces: what a hostile one reaches, that an honest one gets the same answers, and their end."""
+"""Programs in namespaces: a hostile program reaches nothing, an honest one gets the same answers, and all processes end."""
 
 from __future__ import annotations
 
