@@ -1,4 +1,4 @@
-"""Programs in namespaces: a hostile program reaches nothing, an honest one gets the same answers, and all of them end."""
+"""Programs in namespaces: a hostile program reaches nothing, an honest one gets the same answers, and both end."""
 
 from __future__ import annotations
 
