@@ -21,6 +21,7 @@ COMMANDS = {
     "convert": "write results and samples in the formats of EvalPlus, LiveCodeBench, lm-eval and inspect",
     "export": "write the trained models of a run for transformers, the hub and other programs",
     "serve": "serve a trained team over HTTP: an OpenAI-compatible API, an MCP tool and a page",
+    "environment": "serve an environment and its tasks to other programs, without training",
     "report": "write an HTML report of one or several runs",
     "scale": "change the number of generators of an agent while its run is in progress",
     "replay": "repeat the updates of a run from its batch log and compare the metrics",

@@ -43,7 +43,17 @@ class GatewayConfig(Section):
     concurrency: PositiveInt = 32
     """Maximum number of episodes that run at the same time."""
     memory_mb: PositiveInt | None = None
-    """Limit of the address space of each process of a command in MiB. null: no limit."""
+    """Limit of the address space of each process of a command in MiB. null: no limit. With `sandbox` namespaces it also
+    limits the files in the episode's folder."""
+    sandbox: Literal["none", "namespaces"] = "none"
+    """Isolation of a command. none: the rights of the user, within the limits above. namespaces: for programs that are
+    not trusted, or run code that a model has written. Such a command reads `readable`, its interpreter and the system's
+    libraries, writes to the episode's temporary folder only, and connects to the gateway only. Needs Linux with user
+    namespaces, and `memory_mb`."""
+    readable: tuple[str, ...] = (".",)
+    """Files and folders that a command in namespaces may read. The default is the working folder of the run."""
+    max_processes: PositiveInt = 256
+    """Maximum number of processes and threads of a command in namespaces."""
     pass_variables: tuple[str, ...] = ()
     """Environment variables of the driver that a command receives besides PATH, HOME, LANG and TZ."""
     port: Port = 0

@@ -153,6 +153,9 @@ def check_settings(config: Config) -> None:
         raise UserError("gateway.judge should be another environment, such as code_generation")
     if gateway.function is not None and gateway.reward in ("file", "post"):
         raise UserError(f"gateway.reward {gateway.reward} is for gateway.command: a function returns its reward")
+    if gateway.sandbox != "none" and gateway.command is None:
+        where = "a function runs in the driver" if gateway.function is not None else "you start the service yourself"
+        raise UserError(f"gateway.sandbox {gateway.sandbox} is for gateway.command: {where}")
     if gateway.service and (gateway.function is not None or gateway.reward not in ("post", "judge")):
         raise UserError("a service posts its results: set gateway.reward to post or judge, and no gateway.function")
 

@@ -115,6 +115,10 @@ async def next_task(request: Request) -> Response:
     episode = await until_disconnect(request, asyncio.ensure_future(service.next_episode()))
     if episode is None:
         return Response(status_code=204)
+    await asyncio.sleep(0)  # the event loop reads whether the connection was closed meanwhile
+    if await request.is_disconnected():
+        await service.give_back(episode)
+        raise ApiError(499, "the service closed the connection")
     data = {"task": episode.task_data, "token": episode.token, "base_url": episode.base_url}
     return Response(json.dumps(data, default=str), media_type="application/json")
 

@@ -1,17 +1,38 @@
 """Parent of a command: sets limits, and kills all descendants of the command when the command or the driver ends, even
-descendants that have left its process group. Imports no package.
+descendants that have left its process group. Imports the standard library, and for a confinement the isolated side of
+the sandbox, by its path.
 
-python launcher.py MEMORY_MB DRIVER_PID COMMAND ...
+python launcher.py OPTIONS DRIVER_PID COMMAND ...
+
+`OPTIONS` is a JSON object with `memory_mb` (0: no limit) and `confinement`, null or an object:
+
+| key | value |
+|---|---|
+| `folder` | folder of the episode; the command sees an empty folder in its place, with the files below |
+| `files` | names of files in `folder` that the command may read; it may write the last |
+| `readable` | further paths that the command may read |
+| `port` | port on 127.0.0.1 that the command may connect to |
+| `processes` | maximum number of processes and threads |
 """
 
+import contextlib
 import ctypes
+import json
 import os
 import resource
 import signal
+import socket
 import sys
+import threading
+from typing import Any, NoReturn
 
 PARENT_DEATH_SIGNAL, CHILD_SUBREAPER = 1, 36
 """PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of prctl(2)."""
+SANDBOX = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "sandbox")
+MAX_CONNECTIONS = 256
+"""Connections of a confined command at the same time; further ones wait."""
+CHUNK = 1 << 16
+prctl = ctypes.CDLL(None).prctl
 
 
 class Ended(BaseException):
@@ -21,8 +42,14 @@ class Ended(BaseException):
 def start(memory_mb: int, command: list[str]) -> int:
     """Start the command and return its process id."""
     pid = os.fork()
-    if pid:
-        return pid
+    if not pid:
+        prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        run(memory_mb, command)
+    return pid
+
+
+def run(memory_mb: int, command: list[str]) -> NoReturn:
+    """Become the command."""
     for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -33,6 +60,49 @@ def start(memory_mb: int, command: list[str]) -> int:
     except OSError as error:
         print(f"{command[0]} cannot be started ({error.strerror})", file=sys.stderr, flush=True)
     os._exit(127)
+
+
+def start_confined(confinement: dict[str, Any], memory_mb: int, command: list[str]) -> Any:
+    """Start the command in namespaces of its own, and pass its connections on to the same port of this machine."""
+    sys.path.insert(0, SANDBOX)
+    from inside.isolation.confined_command import ConfinedCommand  # type: ignore[import-not-found]
+
+    confined = ConfinedCommand(confinement, memory_mb, lambda: run(memory_mb, command))
+    places = threading.BoundedSemaphore(MAX_CONNECTIONS)
+    threading.Thread(target=accept, args=(confined.listening, confinement["port"], places), daemon=True).start()
+    return confined
+
+
+def accept(listening: socket.socket, port: int, places: threading.BoundedSemaphore) -> NoReturn:
+    """Connect every connection of the command with the gateway."""
+    while True:
+        places.acquire()
+        inner, _ = listening.accept()
+        threading.Thread(target=connect, args=(inner, port, places), daemon=True).start()
+
+
+def connect(inner: socket.socket, port: int, places: threading.BoundedSemaphore) -> None:
+    """Pass on what both sides of a connection send, until both have ended."""
+    with contextlib.suppress(OSError), inner, socket.create_connection(("127.0.0.1", port)) as outer:
+        for side in (inner, outer):
+            side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        back = threading.Thread(target=copy, args=(outer, inner), daemon=True)
+        back.start()
+        copy(inner, outer)
+        back.join()
+    places.release()
+
+
+def copy(source: socket.socket, target: socket.socket) -> None:
+    """Pass on what `source` sends until its end, or until `target` has gone: then nothing more is read."""
+    try:
+        while data := source.recv(CHUNK):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        for side in (source, target):
+            with contextlib.suppress(OSError):
+                side.shutdown(socket.SHUT_RDWR)
 
 
 def kill_children() -> None:
@@ -53,29 +123,34 @@ def kill_children() -> None:
             return
 
 
-def main(memory_mb: int, driver: int, command: list[str]) -> int:
+def main(options: dict[str, Any], driver: int, command: list[str]) -> int:
     """Return the wait status of the command."""
 
     def end(*_: object) -> None:
         raise Ended
 
     signal.signal(signal.SIGTERM, end)
-    prctl, status = ctypes.CDLL(None).prctl, 1 << 8
+    status, memory_mb, confined = 1 << 8, options["memory_mb"], None
     prctl(CHILD_SUBREAPER, 1)
     prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
     try:
         if os.getppid() == driver:  # else the driver died before the line above
-            first, ended = start(memory_mb, command), 0
+            if options["confinement"] is not None:
+                confined = start_confined(options["confinement"], memory_mb, command)
+            first, ended = confined.pid if confined else start(memory_mb, command), 0
             while ended != first:
                 ended, status = os.waitpid(-1, 0)
+            status = confined.status() if confined else status
     except Ended:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    except OSError as error:
+        print(f"the command cannot be confined: {error}", file=sys.stderr, flush=True)
     kill_children()
     return status
 
 
 if __name__ == "__main__":
-    code = os.waitstatus_to_exitcode(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
+    code = os.waitstatus_to_exitcode(main(json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
     if code < 0:  # the command was killed by a signal
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

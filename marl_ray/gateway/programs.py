@@ -8,7 +8,6 @@ import inspect
 import json
 import os
 import shlex
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 from marl_ray.config.gateway_section import GatewayConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import json_or
+from marl_ray.gateway.confinement import LAUNCHER, check_confinement, launcher_options
 from marl_ray.gateway.program_episode import ProgramEpisode
 from marl_ray.gateway.program_result import ProgramFailed, parse_json
 from marl_ray.plugins import Registry
@@ -30,7 +30,7 @@ KEPT_BYTES = 1 << 16
 MAX_REWARD_BYTES = 1 << 20
 CLOSE_S = 30.0
 """Seconds in which the launcher kills a command with its descendants."""
-LAUNCHER = Path(__file__).parent / "launcher.py"
+TASK_FILE, REWARD_FILE = "task.json", "reward.json"
 
 
 class EpisodeProgram(Protocol):
@@ -75,21 +75,25 @@ class CommandProgram:
             raise UserError(f"gateway.command cannot be split into words ({error}): check its quotes") from None
         if not self._words:
             raise UserError("gateway.command is empty: give the command of an episode")
+        if config.sandbox == "namespaces":
+            check_confinement(config, self._words)
 
     async def play(self, episode: ProgramEpisode) -> Any:
         with tempfile.TemporaryDirectory(prefix="marl_ray_episode_") as folder:
-            task_file, reward_file = Path(folder, "task.json"), Path(folder, "reward.json")
+            task_file, reward_file = Path(folder, TASK_FILE), Path(folder, REWARD_FILE)
             task_file.write_text(json.dumps(episode.task_data, default=str), encoding="utf-8")
             places = {"{task_file}": str(task_file), "{reward_file}": str(reward_file)}
             own = {"OPENAI_API_KEY": episode.token, "ANTHROPIC_API_KEY": episode.token}
             variables = self._variables(episode.base_url, folder, own)
-            output = await self._run([_filled(word, places) for word in self._words], variables)
+            options = launcher_options(self._config, self._words, folder, (TASK_FILE, REWARD_FILE), episode.base_url)
+            output = await self._run([_filled(word, places) for word in self._words], options, variables)
             return self._result(output, reward_file, episode)
 
     async def serve(self, base_url: str, token: str) -> None:
         """Run the command as a service, which reads its token in `MARL_RAY_SERVICE_TOKEN`. Raises ProgramFailed."""
         with tempfile.TemporaryDirectory(prefix="marl_ray_service_") as folder:
-            await self._run(self._words, self._variables(base_url, folder, {"MARL_RAY_SERVICE_TOKEN": token}))
+            options = launcher_options(self._config, self._words, folder, (), base_url)
+            await self._run(self._words, options, self._variables(base_url, folder, {"MARL_RAY_SERVICE_TOKEN": token}))
 
     async def close(self) -> None:
         """Do nothing: nothing outlives an episode."""
@@ -104,13 +108,14 @@ class CommandProgram:
             "TMPDIR": folder,
             "PYTHONHASHSEED": "0",
         }
+        if self._config.sandbox == "namespaces":
+            own["HOME"] = folder
         return {**passed, **own, **tokens}
 
-    async def _run(self, words: list[str], variables: dict[str, str]) -> bytes:
+    async def _run(self, words: list[str], options: str, variables: dict[str, str]) -> bytes:
         """Return the end of the command's output. Raises ProgramFailed for an exit code other than 0."""
-        memory = str(self._config.memory_mb or 0)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", str(LAUNCHER), memory, str(os.getpid()), *words),
+            *(*LAUNCHER, options, str(os.getpid()), *words),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

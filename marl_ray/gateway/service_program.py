@@ -32,14 +32,17 @@ class ServiceProgram:
         self._command = None if config.command is None else CommandProgram(config)
         self._process: asyncio.Future[Any] | None = None
         self._waiting: deque[ProgramEpisode] = deque()
+        self._open: set[str] = set()
+        """Tokens of the episodes that wait or are played."""
         self._changed = asyncio.Condition()
         self._is_announced = False
 
     async def play(self, episode: ProgramEpisode) -> Any:
         process = self._start(episode.base_url)
+        self._open.add(episode.token)
         async with self._changed:
             self._waiting.append(episode)
-            self._changed.notify()
+            self._changed.notify_all()
         reported = asyncio.ensure_future(episode.reported.wait())
         try:
             await asyncio.wait({reported, process}, return_when=asyncio.FIRST_COMPLETED)
@@ -49,6 +52,7 @@ class ServiceProgram:
             raise ProgramFailed("the service has ended before it posted the result of the episode")
         finally:
             reported.cancel()
+            self._open.discard(episode.token)
             with contextlib.suppress(ValueError):
                 self._waiting.remove(episode)
 
@@ -60,6 +64,13 @@ class ServiceProgram:
                 return self._waiting.popleft()
         except TimeoutError:
             return None
+
+    async def give_back(self, episode: ProgramEpisode) -> None:
+        """Offer an episode again, before all others, whose service has gone before it received the episode."""
+        async with self._changed:
+            if episode.token in self._open:
+                self._waiting.appendleft(episode)
+                self._changed.notify_all()
 
     async def close(self) -> None:
         if self._process is not None:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 from starlette.applications import Starlette
@@ -93,13 +93,20 @@ def bind(host: str, port: int) -> socket.socket:
     return listening
 
 
-async def serve_http(guard: Any, listening: socket.socket, limits: ServerLimits, on_ready: Callable[[], None]) -> None:
+async def serve_http(
+    guard: Any,
+    listening: socket.socket,
+    limits: ServerLimits,
+    on_ready: Callable[[], None],
+    ws: Literal["none", "auto"] = "none",
+) -> None:
     """Serve until the task is cancelled, then stop as the module's docstring says. Call `on_ready` as soon as the
-    server accepts connections."""
+    server accepts connections. `ws` auto: accept WebSockets too, which `guard` does not check."""
     settings = uvicorn.Config(
         guard,
         http="h11",
-        ws="none",
+        ws=ws,
+        ws_max_size=limits.body_bytes,
         lifespan="on",
         log_config=None,
         access_log=False,

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from marl_ray.core.episode import Episode, Task
+from marl_ray.environments import ENVIRONMENTS
+from marl_ray.external.transition import Transition
 from marl_ray.toy import BASE_PATH
 from tests.gateway.scripted_agents import ASK, ScriptedAgent, command, gateway_config, play, root
+from tests.rollout.helpers import NoExecutor
 
 SERVE = """
 TOKEN = os.environ["MARL_RAY_SERVICE_TOKEN"]
@@ -104,3 +109,44 @@ def test_attempts_are_limited(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     assert episode.root is None
     assert marks.read_text() == "x" * 6
     assert caplog.text.count("exit code 3") == 2
+
+
+def test_an_episode_that_was_given_to_a_lost_service_is_offered_again_at_once() -> None:
+    config = gateway_config(service=True, reward="post", roles=["coder", "tester"], timeout_s=30)
+    environment = ENVIRONMENTS.get("gateway").from_config(config)
+    runner = environment.make_runner(config, Transition(config.external, environment), counting(), NoExecutor())
+
+    async def ask_and_leave(port: int) -> None:
+        """Ask for an episode, and close the connection without reading the reply."""
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        lines = ["GET /v1/tasks/next HTTP/1.1", "Host: localhost", f"Authorization: Bearer {environment.program.token}"]
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        writer.transport.abort()
+
+    async def main() -> tuple[Episode, float]:
+        server = await environment.server(config)
+        playing = asyncio.ensure_future(runner.run_episode(TASKS[0], 2, "train", 0))
+        port = int(server.base_url.split(":")[2].removesuffix("/v1"))
+        while len(environment.program._waiting) < 2:
+            await asyncio.sleep(0)
+        for _ in range(2):
+            await ask_and_leave(port)
+            await asyncio.sleep(0.3)
+        async with httpx.AsyncClient(base_url=server.base_url, timeout=60) as client:
+            begin = time.monotonic()
+            for _ in range(2):
+                headers = {"Authorization": f"Bearer {environment.program.token}"}
+                given = (await client.get("/tasks/next", headers=headers)).json()
+                headers = {"Authorization": f"Bearer {given['token']}"}
+                await client.post("/episode/reward", headers=headers, json=1.0)
+            return await playing, time.monotonic() - begin
+
+    async def run() -> tuple[Episode, float]:
+        try:
+            return await main()
+        finally:
+            await environment.close()
+
+    episode, seconds = asyncio.run(run())
+    assert [action.reward for action in root(episode).joint_actions] == [1.0, 1.0]
+    assert seconds < 10

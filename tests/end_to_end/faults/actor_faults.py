@@ -145,16 +145,21 @@ def find_processes(kind: str, cluster: RayCluster) -> Iterator[psutil.Process]:
             continue
 
 
-def wait_for_result(process: subprocess.Popen, folder: Path, begin: float) -> RunResult:
+def wait_for_result(process: subprocess.Popen, folder: Path, begin: float, limit_s: float = RUN_S) -> RunResult:
     """Wait for a run and return its results. Raises RuntimeError with the console output if it fails."""
-    code = process.wait(RUN_S)
+    code = process.wait(limit_s)
     text = console_file(folder).read_text()
     if code:
         raise RuntimeError(f"exit code {code}:\n{text}")
+    return read_result(folder, time.monotonic() - begin)
+
+
+def read_result(folder: Path, seconds: float) -> RunResult:
+    """Return the results of a finished run."""
     rows = [without_times(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     files = sorted(folder.glob("models/*/*.safetensors")) + sorted(folder.glob("checkpoints/*/*/*.safetensors"))
     hashes = [f"{file.relative_to(folder)} {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in files]
-    return RunResult(rows, hashes, text, time.monotonic() - begin)
+    return RunResult(rows, hashes, console_file(folder).read_text(), seconds)
 
 
 def run(

@@ -14,7 +14,7 @@ import struct
 from .process import check, fork, libc, system_call
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
-_READ_ONLY, NOSUID, NODEV, NOEXEC, _PRIVATE = 1, 2, 4, 8, 1 << 18
+_READ_ONLY, NOSUID, NODEV, NOEXEC, PRIVATE = 1, 2, 4, 8, 1 << 18
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 
 
@@ -42,7 +42,7 @@ def enter(own_user: bool) -> None:
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
-    attributes = ctypes.create_string_buffer(struct.pack("=QQQQ", _READ_ONLY, 0, _PRIVATE, 0), 32)  # struct mount_attr
+    attributes = ctypes.create_string_buffer(struct.pack("=QQQQ", _READ_ONLY, 0, PRIVATE, 0), 32)  # struct mount_attr
     folder, flags, size = ctypes.c_int(_AT_FDCWD), ctypes.c_uint(_AT_RECURSIVE), ctypes.c_size_t(32)
     system_call("mount_setattr", folder, b"/", flags, attributes, size)
     mount_tmpfs("/proc", _READ_ONLY | NOSUID | NODEV | NOEXEC, "mode=0555,nr_inodes=1")

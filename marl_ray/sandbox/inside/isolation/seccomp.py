@@ -31,6 +31,7 @@ _FUTEX_PRIVATE, _FUTEX_COMMAND, _FUTEX_WAIT, _FUTEX_WAIT_BITSET = 0x80, 0x7F, 0,
 _MAX_CLOCKS = 16
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | _TMPFILE
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
+_INTERNET = (2, 10)  # AF_INET, AF_INET6
 
 # All but MSG_PEEK _TRUNC _DONTWAIT _WAITALL _NOSIGNAL _MORE _CMSG_CLOEXEC, which Python's own modules use. Forbidden
 # are MSG_OOB, whose handling for local sockets has had holes, and flags of other families (zero copy, fast open).
@@ -190,6 +191,27 @@ def build_filter(*, may_open: bool, own_mounts: bool = False, judge: bool = Fals
         if number is not None:
             program += [(_JUMP_EQUAL, 0, len(body), number), *body]
     return _assembled([*program, _deny()])
+
+
+def build_command_filter() -> bytes:
+    """Return a filter for a whole command in namespaces of its own (`private_root`). It refuses the calls in
+    `syscalls.REFUSED_TO_COMMANDS`, new namespaces, and sockets of other families than IPv4 and IPv6: network
+    namespaces do not separate all other families, and a local socket in a readable folder belongs to the user.
+    """
+    checked: dict[str, list[Instruction]] = {
+        "clone": _without_bits(0, _CLONE_NAMESPACES),
+        "clone3": [_deny(errno.ENOSYS)],
+        "socket": _one_of(0, _INTERNET),
+    }
+    program = _own_architecture()
+    if syscalls.MACHINE == "x86_64":
+        program += [(_JUMP_GREATER_EQUAL, 0, 1, _X32_BIT), _return(_KILL_PROCESS)]
+    for name in sorted(syscalls.REFUSED_TO_COMMANDS):
+        if (number := syscalls.number(name)) is not None:
+            program += [(_JUMP_EQUAL, 0, 1, number), _deny()]
+    for name, body in checked.items():
+        program += [(_JUMP_EQUAL, 0, len(body), syscalls.number(name) or 0), *body]
+    return _assembled([*program, _return(_ALLOW)])
 
 
 def build_thread_filter() -> bytes:

@@ -47,6 +47,15 @@ getrandom 318 278, wait4 61 260, waitid 247 95, exit 60 93, exit_group 231 94
 # used by this package, allowed in no filter
 seccomp 317 277, capset 126 91, mount_setattr 442 442, landlock_create_ruleset 444 444, landlock_add_rule 445 445
 landlock_restrict_self 446 446
+# refused to commands, allowed in no filter of guests and judge
+mount 165 40, umount2 166 39, pivot_root 155 41, open_tree 428 428, move_mount 429 429, fsopen 430 430
+fsconfig 431 431, fsmount 432 432, fspick 433 433, unshare 272 97, setns 308 268, chroot 161 51, ptrace 101 117
+process_vm_readv 310 270, process_vm_writev 311 271, pidfd_getfd 438 438, kcmp 312 272, bpf 321 280
+perf_event_open 298 241, userfaultfd 323 282, io_uring_setup 425 425, io_uring_enter 426 426
+io_uring_register 427 427, add_key 248 217, request_key 249 218, keyctl 250 219, name_to_handle_at 303 264
+open_by_handle_at 304 265, shmget 29 194, memfd_secret 447 447, init_module 175 105, finit_module 313 273
+delete_module 176 106, kexec_load 246 104, kexec_file_load 320 294, swapon 167 224, swapoff 168 225
+reboot 169 142, acct 163 89, quotactl 179 60, syslog 103 116, personality 135 92, socket 41 198
 """
 """Name, number on x86_64, number on aarch64; "-" where the architecture does not have the call."""
 
@@ -78,7 +87,19 @@ utimensat, which Landlock does not check, and truncate, links and special files,
 ABOUT_LINKS = frozenset({"readlink", "readlinkat", "lstat"})
 """Calls that need mounts of the zygote's own: without those, the access time of a link tells whether a program has
 followed the link, and links in /proc reveal numbers, programs and folders of processes."""
-ALLOWED = frozenset(_NUMBERS) - CHECKED - PROCESS_NUMBERS - CLOCKS - _DENIED - JUDGE_ONLY - SCRATCH_ONLY - ABOUT_LINKS
+REFUSED_TO_COMMANDS = _DENIED - {"seccomp", "capset"} | frozenset(
+    {"mount", "umount2", "pivot_root", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick", "unshare"}
+    | {"setns", "chroot", "ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp", "bpf"}
+    | {"perf_event_open", "userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register", "add_key"}
+    | {"request_key", "keyctl", "name_to_handle_at", "open_by_handle_at", "shmget", "memfd_create", "memfd_secret"}
+    | {"init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "swapon", "swapoff", "reboot"}
+    | {"acct", "quotactl", "syslog", "personality"}
+)
+"""Calls that a command of a program under training may not make (`build_command_filter`): mounts and namespaces, other
+processes, kernel interfaces with a history of holes, and memory that no limit of a process counts."""
+ALLOWED = (
+    frozenset(_NUMBERS) - CHECKED - PROCESS_NUMBERS - CLOCKS - _DENIED - JUDGE_ONLY - SCRATCH_ONLY - ABOUT_LINKS
+) - (REFUSED_TO_COMMANDS | {"socket"})
 """Calls that guests and judge may make with any arguments."""
 
 
