@@ -80,6 +80,7 @@ def test_an_environment_may_judge_the_answers(tmp_path: Path, sandbox: Sandbox) 
     [
         ("sys.exit('no luck')", "exit code 1: no luck"),
         ("os.kill(os.getpid(), 9)", "signal 9"),
+        ("import time; os.kill(os.getppid(), 9); time.sleep(1000)", "signal 9"),  # it ends with its launcher
         ("print('not a number')", "is not JSON"),
         ("print('NaN')", "number"),
         ("", "printed no line"),
