@@ -111,7 +111,7 @@ def test_constrained_completions_are_json_and_have_ratios_of_1(
     batch = as_batch(groups).mini_batches[0].groups
     assert run(trainer.logprob_gap(batch)) < 1e-4
     free = [replace(g, completions=tuple(replace(c, json_schema="") for c in g.completions)) for g in batch]
-    assert run(trainer.logprob_gap(free)) > 0.5, "the engine's probabilities are those of the allowed tokens"
+    assert run(trainer.logprob_gap(free)) > 0.5, "the engine divides by the probability of all allowed tokens"
 
 
 def test_sampled_tokens_are_trained_and_the_new_weights_are_served(
