@@ -39,8 +39,8 @@ ENVIRONMENTS = """
 ## Environments
 
 Keys of CoMLRL's environment repositories outside of the trainer's section. Other keys have the same name here. A key
-whose second column is a reason has no counterpart. It is left out if its value does not matter or is what this project
-does anyway, and refused otherwise.
+whose second column is a reason has no counterpart. It is left out if its value does not matter or equals the behaviour
+of this project, and refused otherwise.
 
 | CoMLRL | here |
 |---|---|"""

@@ -134,8 +134,9 @@ class _ChosenOfHead(torch.autograd.Function):
         )
         tensors = (hidden, columns, allowed, normalizers, factors, entropies.unsqueeze(1))
         parts = zip(*(tensor.split(ctx.rows) for tensor in tensors), strict=True)
-        for number, (part, *of_tokens) in enumerate(parts):
+        for number, (part, column, mask, normalizer, factor, entropy) in enumerate(parts):
             logits = linear(part, weight, bias)
+            of_tokens = (column, mask, normalizer, factor, entropy)
             _differentiate(logits, *of_tokens, ctx.temperature, ctx.entropy_gradient, logits)
             if of_hidden is not None:
                 torch.mm(logits, weight, out=of_hidden[number * ctx.rows :][: len(part)])

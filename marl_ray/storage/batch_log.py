@@ -14,7 +14,7 @@ import json
 import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -244,7 +244,7 @@ def _batch(arrays: Any, header: Mapping[str, Any], agent: int) -> Batch:
         turn, prompt_length, size, baselines = (
             next(values[name]) for name in ("turns", "prompt_lengths", "completions", "baselines")
         )
-        return Group(
+        at_node = Group(
             turn,
             take("prompt_ids", prompt_length),
             tuple(completion() for _ in range(size)),
@@ -252,9 +252,12 @@ def _batch(arrays: Any, header: Mapping[str, Any], agent: int) -> Batch:
             take("weights", size),
             take("baseline_values", baselines),
             critic_sample(size) if "rewards" in values else None,
-            *(calls() if "siblings" in values else ()),
             agent=agent,
         )
+        if "siblings" not in values:
+            return at_node
+        siblings, prompts = calls()
+        return replace(at_node, siblings=siblings, prompts=prompts)
 
     def calls() -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
         size = next(values["siblings"])

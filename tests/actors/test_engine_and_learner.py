@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -27,7 +26,6 @@ from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external.transition import Transition
 from marl_ray.launch.run_checks import check_logprob_agreement
 from marl_ray.learning.policy_model import load_policy
-from marl_ray.models.json_schemas import schema_text
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
 from marl_ray.trainer.context import RunInputs
@@ -50,16 +48,6 @@ from tests.actors.helpers import (
     update_weights,
 )
 from tests.factories import make_config
-
-TAGGED: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "day": {"type": "integer", "minimum": 1, "maximum": 7},
-        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3},
-    },
-    "required": ["day", "tags"],
-    "additionalProperties": False,
-}
 
 
 @pytest.fixture(scope="module")
@@ -95,23 +83,6 @@ def test_min_new_tokens_excludes_an_early_end_from_the_sampled_distribution(
         assert eos not in c.token_ids[:40]
     assert run(trainer.logprob_gap(as_batch(free).mini_batches[0].groups)) < 1e-4
     assert run(trainer.logprob_gap(as_batch(longer).mini_batches[0].groups)) > 1e-3, "the engine's are processed"
-
-
-@pytest.mark.parametrize("schema", [{"enum": ["left", "right"]}, TAGGED])
-def test_constrained_completions_are_json_and_have_ratios_of_1(
-    engine: GeneratorGroup, trainer: LearnerGroup, schema: dict[str, Any]
-) -> None:
-    run(update_weights(trainer))
-    spec = replace(SAMPLING, json_schema=schema_text(schema), max_new_tokens=64)
-    groups = [run(engine.generate(prompt, spec)) for prompt in PROMPTS]
-    finished = [json.loads(c.text) for g in groups for c in g.completions if c.finish_reason == "stop"]
-    assert len(finished) > len(groups)
-    for value in finished:
-        assert value in schema["enum"] if "enum" in schema else value.keys() == {"day", "tags"}
-    batch = as_batch(groups).mini_batches[0].groups
-    assert run(trainer.logprob_gap(batch)) < 1e-4
-    free = [replace(g, completions=tuple(replace(c, json_schema="") for c in g.completions)) for g in batch]
-    assert run(trainer.logprob_gap(free)) > 0.5, "the engine's probabilities are those of the allowed tokens"
 
 
 def test_sampled_tokens_are_trained_and_the_new_weights_are_served(
