@@ -99,8 +99,8 @@ def test_a_conversation_with_tools_is_one_row_of_sampled_ids(native: bool, tmp_p
     assert batcher.add(trainable_rows([replace(group, weights=(1.0,) * len(group.completions))])) == []
     # The conversations of both siblings are equal, so that their last answers are in one row.
     assert [len(row.completions) for row in batcher._pending] == [4, 2]
-    for row in batcher._pending:
-        assert all(row.contains(number) for number in (0, 1))
+    first, second = batcher._pending
+    assert [first.contains(0), first.contains(1), second.contains(0)] == [True] * 3
 
 
 def test_failures_are_results(sandbox: Sandbox) -> None:
