@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from marl_ray.config import AgentConfig, ModelConfig
@@ -20,6 +21,8 @@ from marl_ray.core.errors import UserError
 from marl_ray.models.names import resolve_model
 from marl_ray.models.tokenization import decide_template, load_tokenizer
 
+KEPT_PROMPTS = 256
+"""Number of first prompts whose token ids are kept, because all siblings of a task send the same ones."""
 TemplateMessage = Mapping[str, Any]
 """A message of a request, with the keys of the chat template: role, content, and for tools tool_calls and others."""
 
@@ -71,6 +74,7 @@ class PromptRenderer:
         self._tokenizer = load_tokenizer(path, model)
         self._through_template, _ = decide_template(agent.name, self._tokenizer, model)
         self._agent = agent
+        self._encoded = lru_cache(KEPT_PROMPTS)(self._encode_whole)
 
     @property
     def renders_tools(self) -> bool:
@@ -120,10 +124,14 @@ class PromptRenderer:
         continues = prefix is not None and (last_answer is None or prefix.answer == last_answer)
         is_rewritten = last_answer is not None and not continues and conversations.has_answer(last_answer)
         if prefix is None:
-            through = {"add_special_tokens": False} if self._through_template else {}
-            return RenderedRequest(text, tuple(self._tokenizer(text, **through).input_ids), is_rewritten)
+            return RenderedRequest(text, self._encoded(text), is_rewritten)
         rest = self._tokenizer(text[len(prefix.text) :], add_special_tokens=False).input_ids
         return RenderedRequest(text, (*prefix.token_ids, *rest), is_rewritten)
+
+    def _encode_whole(self, text: str) -> tuple[int, ...]:
+        """Return the token ids of a prompt that continues no conversation."""
+        through = {"add_special_tokens": False} if self._through_template else {}
+        return tuple(self._tokenizer(text, **through).input_ids)
 
     def _render(self, messages: Sequence[TemplateMessage], tools: Sequence[Any]) -> str:
         from jinja2 import TemplateError

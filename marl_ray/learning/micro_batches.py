@@ -10,6 +10,7 @@ mask for that, so this layout works for every decoder.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
@@ -148,13 +149,29 @@ def trainable_rows(
 
 
 def rows_of(group: Group, trained: Sequence[WeightedCompletion | None]) -> list[PromptRow]:
-    """Return the rows of a group's trained completions (None: not trained), without empty rows: one row, or with
-    `siblings` one row per completion. The micro-batcher joins rows that continue a conversation."""
-    if group.siblings:
-        rows = zip(group.prompts, trained, strict=True)
-        return [PromptRow(prompt_ids, (completion,)) for prompt_ids, completion in rows if completion is not None]
-    completions = tuple(completion for completion in trained if completion is not None)
-    return [PromptRow(group.prompt_ids, completions)] if completions else []
+    """Return the rows of a group's trained completions (None: not trained), without empty rows.
+
+    A group is one row. With `siblings`, the calls with equal prompts are one row, except a call whose answer another
+    call's prompt continues: this call is a row of its own, which the micro-batcher joins with its continuation.
+    """
+    if not group.siblings:
+        completions = tuple(completion for completion in trained if completion is not None)
+        return [PromptRow(group.prompt_ids, completions)] if completions else []
+    calls = [(prompt, one) for prompt, one in zip(group.prompts, trained, strict=True) if one is not None]
+    counts = Counter(prompt for prompt, _ in calls)
+    ends = {prompt + one.token_ids for prompt, one in calls if counts[prompt] > 1}
+    lengths = {len(ids) for ids in ends}
+    continued = {prompt[:length] for prompt in counts for length in lengths if length < len(prompt)} & ends
+    rows, shared = list[PromptRow](), dict[tuple[int, ...], list[WeightedCompletion]]()
+    for prompt, one in calls:
+        if prompt + one.token_ids in continued:
+            rows.append(PromptRow(prompt, (one,)))
+        elif prompt in shared:
+            shared[prompt].append(one)
+        else:
+            shared[prompt] = [one]
+            rows.append(PromptRow(prompt, ()))
+    return [row if row.completions else replace(row, completions=tuple(shared[row.prompt_ids])) for row in rows]
 
 
 def unweighted_row(group: Group) -> PromptRow:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from marl_ray.core.batch import Batch, Group
-from marl_ray.core.episode import Episode
+from marl_ray.core.episode import Completion, Episode
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.gateway.program_episode import ProgramEpisode
 from marl_ray.learning.micro_batches import MicroBatcher, PromptRow, trainable_rows
@@ -103,8 +103,23 @@ def test_branches_of_a_conversation_share_its_beginning(model: str) -> None:
     batch = build_agent_batch([episode], 0, 0, config)
     rows = rows_of_agent(batch)
     assert trained_ids(rows) == sorted(coder.sampled)
-    # Per episode: x with one continuation, the other continuation, y, and x once more as a conversation of its own.
-    assert sorted(len(row.completions) for row in rows) == [1, 1, 1, 1, 1, 1, 2, 2]
+    # Per episode: x with one continuation, and the other continuation. Of both episodes together: y, and x once more,
+    # unless its answer happens to be the continued one.
+    assert sorted(len(row.completions) for row in rows) in ([1, 1, 2, 2, 2, 2], [1, 1, 1, 1, 2, 2, 2])
+
+
+def test_calls_with_equal_prompts_are_one_row_unless_they_are_continued() -> None:
+    calls = [((1, 2), (3,)), ((1, 2), (4,)), ((1, 2), (5,)), ((1, 2, 4, 6), (7,)), ((1, 2, 4, 6), (8,)), ((9,), (1,))]
+    completions = tuple(Completion(ids, "", (0.0,), "stop", ()) for _, ids in calls)
+    weights = (1.0,) * len(calls)
+    group = Group(0, (), completions, weights, weights, siblings=(0, 1, 2, 1, 1, 2), prompts=tuple(p for p, _ in calls))
+    rows = [(row.prompt_ids, [one.token_ids for one in row.completions]) for row in trainable_rows([group])]
+    assert rows == [
+        ((1, 2), [(3,), (5,)]),
+        ((1, 2), [(4,)]),
+        ((1, 2, 4, 6), [(7,), (8,)]),
+        ((9,), [(1,)]),
+    ]
 
 
 def test_the_order_of_concurrent_calls_changes_nothing(model: str) -> None:
@@ -118,7 +133,9 @@ def test_an_edited_answer_begins_a_new_row_and_is_not_counted(model: str) -> Non
     episode, _, config = played("edits", model)
     assert episode.root is not None
     assert episode.root.joint_actions[0].outcome.counts["gateway/rewritten"] == 0
-    assert len(rows_of_agent(build_agent_batch([episode], 0, 0, config))) == 4
+    rows = rows_of_agent(build_agent_batch([episode], 0, 0, config))
+    assert sum(len(row.completions) for row in rows) == 4
+    assert not any(row.contains(number) for row in rows for number in range(len(row.completions)))
 
 
 def test_an_answer_that_the_template_rewrites_begins_a_new_row_and_is_counted(tmp_path: Path) -> None:
@@ -127,7 +144,7 @@ def test_an_answer_that_the_template_rewrites_begins_a_new_row_and_is_counted(tm
     assert episode.root is not None
     assert [action.outcome.counts["gateway/rewritten"] for action in episode.root.joint_actions] == [2, 2]
     rows = rows_of_agent(build_agent_batch([episode], 0, 0, config))
-    assert [len(row.completions) for row in rows] == [1] * len(rows)
+    assert not any(row.contains(number) for row in rows for number in range(len(row.completions)))
     assert set(trained_ids(rows)) <= set(coder.sampled)
 
 

@@ -97,9 +97,10 @@ def test_a_conversation_with_tools_is_one_row_of_sampled_ids(native: bool, tmp_p
     # The rewards of both siblings are equal: with weights all tokens are trained.
     batcher = MicroBatcher(4096, "packed")
     assert batcher.add(trainable_rows([replace(group, weights=(1.0,) * len(group.completions))])) == []
-    assert [len(row.completions) for row in batcher._pending] == [3, 3]
-    for row in batcher._pending:
-        assert all(row.contains(number) for number in (0, 1))
+    # The conversations of both siblings are equal, so that their last answers are in one row.
+    assert [len(row.completions) for row in batcher._pending] == [4, 2]
+    first, second = batcher._pending
+    assert [first.contains(0), first.contains(1), second.contains(0)] == [True] * 3
 
 
 def test_failures_are_results(sandbox: Sandbox) -> None:
