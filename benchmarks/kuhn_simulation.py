@@ -19,7 +19,7 @@ from docs.examples import kuhn_poker
 from marl_ray.toy import GAMES_BASE_PATH
 
 DEALS = ["".join(deal) for deal in itertools.permutations(kuhn_poker.CARDS, 2)]
-PLACES = [
+PLACES: list[list[tuple[str, tuple[str, ...]]]] = [
     [(card, history) for card in kuhn_poker.CARDS for history in kuhn_poker.HISTORIES if len(history) % 2 == seat]
     for seat in (0, 1)
 ]
@@ -91,7 +91,8 @@ def simulate(options: argparse.Namespace) -> None:
     seats = [Seat(number, options) for number in (0, 1)]
     for step in range(options.steps):
         chances = [seat.probabilities() for seat in seats]
-        weights, visits = (Counter(), Counter()), (Counter(), Counter())
+        weights: list[Counter[tuple[int, int]]] = [Counter(), Counter()]
+        visits: list[Counter[int]] = [Counter(), Counter()]
         share = 1 / (len(DEALS) * options.games)
         for deal in DEALS:
             games = [play(deal, chances, rng) for _ in range(options.games)]
@@ -100,8 +101,8 @@ def simulate(options: argparse.Namespace) -> None:
                 for seat, place, move in calls:
                     weights[seat][place, move] += (rewards[seat] - means[seat]) * share
                     visits[seat][place] += share
-        for number, seat in enumerate(seats):
-            seat.learn(weights[number], visits[number], step)
+        for learner, of_moves, of_places in zip(seats, weights, visits, strict=True):
+            learner.learn(of_moves, of_places, step)
         if (step + 1) % options.every == 0:
             found = [strategy_of(seat.policy, seat.name) for seat in seats]
             value = exploitability(found[0][0], found[1][0])
