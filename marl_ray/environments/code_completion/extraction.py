@@ -28,6 +28,8 @@ from marl_ray.environments.code_generation.extraction import (
 )
 
 OPENING = re.compile(r"(?:async[ \t]+)?def[ \t]+(\w+)")
+FORM_FEED = re.compile(r"^[ \t\f]*\f")
+"""White space before a form feed, after which Python counts the indentation of a line anew."""
 ENCLOSING = "class _:"
 """A line before indented text that makes the text parse without changing its indentation or strings."""
 
@@ -184,10 +186,12 @@ def _method(node: FunctionNode, lines: list[str], enclosed: bool) -> Method:
     first, last = first_line(node) - enclosed, (node.end_lineno or node.lineno) - enclosed
     strings = [part for part in ast.walk(node) if isinstance(part, ast.Constant | ast.JoinedStr)]
     inside = {n - enclosed - first for part in strings for n in range(part.lineno + 1, (part.end_lineno or 0) + 1)}
+    own = [line if n in inside else FORM_FEED.sub("", line) for n, line in enumerate(lines[first - 1 : last])]
+    own[-1] = own[-1].removesuffix("\\")  # a line break after it is valid at the end of a text only
     return Method(
         node.name,
-        tuple(lines[first - 1 : last]),
-        indentation(lines[first - 1]),
+        tuple(own),
+        indentation(own[0]),
         frozenset(inside),
         bool(node.decorator_list),
         frozenset(part.id for part in ast.walk(node) if isinstance(part, ast.Name)),

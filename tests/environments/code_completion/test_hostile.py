@@ -6,7 +6,7 @@ import ast
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from marl_ray.environments.code_completion import CodeCompletion
@@ -44,6 +44,8 @@ PIECES = st.sampled_from([
 
 @settings(max_examples=250, deadline=None)
 @given(pieces=st.lists(PIECES, max_size=30))
+@example(["def root(x):\n", "\x0c", "    ", "import os\n"])
+@example(["def root(x):\n", "    return ", "\\", "```python\n"])
 def test_extracted_methods_parse_in_the_class(pieces: list[str]) -> None:
     ast.parse(play("".join(pieces), RIGHT[1]))
 
