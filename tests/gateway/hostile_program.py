@@ -69,7 +69,7 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "write_beside_program": lambda: pathlib.Path(sys.argv[0]).with_name("new").write_text("x"),
     "overwrite_program": lambda: os.open(sys.argv[0], os.O_WRONLY),
     "write_task": lambda: pathlib.Path(os.environ["TMPDIR"], "task.json").write_text("{}"),
-    "write_temporary": lambda: pathlib.Path("/tmp/new").write_text("x"),
+    "write_temporary": lambda: pathlib.Path(f"/tmp/new{driver}").write_text("x"),
     "write_system": lambda: pathlib.Path("/usr/new").write_text("x"),
     "write_kernel": lambda: pathlib.Path("/proc/sys/kernel/hostname").write_text("x"),
     "connect_port": lambda: connects(socket.AF_INET, ("127.0.0.1", port)),
@@ -106,7 +106,7 @@ def main() -> None:
     for variable in os.environ:
         if "SECRET" in os.environ[variable]:
             succeeded["secret_variable"] = 1.0
-    subprocess.Popen(["/bin/sleep", "987654"], start_new_session=True)  # outlives the command
+    subprocess.Popen(["/bin/sleep", f"9{driver}"], start_new_session=True)  # outlives the command
     print(json.dumps({"reward": sum(succeeded.values()), "metrics": succeeded}))
 
 

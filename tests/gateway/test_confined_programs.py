@@ -98,15 +98,15 @@ def test_a_hostile_program_reaches_nothing(
     assert len(succeeded) > 30
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o644
     assert not (tmp_path / "program" / "new").exists()
-    assert not Path("/tmp/new").exists()
-    assert not running("987654")
+    assert not Path(f"/tmp/new{os.getpid()}").exists()
+    assert not running(f"9{os.getpid()}")
 
 
 @needs_namespaces
 def test_without_the_confinement_its_attempts_succeed(tmp_path: Path, listening: tuple[int, str]) -> None:
     # The attempts are real: most need no more than the rights of the user.
     succeeded = hostile(tmp_path, listening)
-    Path("/tmp/new").unlink(missing_ok=True)
+    Path(f"/tmp/new{os.getpid()}").unlink(missing_ok=True)
     expected = {"read_secret", "change_secret", "follow_link", "write_beside_program", "connect_port", "connect_local"}
     assert expected | {"connect_abstract", "signal_driver", "see_driver", "processes", "fill_disk"} <= {
         name for name, value in succeeded.items() if value
@@ -146,7 +146,7 @@ def test_a_command_of_an_ordinary_user_reaches_nothing_either(listening: tuple[i
         succeeded = json.loads(done.stdout)["metrics"]
         assert {name for name, value in succeeded.items() if value} == set()
         assert (Path(folder) / "secret").read_text() == "SECRET"
-    assert not running("987654")
+    assert not running(f"9{os.getpid()}")
 
 
 def running(word: str) -> list[int]:
