@@ -17,15 +17,30 @@ WORDS = {
     "twice": ("one agent asked twice", "#d1495b"),
     "shared": ("shared words", "#7f7f7f"),
 }
-POSITIONS = {"position_1": ("first reader", "#2e8b57"), "position_2": ("second reader", "#c77c11")}
+POSITIONS = {"position_1": ("reader of the beginning", "#2e8b57"), "position_2": ("reader of the end", "#c77c11")}
 WINDOW = 5
 """Number of steps in the trailing mean of a curve."""
 Line = Mapping[str, Any]
 
 
+def by_position(line: Line) -> Line:
+    """Return the results of a run with its agents in the order of their last positions in the text, because every pair
+    decides anew which agent reads the beginning."""
+    last = line["evaluations"][-1]
+    if "position_2" not in last or last["position_1"] <= last["position_2"]:
+        return line
+    swap = {"position_1": "position_2", "position_2": "position_1", "twice_1": "twice_2", "twice_2": "twice_1"}
+    swapped = {
+        name: [{swap.get(key, key): value for key, value in one.items()} for one in line[name]]
+        for name in ("evaluations", "curve")
+    }
+    return {**line, **swapped}
+
+
 def table(lines: Sequence[Line]) -> str:
     """Return a Markdown table with the untrained model and one row per arm, on held-out texts after the last step that
     all runs reached. Intervals are over seeds; `difference` has the interval over texts if there is one seed."""
+    lines = list(map(by_position, lines))
     head = ["", "seeds", "steps", "tokens per answer", *TAGS.columns.values()]
     rows = [head, ["---"] * len(head)]
     joint = [line for line in lines if line["arm"] == JOINT]
@@ -64,6 +79,7 @@ def _cells(evaluations: Sequence[Mapping[str, float]]) -> list[str]:
 def draw(lines: Sequence[Line], path: Path) -> None:
     """Draw two panels per arm with results: words, and positions in the text. Lines are trailing means over WINDOW
     training steps, with the range over seeds; marks are held-out texts."""
+    lines = list(map(by_position, lines))
     import matplotlib
 
     matplotlib.use("Agg")
