@@ -1,7 +1,7 @@
 """Packaging. Ranges here have been tested at both ends (docs/how-to/install.md); constraints/ has the exact versions of
 all packages, made by tools/lock.sh."""
 
-from setuptools import find_packages, setup
+from setuptools import find_namespace_packages, setup
 
 VLLM = "0.32.0"
 CORE = [
@@ -49,7 +49,8 @@ setup(
     description="Reinforcement learning of several cooperating language models, distributed with Ray",
     license="MIT",
     python_requires=">=3.11",
-    packages=find_packages(include=["marl_ray", "marl_ray.*"]),
+    # Folders of data are namespace packages for setuptools, which warns of a folder that is no package.
+    packages=find_namespace_packages(include=["marl_ray", "marl_ray.*"], exclude=["*.__pycache__*"]),
     package_data={
         "marl_ray": [
             "environments/*/*.jsonl",
