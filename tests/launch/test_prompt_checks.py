@@ -113,7 +113,7 @@ def test_a_template_of_a_single_turn_cannot_continue_a_conversation(tmp_path: Pa
 
 
 def test_the_examples_of_the_page_work() -> None:
-    code, settings = re.findall(r"^```(?:python|yaml)\n(.*?)^```$", PAGE, re.M | re.S)
+    code, settings, schemas = re.findall(r"^```(?:python|yaml)\n(.*?)^```$", PAGE, re.M | re.S)
     names: dict[str, Any] = {}
     exec(compile(code, "prompts.md", "exec"), names)
     task = Task("t", "Write add_twice.", {"entry_point": "add_twice", "tests": ()})
@@ -127,3 +127,7 @@ def test_the_examples_of_the_page_work() -> None:
         "You write Python functions.",
         "You write the entry point.",
     ]
+    agents = yaml.safe_load(schemas)["agents"]
+    config = make_config(sections={"model": {"name": "bundled:toy-base", "max_length": 1024}, "agents": agents})
+    check(config, dry=True)
+    assert [bool(agent.json_schema) for agent in config.agents] == [True, False]
