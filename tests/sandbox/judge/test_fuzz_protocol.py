@@ -160,6 +160,19 @@ def verdicts(timer: DeadlineTimer, script: list[Reply], tests: Any, form: Any, l
     return [verdict.status for verdict in result.verdicts]
 
 
+class IdleSession:
+    """A guest that uses no processor time."""
+
+    def cpu_s(self) -> float:
+        return 0.0
+
+
+def test_a_test_may_begin_after_its_time_is_over(timer: DeadlineTimer) -> None:
+    with timer.running(), timer.limit(IdleSession(), 1.0, -60.0):  # type: ignore[arg-type]
+        remaining, _ = signal.getitimer(signal.ITIMER_PROF)
+    assert remaining > 0
+
+
 @settings(max_examples=300, deadline=None)
 @given(script=replies, test=st.sampled_from(TESTS), load=st.booleans())
 def test_malformed_answers_never_pass(timer: DeadlineTimer, script: list[Reply], test: str, load: bool) -> None:

@@ -60,7 +60,7 @@ class DeadlineTimer:
         self._wall_end = time.monotonic() + wall_s
         self._cpu_end = session.cpu_s() + cpu_s
         self._quiet_until, self._session = 0.0, session
-        own_cpu_s = min(cpu_s, wall_s) + _SLACK_CPU_S
+        own_cpu_s = max(0.0, min(cpu_s, wall_s)) + _SLACK_CPU_S  # `wall_s` is negative if the time was over before
         if own_cpu_s != self._own_cpu_s:  # otherwise the last tick has started the timer, with this limit
             self._own_cpu_s = own_cpu_s
             signal.setitimer(signal.ITIMER_PROF, own_cpu_s)
