@@ -28,13 +28,11 @@ from typing import Any
 
 from marl_ray.actors.run_actors import EvaluationActors
 from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
-from marl_ray.cluster.ray_connection import connect, disconnect
 from marl_ray.config import Config, ConfigSource, from_keywords, to_yaml
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Episode, Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home, write_atomically
-from marl_ray.core.stop_signals import StopSignals
 from marl_ray.core.text import pluralize
 from marl_ray.data.date_windows import within_dates
 from marl_ray.data.loading import load_tasks
@@ -60,6 +58,7 @@ from marl_ray.evaluation.model_sources import (
 from marl_ray.evaluation.protocols import PROTOCOLS, REORDERING, SINGLE
 from marl_ray.evaluation.recombination import Recombiner
 from marl_ray.evaluation.results import TaskMetrics, measure_task, model_table, summarise, summary_to_json, swap_matrix
+from marl_ray.evaluation.running_models import on_cluster
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.episode_runner import CompletionGenerator, EpisodeRunner, make_runner
 from marl_ray.storage.resume import SavedRun
@@ -294,12 +293,8 @@ def sample_episodes(plan: EvaluationPlan, on_model_done: OnModelDone) -> CrossPl
     """Sample all episodes, on the cluster or on this machine, and return the rewards of partners from different models,
     if answers are recombined. Raises UserError, and KeyboardInterrupt when stopped."""
     cross_play: CrossPlay = {}
-    with StopSignals() as signals:
-        try:
-            logger.info(connect(plan.config.output.verbose))
-            signals.run(lambda: _sample_episodes(plan, on_model_done, cross_play))
-        finally:
-            disconnect()
+    with on_cluster(plan.config) as signals:
+        signals.run(lambda: _sample_episodes(plan, on_model_done, cross_play))
     return cross_play
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -78,10 +79,19 @@ def run_with_model(prepared: PreparedModel, work: Callable[[RunningModel], Corou
             await environment.close()
             await actors.close()
 
+    with (
+        on_cluster(settings) as signals,
+        merged_adapters([prepared.model], prepared.adapters, settings.model) as merged,
+    ):
+        return signals.run(lambda: run(merged[0]))
+
+
+@contextmanager
+def on_cluster(config: Config) -> Iterator[StopSignals]:
+    """Connect to Ray, on the cluster or on this machine, and disconnect at the end. Raises UserError."""
     with StopSignals() as signals:
         try:
-            logger.info(connect(settings.output.verbose))
-            with merged_adapters([prepared.model], prepared.adapters, settings.model) as (merged,):
-                return signals.run(lambda: run(merged))
+            logger.info(connect(config.output.verbose))
+            yield signals
         finally:
             disconnect()
