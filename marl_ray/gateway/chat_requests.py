@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -14,6 +12,7 @@ from marl_ray.core.text import json_or
 from marl_ray.gateway.program_episode import CallAnswer, CallOptions
 from marl_ray.gateway.prompt_renderer import TemplateMessage
 from marl_ray.models.json_schemas import ANY_OBJECT, check_json_schema, schema_text
+from marl_ray.serving.reply_format import ReplyFormat
 from marl_ray.serving.request_formats import ApiError, Part, SamplingRequest, Text, encode_event
 
 UNSUPPORTED_IN_EPISODES = ("functions", "logit_bias", "logprobs", "top_logprobs", "audio", "suffix", "echo", "best_of")
@@ -131,59 +130,41 @@ def call_options(asked: SamplingRequest) -> CallOptions:
     return CallOptions(asked.n or 1, tuple(asked.stops), limit, schema)
 
 
-def chat_reply(model: str, answers: Sequence[CallAnswer], prompt_tokens: int) -> dict[str, Any]:
-    """Return the body of a reply of /v1/chat/completions."""
-    choices = [
-        {"index": i, "message": _message(one), "logprobs": None, "finish_reason": one.finish_reason}
-        for i, one in enumerate(answers)
-    ]
-    return _common("chatcmpl", "chat.completion", model) | {"choices": choices, "usage": _usage(answers, prompt_tokens)}
-
-
-def text_reply(model: str, answers: Sequence[CallAnswer], prompt_tokens: int) -> dict[str, Any]:
-    """Return the body of a reply of /v1/completions."""
-    choices = [
-        {"index": i, "text": one.text, "logprobs": None, "finish_reason": one.finish_reason}
-        for i, one in enumerate(answers)
-    ]
-    return _common("cmpl", "text_completion", model) | {"choices": choices, "usage": _usage(answers, prompt_tokens)}
+def chat_reply(model: str, answers: Sequence[CallAnswer], is_chat: bool) -> dict[str, Any]:
+    """Return the body of a reply of /v1/chat/completions, or of /v1/completions (`is_chat` False)."""
+    form = ReplyFormat(model, is_chat)
+    choices = [(_message(one), one.finish_reason) for one in answers]
+    return form.reply(choices, _usage(answers, answers[0].prompt_tokens))
 
 
 class ChunkEvents:
     """A streamed reply of /v1/chat/completions, or of /v1/completions (`is_chat` False)."""
 
     def __init__(self, asked: SamplingRequest, is_chat: bool) -> None:
-        prefix, kind = ("chatcmpl", "chat.completion.chunk") if is_chat else ("cmpl", "text_completion")
-        self._common, self._is_chat = _common(prefix, kind, asked.model), is_chat
+        self._form, self._is_chat = ReplyFormat(asked.model, is_chat), is_chat
         self._with_usage = asked.stream_options is not None and asked.stream_options.include_usage
         self._prompt_tokens = 0
 
     def start(self, choices: int, prompt_tokens: int) -> Iterator[bytes]:
         self._prompt_tokens = prompt_tokens
         for choice in range(choices if self._is_chat else 0):
-            yield self._chunk(choice, {"role": "assistant", "content": ""})
+            yield encode_event(self._form.chunk({"role": "assistant", "content": ""}, index=choice))
 
     def text(self, choice: int, text: str) -> Iterator[bytes]:
-        yield self._chunk(choice, {"content": text})
+        yield encode_event(self._form.chunk({"content": text}, index=choice))
 
     def end(self, answers: Sequence[CallAnswer]) -> Iterator[bytes]:
         for choice, answer in enumerate(answers):
             if answer.tool_calls:
                 calls = [{"index": i, **call} for i, call in enumerate(_calls(answer))]
-                yield self._chunk(choice, {"tool_calls": calls})
-            yield self._chunk(choice, {}, answer.finish_reason)
+                yield encode_event(self._form.chunk({"tool_calls": calls}, index=choice))
+            yield encode_event(self._form.chunk({}, answer.finish_reason, index=choice))
         if self._with_usage:
-            yield encode_event(self._common | {"choices": [], "usage": _usage(answers, self._prompt_tokens)})
+            yield encode_event(self._form.without_choice(usage=_usage(answers, self._prompt_tokens)))
         yield encode_event("[DONE]")
 
     def error(self, error: ApiError) -> bytes:
         return encode_event(error.body())
-
-    def _chunk(self, choice: int, delta: Mapping[str, Any], reason: str | None = None) -> bytes:
-        own = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
-        return encode_event(
-            self._common | {"choices": [{"index": choice, **own, "logprobs": None, "finish_reason": reason}]}
-        )
 
 
 def _template_call(call: CalledTool) -> dict[str, Any]:
@@ -193,7 +174,7 @@ def _template_call(call: CalledTool) -> dict[str, Any]:
 
 
 def _message(answer: CallAnswer) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": answer.text}
+    message: dict[str, Any] = {"content": answer.text}
     if answer.tool_calls:
         message |= {"content": answer.text or None, "tool_calls": _calls(answer)}
     return message
@@ -204,10 +185,6 @@ def _calls(answer: CallAnswer) -> list[dict[str, Any]]:
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for call in answer.tool_calls
     ]
-
-
-def _common(prefix: str, kind: str, model: str) -> dict[str, Any]:
-    return {"id": f"{prefix}-{secrets.token_hex(12)}", "object": kind, "created": int(time.time()), "model": model}
 
 
 def _usage(answers: Sequence[CallAnswer], prompt_tokens: int) -> dict[str, int]:

@@ -23,7 +23,6 @@ from marl_ray.gateway.chat_requests import (
     ProgramTextRequest,
     call_options,
     chat_reply,
-    text_reply,
 )
 from marl_ray.gateway.message_requests import MessageEvents, MessagesRequest, message_reply
 from marl_ray.gateway.program_episode import CallAnswer, ProgramEpisode
@@ -79,7 +78,7 @@ async def chat(request: Request) -> Response:
     if asked.stream:
         return await _streamed(request, call, ChunkEvents(asked, is_chat=True))
     answers = await _answered(request, call())
-    return JSONResponse(chat_reply(asked.model, answers, answers[0].prompt_tokens))
+    return JSONResponse(chat_reply(asked.model, answers, is_chat=True))
 
 
 async def completions(request: Request) -> Response:
@@ -91,7 +90,7 @@ async def completions(request: Request) -> Response:
     if asked.stream:
         return await _streamed(request, call, ChunkEvents(asked, is_chat=False))
     answers = await _answered(request, call())
-    return JSONResponse(text_reply(asked.model, answers, answers[0].prompt_tokens))
+    return JSONResponse(chat_reply(asked.model, answers, is_chat=False))
 
 
 async def messages(request: Request) -> Response:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -15,6 +14,7 @@ from starlette.routing import Route
 
 from marl_ray.core.concurrency import DeadlineExceeded, gather
 from marl_ray.core.errors import UserError
+from marl_ray.serving.reply_format import ReplyFormat
 from marl_ray.serving.request_formats import (
     TEAM,
     ApiError,
@@ -68,14 +68,16 @@ class ApiRoutes:
     async def chat(self, request: Request) -> Response:
         """Answer /v1/chat/completions."""
         asked = parse_request(ChatRequest, await request.body())
-        agent = self._agent(asked.model)
+        agent, form = self._agent(asked.model), ReplyFormat(asked.model, is_chat=True)
         if agent is None:
             prompt = _only_user_message(asked)
             task = make_task(prompt, asked.marl_ray)
-            return await self._reply(request, asked, ChatFormat(asked.model), [self._ask_team(task, asked)])
+            return await self._reply(
+                request, asked, ReplyFormat(asked.model, is_chat=True), [self._ask_team(task, asked)]
+            )
         messages = [{"role": "system" if m.role == "developer" else m.role, "content": m.text} for m in asked.messages]
         choices = [self._ask_agent(agent, messages, asked, choice) for choice in range(asked.n or 1)]
-        return await self._reply(request, asked, ChatFormat(asked.model), choices)
+        return await self._reply(request, asked, form, choices)
 
     async def completions(self, request: Request) -> Response:
         """Answer /v1/completions."""
@@ -88,7 +90,7 @@ class ApiRoutes:
             calls = [
                 self._ask_agent(agent, prompt, asked, choice) for prompt in prompts for choice in range(asked.n or 1)
             ]
-        return await self._reply(request, asked, TextFormat(asked.model), calls)
+        return await self._reply(request, asked, ReplyFormat(asked.model, is_chat=False), calls)
 
     def _agent(self, name: str) -> int | None:
         """Return the number of an agent, None for the team. Raises ApiError (404) for another name."""
@@ -134,7 +136,7 @@ class ApiRoutes:
             return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
         answering = asyncio.ensure_future(gather(*(self._play(call, None) for call in calls)))
         answers = await until_disconnect(request, answering)
-        return JSONResponse(form.reply(answers, asked))
+        return JSONResponse(_reply(form, answers, asked.marl_ray.parts))
 
     async def _play(self, call: Ask, events: Events | None) -> Answer:
         """Return the answer within the time limit, and report its events. Raises ApiError."""
@@ -167,7 +169,7 @@ class ApiRoutes:
                 if event["event"] == "text":
                     yield encode_event(form.chunk({"content": event["text"]}))
                 elif asked.marl_ray.parts:
-                    yield encode_event(form.extension(event))
+                    yield encode_event(form.without_choice(marl_ray=event))
                 event = await events.get()
             try:
                 answer = await play
@@ -178,7 +180,7 @@ class ApiRoutes:
                 yield encode_event(form.chunk({"content": answer.text}))
             yield encode_event(form.chunk({}, answer.finish_reason))
             if asked.stream_options is not None and asked.stream_options.include_usage:
-                yield encode_event(form.usage(answer.usage))
+                yield encode_event(form.without_choice(usage=answer.usage.to_dict()))
             yield encode_event("[DONE]")
         finally:
             play.cancel()
@@ -189,74 +191,16 @@ Ask = Callable[[OnEvent | None], Coroutine[Any, Any, Answer]]
 """Answers a request and reports its events to a listener, if there is one."""
 
 
-class ReplyFormat:
-    """The format of the replies of one endpoint."""
-
-    kind = chunk_kind = prefix = ""
-
-    def __init__(self, model: str) -> None:
-        created, name = int(time.time()), f"{self.prefix}-{secrets.token_hex(12)}"
-        self._common = {"id": name, "created": created, "model": model}
-
-    def reply(self, answers: list[Answer], asked: SamplingRequest) -> dict[str, Any]:
-        """Return a complete reply."""
-        usage = Usage(
-            sum(answer.usage.prompt_tokens for answer in answers),
-            sum(answer.usage.completion_tokens for answer in answers),
-        )
-        choices = [
-            {"index": i, **self.content(a.text), "logprobs": None, "finish_reason": a.finish_reason}
-            for i, a in enumerate(answers)
-        ]
-        body = self._common | {"object": self.kind, "choices": choices, "usage": usage.to_dict()}
-        if asked.marl_ray.parts:
-            body["marl_ray"] = {"turns": [turn for answer in answers for turn in answer.turns]}
-        return body
-
-    def chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
-        """Return a part of a streamed reply."""
-        choice = {"index": 0, **self.delta(delta), "logprobs": None, "finish_reason": finish_reason}
-        return self._common | {"object": self.chunk_kind, "choices": [choice]}
-
-    def extension(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Return an event of the team, which clients of the API ignore."""
-        return self._common | {"object": self.chunk_kind, "choices": [], "marl_ray": event}
-
-    def usage(self, usage: Usage) -> dict[str, Any]:
-        """Return the last part of a streamed reply."""
-        return self._common | {"object": self.chunk_kind, "choices": [], "usage": usage.to_dict()}
-
-    def content(self, text: str) -> dict[str, Any]:
-        """Return the content of a choice."""
-        raise NotImplementedError
-
-    def delta(self, delta: dict[str, Any]) -> dict[str, Any]:
-        """Return the content of a part."""
-        raise NotImplementedError
-
-
-class ChatFormat(ReplyFormat):
-    """Replies of /v1/chat/completions."""
-
-    kind, chunk_kind, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
-
-    def content(self, text: str) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": text}}
-
-    def delta(self, delta: dict[str, Any]) -> dict[str, Any]:
-        return {"delta": delta}
-
-
-class TextFormat(ReplyFormat):
-    """Replies of /v1/completions."""
-
-    kind, chunk_kind, prefix = "text_completion", "text_completion", "cmpl"
-
-    def content(self, text: str) -> dict[str, Any]:
-        return {"text": text}
-
-    def delta(self, delta: dict[str, Any]) -> dict[str, Any]:
-        return {"text": delta.get("content", "")}
+def _reply(form: ReplyFormat, answers: Sequence[Answer], with_parts: bool) -> dict[str, Any]:
+    """Return a complete reply."""
+    usage = Usage(
+        sum(answer.usage.prompt_tokens for answer in answers),
+        sum(answer.usage.completion_tokens for answer in answers),
+    )
+    body = form.reply([({"content": one.text}, one.finish_reason) for one in answers], usage.to_dict())
+    if with_parts:
+        body["marl_ray"] = {"turns": [turn for answer in answers for turn in answer.turns]}
+    return body
 
 
 def _only_user_message(asked: ChatRequest) -> str:

@@ -1,0 +1,42 @@
+"""Bodies of replies in OpenAI's format."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+class ReplyFormat:
+    """The form of a reply of /v1/chat/completions, or of /v1/completions (`is_chat` False).
+
+    A message is the object of the chat endpoint, for example `{"content": text}`. The other endpoint sends its content
+    only.
+    """
+
+    def __init__(self, model: str, is_chat: bool) -> None:
+        self._is_chat = is_chat
+        prefix, kind = ("chatcmpl", "chat.completion") if is_chat else ("cmpl", "text_completion")
+        self._kind, self._chunk_kind = kind, f"{kind}.chunk" if is_chat else kind
+        self._common = {"id": f"{prefix}-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
+
+    def reply(self, choices: Sequence[tuple[Mapping[str, Any], str]], usage: Mapping[str, int]) -> dict[str, Any]:
+        """Return a complete reply, with a message and a finish reason per choice."""
+        listed = [
+            self._choice(i, "message", {"role": "assistant", **message}, reason)
+            for i, (message, reason) in enumerate(choices)
+        ]
+        return self._common | {"object": self._kind, "choices": listed, "usage": dict(usage)}
+
+    def chunk(self, delta: Mapping[str, Any], reason: str | None = None, index: int = 0) -> dict[str, Any]:
+        """Return a part of a streamed reply."""
+        return self._common | {"object": self._chunk_kind, "choices": [self._choice(index, "delta", delta, reason)]}
+
+    def without_choice(self, **fields: Any) -> dict[str, Any]:
+        """Return a part of a streamed reply that belongs to no choice, for example its usage."""
+        return self._common | {"object": self._chunk_kind, "choices": [], **fields}
+
+    def _choice(self, index: int, name: str, message: Mapping[str, Any], reason: str | None) -> dict[str, Any]:
+        own = {name: message} if self._is_chat else {"text": message.get("content", "")}
+        return {"index": index, **own, "logprobs": None, "finish_reason": reason}
