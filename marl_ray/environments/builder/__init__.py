@@ -16,7 +16,6 @@ from pathlib import Path
 
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
-from marl_ray.environments.base import Environment
 from marl_ray.environments.builder import prompts
 from marl_ray.environments.builder.commands import (
     AIR,
@@ -28,6 +27,7 @@ from marl_ray.environments.builder.commands import (
     read_commands,
 )
 from marl_ray.environments.builder.glyphs import FULL
+from marl_ray.environments.texts import TextAttempt, TextEnvironment
 
 WORDS_PATH, HOUSES_PATH = (Path(__file__).parent / name for name in ("words.jsonl", "houses.jsonl"))
 """The tasks of `bundled:words` and `bundled:houses`."""
@@ -39,21 +39,16 @@ MAX_LISTED = 20
 """Maximum positions in the feedback of one agent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Building:
+@dataclass(frozen=True)
+class Building(TextAttempt):
     """The blocks of one joint action. `wanted` are the blocks of the target; of a drawing, any block but air is right
     there."""
 
-    answers: tuple[str, ...]
     commands: tuple[Commands, ...]
     blocks: Mapping[Position, str]
     wanted: Mapping[Position, str]
     size: Position
     attack: float = 0.0
-
-    @property
-    def program(self) -> None:
-        """None: nothing is executed."""
 
     @property
     def positions(self) -> int:
@@ -70,11 +65,9 @@ class Building:
         return [position for position in positions if sum(position) % len(self.answers) == agent]
 
 
-class Builder(Environment[Building]):
+class Builder(TextEnvironment[Building]):
     """A building whose parts the agents place at the same time, on an empty site in every turn."""
 
-    modes = ("level_feedback", "level_passed", "passed")
-    runs_programs = False
     max_commands: int
     """Maximum commands of all agents; the first one gets the remainder."""
 
@@ -89,9 +82,7 @@ class Builder(Environment[Building]):
         each, more = divmod(self.max_commands, self.num_agents)
         return [each + (more if agent == 0 else 0) for agent in range(self.num_agents)]
 
-    def feedback(self, attempt: Building, outcome: Outcome, mode: str, agent: int) -> list[str]:
-        if mode == "passed":
-            return ["All levels passed" if outcome.metrics["all_passed"] else "Not all levels passed"]
+    def facts(self, attempt: Building, outcome: Outcome, mode: str, agent: int) -> list[str]:
         lines = self._summary(attempt, outcome)
         if mode == "level_passed":
             return lines
@@ -102,9 +93,6 @@ class Builder(Environment[Building]):
         if rejected := attempt.commands[agent].rejected:
             shown.append(f"lines of your answer that are no allowed command: {rejected}")
         return shown
-
-    def previous_answers(self, attempt: Building) -> list[str]:
-        return list(attempt.answers)
 
     @abstractmethod
     def _summary(self, attempt: Building, outcome: Outcome) -> list[str]:

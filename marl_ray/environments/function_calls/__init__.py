@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from marl_ray.core.episode import Outcome, Task
-from marl_ray.environments.base import Environment
 from marl_ray.environments.function_calls import prompts
 from marl_ray.environments.function_calls.calls import FunctionCall, expected_calls, match, read_calls, unique
+from marl_ray.environments.texts import TextAttempt, TextEnvironment
 
 REQUESTS_PATH = Path(__file__).parent / "requests.jsonl"
 """The requests of `bundled:requests`."""
@@ -26,12 +26,11 @@ MAX_SHOWN = 200
 """Maximum characters of a call in feedback."""
 
 
-@dataclass(frozen=True, slots=True)
-class CollectedCalls:
+@dataclass(frozen=True)
+class CollectedCalls(TextAttempt):
     """The calls of one joint action. `written` are all calls of each agent, `own` the same without repetitions,
     `together` the calls of all agents without repetitions, `right` the indices of right ones in `together`."""
 
-    answers: tuple[str, ...]
     written: tuple[tuple[FunctionCall, ...], ...]
     own: tuple[tuple[FunctionCall, ...], ...]
     together: tuple[FunctionCall, ...]
@@ -39,17 +38,10 @@ class CollectedCalls:
     similarity: float
     right: frozenset[int]
 
-    @property
-    def program(self) -> None:
-        """None: nothing is executed."""
 
-
-class FunctionCalls(Environment[CollectedCalls]):
+class FunctionCalls(TextEnvironment[CollectedCalls]):
     """A request that several function calls serve. Tasks have the fields `functions` and `calls`, JSON texts: the
     schemas, and a list of `{name: {argument: [accepted values]}}`."""
-
-    modes = ("level_feedback", "level_passed", "passed")
-    runs_programs = False
 
     def roles(self, task: Task) -> list[str]:
         return prompts.roles(self.num_agents)
@@ -99,9 +91,7 @@ class FunctionCalls(Environment[CollectedCalls]):
         }
         return Outcome(math.fsum(levels.values()), levels, metrics)
 
-    def feedback(self, attempt: CollectedCalls, outcome: Outcome, mode: str, agent: int) -> list[str]:
-        if mode == "passed":
-            return ["All levels passed" if outcome.metrics["all_passed"] else "Not all levels passed"]
+    def facts(self, attempt: CollectedCalls, outcome: Outcome, mode: str, agent: int) -> list[str]:
         lines = [f"right calls together: {len(attempt.right)} of {len(attempt.expected)}"]
         if mode == "level_passed":
             return lines
@@ -112,9 +102,6 @@ class FunctionCalls(Environment[CollectedCalls]):
             verdict = "right" if call.key in right else "not right"
             lines.append(f"{verdict}{', also made by a partner' if call.key in others else ''}: {shown}")
         return lines if attempt.own[agent] else [*lines, "no call in your answer"]
-
-    def previous_answers(self, attempt: CollectedCalls) -> list[str]:
-        return list(attempt.answers)
 
 
 def function_f1(calls: Sequence[FunctionCall], expected: Sequence[FunctionCall]) -> float:

@@ -14,20 +14,17 @@ from typing import ClassVar
 
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
-from marl_ray.environments.base import Environment
 from marl_ray.environments.grid import prompts
 from marl_ray.environments.grid.attempt import FilledGrid, read_rows
+from marl_ray.environments.texts import TextEnvironment
 
 GRIDS_PATH = Path(__file__).parent / "grids.jsonl"
 """The targets of `bundled:grid`."""
 
 
-class LetterGrid(Environment[FilledGrid]):
+class LetterGrid(TextEnvironment[FilledGrid]):
     """A grid with a secret target. Tasks have the fields `target`, a tuple of rows of equal length, and `letters`, the
     letters that rows may contain. Rows are divided equally between the agents, in order."""
-
-    modes: ClassVar[tuple[str, ...]] = ("level_feedback", "level_passed", "passed")
-    runs_programs = False
 
     def check_task(self, task: Task) -> None:
         """Raise UserError unless the rows can be divided equally."""
@@ -50,7 +47,8 @@ class LetterGrid(Environment[FilledGrid]):
             read_rows(text, len(rows), len(target[0]), letters)
             for text, rows in zip(responses, self._rows(task), strict=True)
         ]
-        return FilledGrid(target, tuple(row for rows in parts for row in rows))
+        answers = ("\n".join(map(prompts.spaced, rows)) for rows in parts)
+        return FilledGrid(tuple(answers), target, tuple(row for rows in parts for row in rows))
 
     def outcome(self, attempt: FilledGrid, report: None) -> Outcome:
         cells = [mark for row in attempt.marks for mark in row]
@@ -63,18 +61,11 @@ class LetterGrid(Environment[FilledGrid]):
         }
         return Outcome(math.fsum(levels.values()), levels, metrics)
 
-    def feedback(self, attempt: FilledGrid, outcome: Outcome, mode: str, agent: int) -> list[str]:
-        if mode == "passed":
-            return ["All levels passed" if outcome.metrics["all_passed"] else "Not all levels passed"]
+    def facts(self, attempt: FilledGrid, outcome: Outcome, mode: str, agent: int) -> list[str]:
         if mode == "level_passed":
             marks = [mark for row in attempt.marks for mark in row]
             return [f"right: {marks.count('right')} of {len(marks)} letters"]
         return self._details(attempt)
-
-    def previous_answers(self, attempt: FilledGrid) -> list[str]:
-        size = len(attempt.rows) // self.num_agents
-        parts = (attempt.rows[at : at + size] for at in range(0, len(attempt.rows), size))
-        return ["\n".join(map(prompts.spaced, rows)) for rows in parts]
 
     def _details(self, attempt: FilledGrid) -> list[str]:
         """Return one line per row with the mark of each letter."""

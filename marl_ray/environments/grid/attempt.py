@@ -8,21 +8,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from marl_ray.environments.grid.prompts import EMPTY
+from marl_ray.environments.texts import TextAttempt
 
 _ALONE = re.compile(r"(?<![^\W_])[^\W\d_](?![^\W_])")
 """A letter without letters or digits beside it."""
 
 
 @dataclass(frozen=True)
-class FilledGrid:
+class FilledGrid(TextAttempt):
     """The rows of all agents, in order, and the target. All rows have the target's width."""
 
     target: tuple[str, ...]
     rows: tuple[str, ...]
-
-    @property
-    def program(self) -> None:
-        """None: nothing is executed."""
 
     @cached_property
     def marks(self) -> list[list[str]]:

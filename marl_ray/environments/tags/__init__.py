@@ -13,9 +13,9 @@ from statistics import fmean
 
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
-from marl_ray.environments.base import Environment
 from marl_ray.environments.tags import prompts
 from marl_ray.environments.tags.words import content_words, relative_positions, split_words
+from marl_ray.environments.texts import TextAttempt, TextEnvironment
 
 TEXTS_PATH = Path(__file__).parent / "texts.jsonl"
 """The texts of `bundled:tags`."""
@@ -25,8 +25,8 @@ NO_POSITION = 0.5
 """Position of an agent without valid words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tags:
+@dataclass(frozen=True)
+class Tags(TextAttempt):
     """The words of one joint action. `named` are each agent's words, at most as many as it was asked for; `valid` are
     the different content words of the text among them; `positions` are mean relative positions of valid words."""
 
@@ -34,17 +34,11 @@ class Tags:
     valid: tuple[tuple[str, ...], ...]
     positions: tuple[float, ...]
 
-    @property
-    def program(self) -> None:
-        """None: nothing is executed."""
 
-
-class Tagging(Environment[Tags]):
+class Tagging(TextEnvironment[Tags]):
     """Readers of one text. Six words are divided equally between the agents. Tasks have no fields."""
 
-    modes = ("level_feedback", "level_passed", "passed")
     interchangeable_agents = True
-    runs_programs = False
 
     def __init__(self, num_agents: int) -> None:
         super().__init__(num_agents)
@@ -73,7 +67,7 @@ class Tagging(Environment[Tags]):
         valid = tuple(tuple(dict.fromkeys(word for word in own if word in content)) for own in named)
         places = relative_positions(task.prompt)
         positions = tuple(fmean(places[word] for word in own) if own else NO_POSITION for own in valid)
-        return Tags(named, valid, positions)
+        return Tags(tuple(map(", ".join, named)), named, valid, positions)
 
     def outcome(self, attempt: Tags, report: None) -> Outcome:
         said = sum(map(len, attempt.valid))
@@ -87,11 +81,8 @@ class Tagging(Environment[Tags]):
         metrics |= {f"position_{number}": place for number, place in enumerate(attempt.positions, 1)}
         return Outcome(different / TOTAL_WORDS, levels, metrics)
 
-    def feedback(self, attempt: Tags, outcome: Outcome, mode: str, agent: int) -> list[str]:
-        different = int(outcome.metrics["different_words"])
-        if mode == "passed":
-            return ["All levels passed" if different == TOTAL_WORDS else "Not all levels passed"]
-        lines = [f"different words together: {different} of {TOTAL_WORDS}"]
+    def facts(self, attempt: Tags, outcome: Outcome, mode: str, agent: int) -> list[str]:
+        lines = [f"different words together: {outcome.metrics['different_words']:.0f} of {TOTAL_WORDS}"]
         if mode == "level_passed":
             return lines
         own = attempt.valid[agent]
@@ -99,6 +90,3 @@ class Tagging(Environment[Tags]):
         missing = dict.fromkeys(word for word in attempt.named[agent] if word not in own)
         lines += [f"also named by another reader: {word}" for word in own if word in others]
         return lines + [f"does not count: {word}" for word in missing]
-
-    def previous_answers(self, attempt: Tags) -> list[str]:
-        return [", ".join(own) for own in attempt.named]

@@ -15,7 +15,7 @@ from statistics import fmean
 
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
-from marl_ray.environments.base import Environment
+from marl_ray.environments.texts import TextAttempt, TextEnvironment
 from marl_ray.environments.travel import prompts
 from marl_ray.environments.travel.assignments import PlanPart, read_part
 from marl_ray.environments.travel.scores import PlanScores, score_plan
@@ -29,26 +29,18 @@ MAX_LISTED = 20
 """Maximum slots in the feedback of one agent."""
 
 
-@dataclass(frozen=True, slots=True)
-class TravelPlan:
+@dataclass(frozen=True)
+class TravelPlan(TextAttempt):
     """The parts of one joint action, and the scores of the plan that they form."""
 
-    answers: tuple[str, ...]
     parts: tuple[PlanPart, ...]
     scores: PlanScores
     trip: Trip
 
-    @property
-    def program(self) -> None:
-        """None: nothing is executed."""
 
-
-class TravelPlanning(Environment[TravelPlan]):
+class TravelPlanning(TextEnvironment[TravelPlan]):
     """A trip whose logistics and daily experience are planned by different agents. A single agent plans everything.
     Tasks have the field `trip`, a `Trip`."""
-
-    modes = ("level_feedback", "level_passed", "passed")
-    runs_programs = False
 
     def __init__(self, num_agents: int) -> None:
         super().__init__(num_agents)
@@ -96,9 +88,7 @@ class TravelPlanning(Environment[TravelPlan]):
         }
         return Outcome(math.fsum(levels.values()), levels, metrics)
 
-    def feedback(self, attempt: TravelPlan, outcome: Outcome, mode: str, agent: int) -> list[str]:
-        if mode == "passed":
-            return ["All levels passed" if outcome.metrics["all_passed"] else "Not all levels passed"]
+    def facts(self, attempt: TravelPlan, outcome: Outcome, mode: str, agent: int) -> list[str]:
         scores, trip, part = attempt.scores, attempt.trip, attempt.parts[agent]
         lines = [
             f"right: {len(scores.right)} of {len(trip.required)} fields that have to be filled",
@@ -112,9 +102,6 @@ class TravelPlanning(Environment[TravelPlan]):
         own = (slot for slot in self._slots(trip, agent) if slot in trip.required and slot not in scores.right)
         wrong = [f"day {day}, {name}: {'wrong' if (day, name) in part.slots else 'missing'}" for day, name in own]
         return [*lines, *wrong[:MAX_LISTED]]
-
-    def previous_answers(self, attempt: TravelPlan) -> list[str]:
-        return list(attempt.answers)
 
     def _slots(self, trip: Trip, agent: int) -> list[Slot]:
         """Return the slots of an agent, by day."""

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
-from marl_ray.environments.base import Environment
+from marl_ray.environments.texts import TextAttempt, TextEnvironment
 from marl_ray.environments.writing.levels import ARXIV, TLDR, Comparison, Rule, compare, level_rewards
 from marl_ray.environments.writing.prompts import ARXIV_PROMPTS, SPLIT, TLDR_PROMPTS, WritingPrompts
 
@@ -24,24 +24,18 @@ COMPLETE = 2.5
 """Reward from which a joint action counts as passed: all levels but half of the style."""
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenParts:
+@dataclass(frozen=True)
+class WrittenParts(TextAttempt):
     """The answers of one joint action, and the numbers of the two parts."""
 
-    answers: tuple[str, ...]
     found: Comparison
 
-    @property
-    def program(self) -> None:
-        """None: nothing is executed."""
 
-
-class SummaryAndDetails(Environment[WrittenParts]):
+class SummaryAndDetails(TextEnvironment[WrittenParts]):
     """A short and a detailed summary of a post (TLDR). A single agent writes both, with a separator. Tasks have no
     fields."""
 
     modes = ("level_feedback", "passed")
-    runs_programs = False
     rule: ClassVar[Rule] = TLDR
     texts: ClassVar[WritingPrompts] = TLDR_PROMPTS
 
@@ -81,9 +75,7 @@ class SummaryAndDetails(Environment[WrittenParts]):
         }
         return Outcome(reward, levels, metrics)
 
-    def feedback(self, attempt: WrittenParts, outcome: Outcome, mode: str, agent: int) -> list[str]:
-        if mode == "passed":
-            return ["All levels passed" if outcome.metrics["all_passed"] else "Not all levels passed"]
+    def facts(self, attempt: WrittenParts, outcome: Outcome, mode: str, agent: int) -> list[str]:
         found, rule = attempt.found, self.rule
         low, high = rule.words
         return [
@@ -96,9 +88,6 @@ class SummaryAndDetails(Environment[WrittenParts]):
             f"kinds of transition words: {', '.join(found.kinds) or 'none'}",
             f"shared vocabulary: {found.jaccard:.2f} (best from {rule.jaccard})",
         ]
-
-    def previous_answers(self, attempt: WrittenParts) -> list[str]:
-        return list(attempt.answers)
 
 
 class PaperIntroduction(SummaryAndDetails):

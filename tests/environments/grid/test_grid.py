@@ -42,7 +42,7 @@ def test_rows_are_read_from_lines_with_letters(response: str, rows: list[str]) -
     ],
 )
 def test_marks(rows: tuple[str, str], marks: str) -> None:
-    found = [[mark[0].upper() for mark in row] for row in FilledGrid(TASK.fields["target"], rows).marks]
+    found = [[mark[0].upper() for mark in row] for row in FilledGrid((), TASK.fields["target"], rows).marks]
     assert " ".join(map("".join, found)) == marks
 
 
