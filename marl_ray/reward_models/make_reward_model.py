@@ -13,8 +13,9 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.files import complete_folder, output_folder
 from marl_ray.core.text import pluralize
 from marl_ray.reward_models.joint_text import joint_text
-from marl_ray.reward_models.preference_fit import RewardModelTrainer, TextPair, train_reward_model
+from marl_ray.reward_models.preference_fit import RewardModelTrainer, TextPair
 from marl_ray.reward_models.reward_model import RewardModel
+from marl_ray.warmstart.epochs import change, train_epochs
 from marl_ray.warmstart.preference_file import PreferencesFile
 from marl_ray.warmstart.selection import held_out_prompts
 
@@ -53,12 +54,12 @@ def make_reward_model(config: Config, request: RewardModelRequest) -> str:
     model = RewardModel.load(name, settings.device, settings.max_length, settings.threads)
     steps = request.epochs * math.ceil(len(trained) / request.batch_size)
     trainer = RewardModelTrainer(model, config.optimizer, learning_rate, steps, request.head_only)
-    before, *_, after = train_reward_model(trainer, trained, held_out, request.epochs, request.batch_size, config.seed)
+    parts, sizes = (trained, held_out), (request.epochs, request.batch_size)
+    fits = train_epochs("reward model", parts, *sizes, config.seed, ["reward_model"], trainer.step, trainer.fit)
     with complete_folder(target) as path:
         model.save(path)
     return (
-        f"reward model in {target}; {pluralize(len(pairs), 'preference')}; held-out loss: {before.loss:.3f} to "
-        f"{after.loss:.3f}, accuracy {before.accuracy:.0%} to {after.accuracy:.0%}; "
+        f"reward model in {target}; {pluralize(len(pairs), 'preference')}; held-out loss: {change(fits)}; "
         f"next: --override environment={NAME} reward_model.environment={config.environment} reward_model.name={target}"
     )
 

@@ -10,7 +10,6 @@ MARLHF of CoMLRL 1.4.3 has this loss too. A constant added to all scores changes
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,13 +19,10 @@ from torch.nn.functional import logsigmoid
 
 from marl_ray.config import OptimizerConfig
 from marl_ray.core.errors import UserError
-from marl_ray.core.random_streams import random_stream
-from marl_ray.core.text import pluralize
 from marl_ray.learning.optimizer import clip_gradients, make_optimizer
 from marl_ray.reward_models.reward_model import RewardModel
-from marl_ray.warmstart.preference_training import PreferenceFit, progress
+from marl_ray.warmstart.epochs import HeldOutFit
 
-logger = logging.getLogger(__name__)
 PAIRS_AT_ONCE = 4
 """Pairs whose scores are computed together; gradients are accumulated."""
 
@@ -73,44 +69,14 @@ class RewardModelTrainer:
         self._schedule.step()
         return loss
 
-    def fit(self, pairs: Sequence[TextPair]) -> PreferenceFit:
+    def fit(self, pairs: Sequence[TextPair]) -> HeldOutFit:
         """Return loss and accuracy on these pairs, without training."""
         scores = self.model.score([*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs)])
         chosen, rejected = torch.tensor(scores).split(len(pairs))
         differences = chosen - rejected
-        return PreferenceFit(float(-logsigmoid(differences).mean()), float((differences > 0).double().mean()))
+        return HeldOutFit(float(-logsigmoid(differences).mean()), float((differences > 0).double().mean()))
 
     def _differences(self, pairs: Sequence[TextPair]) -> torch.Tensor:
         rows = self.model.token_ids([*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs)])
         chosen, rejected = self.model.scores(rows).split(len(pairs))
         return chosen - rejected
-
-
-def train_reward_model(
-    trainer: RewardModelTrainer,
-    trained: Sequence[TextPair],
-    held_out: Sequence[TextPair],
-    epochs: int,
-    batch_size: int,
-    seed: int,
-) -> list[PreferenceFit]:
-    """Train for some epochs. Return the fit of the held-out pairs before training and after each epoch."""
-    fits = [trainer.fit(held_out)]
-    logger.info(f"{pluralize(len(trained) + len(held_out), 'preference')}, {len(held_out)} of them held out")
-    steps = math.ceil(len(trained) / batch_size)
-    with progress(epochs * steps, "reward model") as bar:
-        for epoch in range(epochs):
-            order = random_stream(seed, "reward_model", epoch).sample(range(len(trained)), len(trained))
-            for start in range(0, len(order), batch_size):
-                loss = trainer.step([trained[number] for number in order[start : start + batch_size]])
-                bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
-                bar.update()
-            fits.append(trainer.fit(held_out))
-            logger.info(
-                f"epoch {epoch + 1} of {epochs}: held-out loss {fits[-1].loss:.3f} (before: {fits[0].loss:.3f}), "
-                f"accuracy {fits[-1].accuracy:.0%}"
-            )
-    best = min(range(len(fits)), key=lambda epoch: fits[epoch].loss)
-    if best < epochs:
-        logger.warning(f"the held-out loss rose after epoch {best}: lower --epochs or --learning-rate")
-    return fits

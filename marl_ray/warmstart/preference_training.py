@@ -7,42 +7,30 @@ are in this process at once, because the weight of a pair depends on all of them
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from statistics import fmean
 
 from marl_ray.config import Config, CreditConfig
 from marl_ray.core.batch import Group
 from marl_ray.core.episode import Completion
 from marl_ray.core.errors import UserError
-from marl_ray.core.random_streams import random_stream
-from marl_ray.core.text import pluralize
 from marl_ray.credit.groups import build_batch
 from marl_ray.credit.preferences import preference_slope
 from marl_ray.learning.arguments import local_learner_arguments
 from marl_ray.learning.learner import Learner
 from marl_ray.learning.micro_batches import unweighted_row
 from marl_ray.telemetry.logs import progress_bar_disabled, tqdm
+from marl_ray.warmstart.epochs import HeldOutFit
 from marl_ray.warmstart.preference_file import WrittenPreference
 from marl_ray.warmstart.selection import hold_out
 
-logger = logging.getLogger(__name__)
 PromptAndCompletion = tuple[tuple[int, ...], Completion]
 """A prompt's token ids and one completion."""
 SCORED_AT_ONCE = 64
 """Preferences between two movements of the progress bar."""
-
-
-@dataclass(frozen=True, slots=True)
-class PreferenceFit:
-    """The loss of held-out pairs, a mean over pairs and agents, and the share of them whose chosen joint answer is more
-    likely, relative to the reference, than the rejected one."""
-
-    loss: float
-    accuracy: float
 
 
 class PreferenceTrainer:
@@ -73,7 +61,7 @@ class PreferenceTrainer:
         """Score the preferences with the policies before training, if the loss has a reference."""
         if not self.has_reference:
             return
-        with progress(len(preferences), "reference") as bar:
+        with tqdm(total=len(preferences), desc="reference", disable=progress_bar_disabled(), leave=False) as bar:
             for start in range(0, len(preferences), SCORED_AT_ONCE):
                 part = preferences[start : start + SCORED_AT_ONCE]
                 self._references |= {id(one): value for one, value in zip(part, self._differences(part), strict=True)}
@@ -84,15 +72,15 @@ class PreferenceTrainer:
         current = self._differences(preferences)
         return [value - self._references.get(id(one), 0.0) for one, value in zip(preferences, current, strict=True)]
 
-    def fit(self, preferences: Sequence[WrittenPreference]) -> PreferenceFit:
-        """Return loss and accuracy on these preferences, without training."""
+    def fit(self, preferences: Sequence[WrittenPreference]) -> HeldOutFit:
+        """Return the loss on these preferences, a mean over preferences and agents, and the share of them whose chosen
+        joint answer is more likely, relative to the reference, than the rejected one."""
         differences = self.differences(preferences)
-        betas = [agent.preference_beta for agent in self.config.agents]
-        losses = [softplus(-beta * difference) for difference in differences for beta in betas]
-        return PreferenceFit(sum(losses) / len(losses), sum(d > 0 for d in differences) / len(differences))
+        return HeldOutFit(self._loss(differences), sum(d > 0 for d in differences) / len(differences))
 
-    def step(self, preferences: Sequence[WrittenPreference]) -> None:
-        """Take one optimizer step per policy. Raises UserError for a loss that is not finite."""
+    def step(self, preferences: Sequence[WrittenPreference]) -> float:
+        """Take one optimizer step per policy and return the loss before. Raises UserError for a loss that is not
+        finite."""
         differences = self.differences(preferences)
         for policy, learner in self.learners.items():
             weights: dict[PromptAndCompletion, float] = {}
@@ -110,12 +98,17 @@ class PreferenceTrainer:
             ]
             if learner.update(build_batch(weighted, learner.step, self.config)).skipped_steps:
                 raise UserError(f"{policy}: the loss is not finite in step {learner.step}: lower --learning-rate")
+        return self._loss(differences)
 
     def export(self, policy_folder: dict[str, Path], prompts: Sequence[WrittenPreference]) -> None:
         """Write the model of each policy to its folder, by the policy's key."""
         for policy, learner in self.learners.items():
             texts = [learner.tokenizer.decode(one.chosen[policy.number].prompt_ids) for one in prompts]
             learner.export(str(policy_folder[policy.key]), texts)
+
+    def _loss(self, differences: Sequence[float]) -> float:
+        betas = [agent.preference_beta for agent in self.config.agents]
+        return fmean(softplus(-beta * difference) for difference in differences for beta in betas)
 
     def _differences(self, preferences: Sequence[WrittenPreference]) -> list[float]:
         totals = [0.0] * len(preferences)
@@ -162,40 +155,3 @@ def hold_out_preferences(
 def softplus(value: float) -> float:
     """Return log(1 + exp(value))."""
     return max(value, 0.0) + math.log1p(math.exp(-abs(value)))
-
-
-def progress(total: int, name: str) -> Any:
-    """Return a progress bar, which is hidden without a terminal."""
-    return tqdm(total=total, desc=name, disable=progress_bar_disabled(), dynamic_ncols=True, leave=False)
-
-
-def train_on_preferences(
-    trainer: PreferenceTrainer,
-    trained: Sequence[WrittenPreference],
-    held_out: Sequence[WrittenPreference],
-    epochs: int,
-    batch_size: int,
-) -> list[PreferenceFit]:
-    """Train for some epochs. Return the fit of the held-out preferences before training and after each epoch."""
-    logger.info(f"{pluralize(len(trained) + len(held_out), 'preference')}, {len(held_out)} of them held out")
-    trainer.set_reference([*trained, *held_out])
-    fits = [trainer.fit(held_out)]
-    with progress(epochs * math.ceil(len(trained) / batch_size), "preferences") as bar:
-        for epoch in range(epochs):
-            for part in _batches(trained, batch_size, trainer.config.seed, epoch):
-                trainer.step(part)
-                bar.update()
-            fits.append(trainer.fit(held_out))
-            logger.info(
-                f"epoch {epoch + 1} of {epochs}: held-out loss {fits[-1].loss:.3f} (before: {fits[0].loss:.3f}), "
-                f"accuracy {fits[-1].accuracy:.0%}"
-            )
-    return fits
-
-
-def _batches(
-    preferences: Sequence[WrittenPreference], size: int, seed: int, epoch: int
-) -> Iterator[list[WrittenPreference]]:
-    order = random_stream(seed, "preferences", epoch).sample(range(len(preferences)), len(preferences))
-    for start in range(0, len(order), size):
-        yield [preferences[number] for number in order[start : start + size]]

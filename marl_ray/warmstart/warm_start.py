@@ -14,10 +14,9 @@ The result has the layout of a run folder, so that every command that reads the 
 
 from __future__ import annotations
 
-import logging
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,7 +27,6 @@ from marl_ray.core.batch import Group
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import complete_folder, output_folder
 from marl_ray.core.ids import PolicyId
-from marl_ray.core.random_streams import random_stream
 from marl_ray.core.text import pluralize
 from marl_ray.credit.groups import build_batch, weight_group
 from marl_ray.learning.arguments import local_learner_arguments
@@ -36,13 +34,12 @@ from marl_ray.learning.learner import Learner
 from marl_ray.learning.micro_batches import unweighted_row
 from marl_ray.models.names import check_model
 from marl_ray.storage.run_folder import RunFolder
-from marl_ray.telemetry.logs import progress_bar_disabled, tqdm
+from marl_ray.warmstart.epochs import HeldOutFit, change, train_epochs
 from marl_ray.warmstart.preference_file import PAIRS, PreferencesFile
-from marl_ray.warmstart.preference_training import PreferenceTrainer, hold_out_preferences, train_on_preferences
+from marl_ray.warmstart.preference_training import PreferenceTrainer, hold_out_preferences
 from marl_ray.warmstart.selection import AnswerSelection, demonstrations, hold_out, merged_by_prompt
 from marl_ray.warmstart.written_answers import AnswersFile
 
-logger = logging.getLogger(__name__)
 PROBES = 64
 """Number of prompts on which the saved tokenizer is compared with the model's."""
 
@@ -91,8 +88,7 @@ def _fit_demonstrations(
     losses = []
     for policy, groups in _demonstrations(config, request, templates).items():
         parts = hold_out(groups, request.held_out, config.seed, policy.key)
-        before, *_, after = _train(config, policy, request, *parts, folder.model(policy))
-        losses.append(f"{policy.key} {before:.3f} to {after:.3f}")
+        losses.append(f"{policy.key} {change(_train(config, policy, request, parts, folder.model(policy)))}")
     return f"held-out loss: {', '.join(losses)} nats per token"
 
 
@@ -102,16 +98,17 @@ def _fit_preferences(
     """Train all policies together on joint preferences, and return the result as text."""
     files = [PreferencesFile(path, config, templates) for path in request.preferences]
     preferences = [one for file in files for one in file.preferences(request.pairs)]
-    trained, held_out = hold_out_preferences(preferences, request.held_out, config.seed)
+    parts = hold_out_preferences(preferences, request.held_out, config.seed)
     if request.learning_rate is not None:
         agents = tuple(replace(agent, learning_rate=request.learning_rate) for agent in config.agents)
         config = replace(config, agents=agents)
-    steps = request.epochs * math.ceil(len(trained) / request.batch_size)
+    steps = request.epochs * math.ceil(len(parts[0]) / request.batch_size)
     trainer = PreferenceTrainer(config, steps, request.has_reference)
-    before, *_, after = train_on_preferences(trainer, trained, held_out, request.epochs, request.batch_size)
+    trainer.set_reference(preferences)
+    sizes = (request.epochs, request.batch_size)
+    fits = train_epochs("preferences", parts, *sizes, config.seed, ["preferences"], trainer.step, trainer.fit)
     trainer.export({policy.key: folder.model(policy) for policy in config.policies}, preferences[:PROBES])
-    accuracies = f"{before.accuracy:.0%} to {after.accuracy:.0%}"
-    return f"held-out loss of preferences: {before.loss:.3f} to {after.loss:.3f}, accuracy {accuracies}"
+    return f"held-out loss of preferences: {change(fits)}"
 
 
 def _demonstrations(
@@ -163,44 +160,31 @@ def _train(
     config: Config,
     policy: PolicyId,
     request: WarmStartRequest,
-    groups: Sequence[Group],
-    held_out: Sequence[Group],
+    parts: tuple[Sequence[Group], Sequence[Group]],
     folder: Path,
-) -> list[float]:
-    """Train one policy on `groups` and write its model to `folder`. Return the held-out loss before training and after
-    each epoch, in nats per token."""
-    config, size = supervised(config, request.learning_rate), request.batch_size
-    steps = request.epochs * math.ceil(len(groups) / size)
+) -> list[HeldOutFit]:
+    """Train one policy and write its model to `folder`. Return the held-out loss before training and after each epoch,
+    in nats per token."""
+    config = supervised(config, request.learning_rate)
+    steps = request.epochs * math.ceil(len(parts[0]) / request.batch_size)
     learner = Learner(*local_learner_arguments(config, policy, steps))
-    losses, total = [mean_loss(learner, held_out)], len(groups) + len(held_out)
-    logger.info(f"{policy.key}: {pluralize(total, 'demonstration')}, {len(held_out)} of them held out")
-    with tqdm(total=steps, desc=policy.key, disable=progress_bar_disabled(), dynamic_ncols=True, leave=False) as bar:
-        for epoch in range(request.epochs):
-            trained = []
-            for part in _batches(groups, size, config, policy, epoch):
-                stats = learner.update(build_batch(part, learner.step, config))
-                if stats.skipped_steps:
-                    raise UserError(f"{policy}: the loss is not finite in step {learner.step}: lower --learning-rate")
-                trained.append(stats.loss)
-                bar.set_postfix_str(f"loss {stats.loss:.3f}", refresh=False)
-                bar.update()
-            losses.append(mean_loss(learner, held_out))
-            means = f"loss {sum(trained) / len(trained):.3f}, held-out loss {losses[-1]:.3f} (before: {losses[0]:.3f})"
-            logger.info(f"{policy.key}: epoch {epoch + 1} of {request.epochs}: {means} nats per token")
-    best = losses.index(min(losses))
-    if best < request.epochs:
-        logger.warning(f"{policy.key}: the held-out loss rose after epoch {best}: lower --epochs or --learning-rate")
-    texts = [learner.tokenizer.decode(group.prompt_ids) for group in (*held_out, *groups)[:PROBES]]
+    settings = config.agents[policy.number]
+
+    def step(groups: Sequence[Group]) -> float:
+        weighted = [weight_group(group, settings, config.credit) for group in groups]
+        stats = learner.update(build_batch(weighted, learner.step, config))
+        if stats.skipped_steps:
+            raise UserError(f"{policy}: the loss is not finite in step {learner.step}: lower --learning-rate")
+        return stats.loss
+
+    def fit(groups: Sequence[Group]) -> HeldOutFit:
+        return HeldOutFit(mean_loss(learner, groups))
+
+    stream = ["warmstart", policy.number]
+    fits = train_epochs(policy.key, parts, request.epochs, request.batch_size, config.seed, stream, step, fit)
+    texts = [learner.tokenizer.decode(group.prompt_ids) for group in (*parts[1], *parts[0])[:PROBES]]
     learner.export(str(folder), texts)
-    return losses
-
-
-def _batches(groups: Sequence[Group], size: int, config: Config, policy: PolicyId, epoch: int) -> Iterator[list[Group]]:
-    """Yield the groups of each optimizer step of an epoch, weighted and in random order."""
-    order = random_stream(config.seed, "warmstart", policy.number, epoch).sample(range(len(groups)), len(groups))
-    settings, credit = config.agents[policy.number], config.credit
-    for start in range(0, len(order), size):
-        yield [weight_group(groups[number], settings, credit) for number in order[start : start + size]]
+    return fits
 
 
 def mean_loss(learner: Learner, groups: Sequence[Group]) -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
 
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError

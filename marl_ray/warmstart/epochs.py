@@ -1,0 +1,70 @@
+"""Training on fixed examples for some epochs, with a look at held-out examples before and after each."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TypeVar
+
+from marl_ray.core.random_streams import random_stream
+from marl_ray.core.text import pluralize
+from marl_ray.telemetry.logs import progress_bar_disabled, tqdm
+
+logger = logging.getLogger(__name__)
+E = TypeVar("E")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutFit:
+    """The loss of held-out examples; for preferences also the share of pairs whose preferred answer scores higher."""
+
+    loss: float
+    accuracy: float | None = None
+
+
+def train_epochs(
+    name: str,
+    parts: tuple[Sequence[E], Sequence[E]],
+    epochs: int,
+    batch_size: int,
+    seed: int,
+    stream: Sequence[str | int],
+    step: Callable[[list[E]], float],
+    fit: Callable[[Sequence[E]], HeldOutFit],
+) -> list[HeldOutFit]:
+    """Train for some epochs, in another random order each. Return the fit of the held-out examples before and after.
+
+    `parts` are the examples to train on and the held-out ones. `step` takes one optimizer step on a batch and returns
+    its loss. `stream` names the random numbers.
+    """
+    trained, held_out = parts
+    total = len(trained) + len(held_out)
+    logger.info(f"{name}: {pluralize(total, 'example')}, {len(held_out)} of them held out")
+    fits, steps = [fit(held_out)], epochs * math.ceil(len(trained) / batch_size)
+    with tqdm(total=steps, desc=name, disable=progress_bar_disabled(), dynamic_ncols=True, leave=False) as bar:
+        for epoch in range(epochs):
+            order, losses = random_stream(seed, *stream, epoch).sample(range(len(trained)), len(trained)), []
+            for start in range(0, len(order), batch_size):
+                losses.append(step([trained[number] for number in order[start : start + batch_size]]))
+                bar.set_postfix_str(f"loss {losses[-1]:.3f}", refresh=False)
+                bar.update()
+            fits.append(fit(held_out))
+            means = f"loss {fmean(losses):.3f}, held-out loss {fits[-1].loss:.3f} (before: {fits[0].loss:.3f})"
+            accuracy = "" if fits[-1].accuracy is None else f", accuracy {fits[-1].accuracy:.0%}"
+            logger.info(f"{name}: epoch {epoch + 1} of {epochs}: {means}{accuracy}")
+    best = min(range(len(fits)), key=lambda epoch: fits[epoch].loss)
+    if best < epochs:
+        logger.warning(f"{name}: the held-out loss rose after epoch {best}: lower --epochs or --learning-rate")
+    return fits
+
+
+def change(fits: Sequence[HeldOutFit]) -> str:
+    """Return the first and the last loss, and accuracies if there are any, as text."""
+    before, *_, after = fits
+    losses = f"{before.loss:.3f} to {after.loss:.3f}"
+    if before.accuracy is None or after.accuracy is None:
+        return losses
+    return f"{losses}, accuracy {before.accuracy:.0%} to {after.accuracy:.0%}"
