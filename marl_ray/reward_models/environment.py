@@ -16,8 +16,8 @@ from marl_ray.core.chat import Prompt
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Evidence, Outcome, Task
 from marl_ray.core.errors import UserError
-from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, Executor, collect_programs, group_reports
+from marl_ray.environments.wrapped import WrappedEnvironment, base_environment
 from marl_ray.reward_models.joint_text import JointText, joint_text
 from marl_ray.reward_models.reward_model import RewardModel, is_reward_model
 
@@ -55,7 +55,7 @@ class EvidenceOfTask:
         return [] if self.outcome.evidence is None else self.outcome.evidence.lines()
 
 
-class LearnedReward(Environment[ScoredAttempt]):
+class LearnedReward(WrappedEnvironment[ScoredAttempt]):
     """An environment `base` whose reward is the score of a reward model, the same for all agents.
 
     The model reads the prompts that agents have before any of them answers, in later turns too, and the answers of the
@@ -63,30 +63,20 @@ class LearnedReward(Environment[ScoredAttempt]):
     """
 
     def __init__(self, base: Environment[Any], settings: RewardModelConfig) -> None:
-        super().__init__(base.num_agents)
-        self.base, self.settings = base, settings
-        self.pays_probes = base.pays_probes
+        super().__init__(base, base.num_agents)
+        self.settings = settings
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
         settings = config.reward_model
-        if not settings.environment or settings.environment == NAME:
-            raise UserError("environment reward_model needs the environment of the task: set reward_model.environment")
+        base = base_environment(config, "reward_model.environment", settings.environment, config.agents)
         if not settings.name:
             raise UserError(
                 "environment reward_model needs a model: set reward_model.name to a folder of marl-ray rewardmodel"
             )
-        kind = ENVIRONMENTS.get(settings.environment)
-        if not kind.plays_turns:
-            raise UserError(f"reward_model.environment {settings.environment} has no joint answers: choose another one")
         if not is_reward_model(settings.name):
             raise UserError(f"{settings.name} is no reward model: train one from it with marl-ray rewardmodel")
-        return cls(kind.from_config(replace(config, environment=settings.environment)), settings)
-
-    @property
-    def modes(self) -> tuple[str, ...]:  # type: ignore[misc, override]
-        """The external modes of the task's environment."""
-        return self.base.modes
+        return cls(base, settings)
 
     @property
     def interchangeable_agents(self) -> bool:  # type: ignore[misc, override]
@@ -99,9 +89,6 @@ class LearnedReward(Environment[ScoredAttempt]):
         settings = self.settings
         assert settings.name is not None
         return RewardModel.load(settings.name, settings.device, settings.max_length, settings.threads)
-
-    def check_task(self, task: Task) -> None:
-        self.base.check_task(task)
 
     def roles(self, task: Task) -> list[str]:
         return self.base.roles(task)
@@ -130,7 +117,7 @@ class LearnedReward(Environment[ScoredAttempt]):
         return [score_of[one] if isinstance(one, JointText) else next(remaining) for one in programs]
 
     async def _executed(self, programs: Sequence[Any], sandbox: Executor) -> list[Any]:
-        return await self.base.execute(programs, sandbox) if programs else []
+        return await super().execute(programs, sandbox) if programs else []
 
     def _scores(self, texts: Sequence[JointText]) -> list[float]:
         return self.model.score([one.text for one in texts]) if texts else []
@@ -149,9 +136,6 @@ class LearnedReward(Environment[ScoredAttempt]):
 
     def question(self, task: Task, attempt: ScoredAttempt) -> str:
         return self.base.question(task, attempt.of_task)
-
-    async def close(self) -> None:
-        await self.base.close()
 
     def probes(self, attempt: ScoredAttempt, report: Any) -> list[Any]:
         return self.base.probes(attempt.of_task, _task_report(attempt, report))

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, Self
 from marl_ray.core.chat import as_text
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
-from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment
 from marl_ray.environments.centralized.parts import first_prompt, join_parts, revision, split_parts
+from marl_ray.environments.wrapped import WrappedEnvironment, base_environment
 
 if TYPE_CHECKING:
     from marl_ray.config import Config
 
-NAME = "centralized"
 ROLE = "all parts"
 """Name of the only agent."""
 
@@ -38,41 +37,28 @@ class AttemptInParts:
         return self.of_team.program
 
 
-class Centralized(Environment[AttemptInParts]):
+class Centralized(WrappedEnvironment[AttemptInParts]):
     """An environment `base` of a team, for one agent that writes all parts. Its reward is `Outcome.reward`."""
 
     def __init__(self, base: Environment[Any]) -> None:
-        super().__init__(1)
-        self.base = base
-        self.pays_probes = base.pays_probes
+        super().__init__(base, num_agents=1)
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
         settings = config.centralized
-        if not settings.environment or settings.environment == NAME:
-            raise UserError("environment centralized needs the environment of the team: set centralized.environment")
         if config.num_agents != 1 or settings.team is None or settings.team < 2:
             raise UserError(
                 f"environment centralized has one agent that writes the parts of a team of two or more: set "
                 f"{config.algorithm}.num_agents to the size of the team and leave centralized.team out, or set "
                 f"num_agents to 1 and centralized.team to the size of the team"
             )
-        kind = ENVIRONMENTS.get(settings.environment)
-        team = replace(config, agents=config.agents * settings.team, environment=settings.environment)
-        return cls(kind.from_config(team))
-
-    @property
-    def modes(self) -> tuple[str, ...]:  # type: ignore[misc, override]
-        """The external modes of the team's environment."""
-        return self.base.modes
+        agents = config.agents * settings.team
+        return cls(base_environment(config, "centralized.environment", settings.environment, agents))
 
     @property
     def runs_programs(self) -> bool:  # type: ignore[misc, override]
         """Whether attempts of the team may have programs."""
         return self.base.runs_programs
-
-    def check_task(self, task: Task) -> None:
-        self.base.check_task(task)
 
     def roles(self, task: Task) -> list[str]:
         return [ROLE]
@@ -88,9 +74,6 @@ class Centralized(Environment[AttemptInParts]):
         (completion,) = responses
         parts, tagged = split_parts(completion, self.base.num_agents)
         return AttemptInParts(self.base.attempt(task, parts, last), tagged / self.base.num_agents)
-
-    async def execute(self, programs: Sequence[Any], sandbox: Any) -> list[Any]:
-        return await self.base.execute(programs, sandbox)
 
     def outcome(self, attempt: AttemptInParts, report: Any) -> Outcome:
         return self._of_one_agent(attempt, self.base.outcome(attempt.of_team, report))

@@ -18,13 +18,11 @@ from typing import TYPE_CHECKING, Any, Self
 from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Evidence, Outcome, Task
 from marl_ray.core.errors import UserError
-from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, collect_programs, group_reports
+from marl_ray.environments.wrapped import WrappedEnvironment, base_environment
 
 if TYPE_CHECKING:
     from marl_ray.config import Config
-
-NAME = "frozen_partners"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class EvidenceOfTeams:
         return [] if self.own is None else self.own.lines()
 
 
-class FrozenPartners(Environment[AttemptOfTeams]):
+class FrozenPartners(WrappedEnvironment[AttemptOfTeams]):
     """An environment `base` of a team, with one frozen agent per entry of `stand_in`, the number of the agent that it
     stands in for. `weight` is the share of partners in the rewards.
 
@@ -68,15 +66,12 @@ class FrozenPartners(Environment[AttemptOfTeams]):
     """
 
     def __init__(self, base: Environment[Any], stand_in: Sequence[int], weight: float) -> None:
-        super().__init__(base.num_agents + len(stand_in))
-        self.base, self.stand_in, self.weight = base, tuple(stand_in), weight
-        self.pays_probes = base.pays_probes
+        super().__init__(base, base.num_agents + len(stand_in))
+        self.stand_in, self.weight = tuple(stand_in), weight
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
         settings, team = config.partners, config.team_size
-        if not settings.environment or settings.environment == NAME:
-            raise UserError("environment frozen_partners needs the environment of the team: set partners.environment")
         if not settings.stand_in:
             raise UserError(
                 "environment frozen_partners has no partner: set partners.stand_in to one number per frozen agent"
@@ -89,19 +84,13 @@ class FrozenPartners(Environment[AttemptOfTeams]):
         for number in range(team, config.num_agents):
             if config.agents[number].learning_rate:
                 raise UserError(f"agent {number} is a frozen partner: set agents.{number}.learning_rate to 0")
-        kind = ENVIRONMENTS.get(settings.environment)
-        base = kind.from_config(replace(config, agents=config.agents[:team], environment=settings.environment))
+        base = base_environment(config, "partners.environment", settings.environment, config.agents[:team])
         return cls(base, settings.stand_in, settings.weight)
-
-    @property
-    def modes(self) -> tuple[str, ...]:  # type: ignore[misc, override]
-        """The external modes of the team's environment."""
-        return self.base.modes
 
     def check_task(self, task: Task) -> None:
         """Raise UserError for a task of another environment, or whose agents answer one after another: an answer that
         was written after one partner's answer says nothing about another partner."""
-        self.base.check_task(task)
+        super().check_task(task)
         if len(self.base.order(task)) > 1:
             raise UserError(
                 "environment frozen_partners needs agents that answer at the same time, and in "
@@ -128,9 +117,6 @@ class FrozenPartners(Environment[AttemptOfTeams]):
         for agent, answer in zip(self.stand_in, answers, strict=True):
             teams.append([*team[:agent], answer, *team[agent + 1 :]])
         return AttemptOfTeams(tuple(self.base.attempt(task, texts, last) for texts in teams))
-
-    async def execute(self, programs: Sequence[Any], sandbox: Any) -> list[Any]:
-        return await self.base.execute(programs, sandbox)
 
     def outcome(self, attempt: AttemptOfTeams, report: Any) -> Outcome:
         reports = group_reports(attempt.of_teams, report)
