@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from marl_ray.core.episode import Outcome
 from marl_ray.environments.base import Environment
@@ -12,7 +12,7 @@ from marl_ray.environments.base import Environment
 
 @dataclass(frozen=True)
 class TextAttempt:
-    """The answers of one joint action, as the agents see them in later prompts. Environments add what they parsed."""
+    """The answers of one joint action, as the agents see them in later prompts. Environments add parsed values."""
 
     answers: tuple[str, ...]
 
@@ -27,7 +27,7 @@ T = TypeVar("T", bound=TextAttempt)
 class TextEnvironment(Environment[T]):
     """An environment without programs, whose outcomes have the metric `all_passed`."""
 
-    modes = ("level_feedback", "level_passed", "passed")
+    modes: ClassVar[tuple[str, ...]] = ("level_feedback", "level_passed", "passed")
     runs_programs = False
 
     def feedback(self, attempt: T, outcome: Outcome, mode: str, agent: int) -> list[str]:

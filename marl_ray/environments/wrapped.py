@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class WrappedEnvironment(Environment[A]):
-    """An environment whose tasks, programs and external modes are those of `base`."""
+    """An environment with the tasks, programs and external modes of `base`."""
 
     def __init__(self, base: Environment[Any], num_agents: int) -> None:
         super().__init__(num_agents)

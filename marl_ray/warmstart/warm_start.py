@@ -180,7 +180,7 @@ def _train(
     def fit(groups: Sequence[Group]) -> HeldOutFit:
         return HeldOutFit(mean_loss(learner, groups))
 
-    stream = ["warmstart", policy.number]
+    stream: list[str | int] = ["warmstart", policy.number]
     fits = train_epochs(policy.key, parts, request.epochs, request.batch_size, config.seed, stream, step, fit)
     texts = [learner.tokenizer.decode(group.prompt_ids) for group in (*parts[1], *parts[0])[:PROBES]]
     learner.export(str(folder), texts)

@@ -52,7 +52,7 @@ def test_a_ray_that_does_not_start_in_time_is_a_one_line_error(monkeypatch: pyte
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     monkeypatch.setattr(ray, "init", slow)
-    with pytest.raises(UserError, match=r"^Ray was not up after 30 s on this machine \(load \d+\): try again"):
+    with pytest.raises(UserError, match=r"^Ray was not up after 120 s on this machine \(load \d+\): try again"):
         connect(verbose=False)
 
 
