@@ -1,8 +1,9 @@
 # make quickstart   install, then train two tiny agents on CPU
 # make demo         install, then train two SmolLM2-135M to divide a text between them (10 minutes)
 # make test         install, then run the tests of a change (at most 10 minutes)
-# make test-slow    install, then run the other tests
-# make test-all     both
+# make test-slow    install, then run the slow tests
+# make test-nightly install, then run the slowest tests, of parts that rarely change
+# make test-all     all three
 # make docs         build the documentation site into build/docs; fails on a broken link
 # make wheel        build a wheel into build/wheel
 # make setup        install only (into .venv; does nothing when it is up to date)
@@ -12,7 +13,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart demo test test-slow test-all docs wheel setup check style types imports lock
+.PHONY: quickstart demo test test-slow test-nightly test-all docs wheel setup check style types imports lock
 
 quickstart: setup
 	$(BIN)/python -m marl_ray.train_magrpo --config configs/quickstart.yaml
@@ -26,9 +27,12 @@ test: setup
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not slow"
 
 test-slow: setup
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m slow
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "slow and not nightly"
 
-test-all: test test-slow
+test-nightly: setup
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m nightly
+
+test-all: test test-slow test-nightly
 
 docs: setup
 	$(BIN)/mkdocs build --strict --quiet

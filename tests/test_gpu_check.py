@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 CPU = Machine(0, "bundled:toy-base")
 
 
+@pytest.mark.nightly
 def test_a_cpu_runs_its_checks_and_writes_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Run all CPU checks except `one_device` and `training`, which are parts of `turns` and `options`."""
     page = tmp_path / "report.md"

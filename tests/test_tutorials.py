@@ -68,6 +68,7 @@ def test_the_notebook_has_the_cells_of_the_page() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_notebook_runs(tmp_path: Path) -> None:
     pytest.importorskip("nbclient", reason="the notebook needs nbclient and ipykernel, of the extra dev")
     pytest.importorskip("ipykernel")

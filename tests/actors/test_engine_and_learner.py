@@ -356,6 +356,7 @@ def stand_ins(actor_class: type[Any]) -> GeneratorGroup:
     )
 
 
+@pytest.mark.slow
 def test_generators_that_do_not_acknowledge_the_weights_are_named(local_ray: None) -> None:
     async def scenario() -> None:
         liars, stuck = stand_ins(LyingGenerator), stand_ins(StuckGenerator)

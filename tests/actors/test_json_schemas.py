@@ -14,6 +14,8 @@ from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.models.json_schemas import schema_text
 from tests.actors.helpers import PROMPTS, SAMPLING, MemoryHistory, as_batch, generators, learner, run, update_weights
 
+pytestmark = pytest.mark.slow
+
 DAY: dict[str, Any] = {
     "type": "object",
     "properties": {

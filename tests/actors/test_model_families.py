@@ -29,7 +29,7 @@ from tests.actors.helpers import (
     update_weights,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 def test_a_completion_ends_at_every_end_of_sequence_token_of_the_model(local_ray: None, tmp_path: Path) -> None:

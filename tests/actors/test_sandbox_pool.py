@@ -189,6 +189,7 @@ def test_a_stuck_worker_is_replaced() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_worker_with_a_slow_program_is_not_replaced() -> None:
     async def scenario() -> None:
         async with pool_of(heartbeat_s=3.0) as pool:
@@ -279,6 +280,7 @@ def test_programs_cannot_reach_secrets() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_short_soak() -> None:
     async def scenario() -> None:
         async with pool_of(2) as pool:

@@ -40,6 +40,7 @@ def test_students_approach_the_teacher_of_their_role_and_resume(tmp_path: Path) 
     assert list(map(without_times, rows(tmp_path / "halves", "step"))) == list(map(without_times, found))
 
 
+@pytest.mark.nightly
 def test_one_policy_learns_from_the_teachers_of_two_roles(tmp_path: Path) -> None:
     found = distil(tmp_path, "one", "magrpo.policy=0")
     assert found[-1]["policy_0/reference_kl"] < found[0]["policy_0/reference_kl"]

@@ -84,6 +84,7 @@ def weights(run_dir: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_weights_are_equal_with_all_trackers_none_and_failing_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

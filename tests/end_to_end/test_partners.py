@@ -80,6 +80,7 @@ def test_the_updates_can_be_replayed(run: Path) -> None:
     assert result.stdout.count("3 of 3 steps have recorded metrics; metrics are bit-identical") == 3
 
 
+@pytest.mark.nightly
 def test_a_resumed_run_goes_on_with_the_same_turns(run: Path) -> None:
     train_with_partner(run.parent, "parts", 2)
     parts = run.parent / "parts"

@@ -13,7 +13,7 @@ from marl_ray.models.names import SMOLLM2, resolve_model
 from tests.end_to_end.helpers import rows, train
 from tests.factories import ROOT
 
-pytestmark = [pytest.mark.real_model, pytest.mark.slow]
+pytestmark = [pytest.mark.real_model, pytest.mark.slow, pytest.mark.nightly]
 
 TASKS = [
     {

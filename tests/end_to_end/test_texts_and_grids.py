@@ -45,7 +45,11 @@ def test_a_private_grid(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "dataset", "tokens", "level"), [("tldr", "posts", 24, "structure"), ("arxiv", "abstracts", 400, "jaccard")]
+    ("kind", "dataset", "tokens", "level"),
+    [
+        ("tldr", "posts", 24, "structure"),
+        pytest.param("arxiv", "abstracts", 400, "jaccard", marks=pytest.mark.nightly),
+    ],
 )
 def test_writing(tmp_path: Path, kind: str, dataset: str, tokens: int, level: str) -> None:
     lengths = [f"magrpo.min_new_tokens={tokens}", f"magrpo.max_new_tokens={tokens}"]
@@ -56,6 +60,7 @@ def test_writing(tmp_path: Path, kind: str, dataset: str, tokens: int, level: st
 
 
 @pytest.mark.real_model
+@pytest.mark.nightly
 def test_tags_with_a_real_model(tmp_path: Path) -> None:
     try:
         resolve_model(SMOLLM2)

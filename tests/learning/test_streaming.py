@@ -53,7 +53,7 @@ def pairs(tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[L
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data(), count=st.integers(0, 30), size=st.integers(5, 40), seed=st.integers(0, 1000))
 def test_portions_are_bit_identical(
     pairs: dict[Layout, Pair], layout: Layout, data: st.DataObject, count: int, size: int, seed: int

@@ -13,7 +13,7 @@ from marl_ray.data.loading import load_rows
 from marl_ray.models.names import check_model
 from tests.factories import QUICKSTART
 
-pytestmark = [pytest.mark.slow, pytest.mark.real_model]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.real_model]
 
 
 def test_smollm2_learns_the_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,8 @@ from tests.end_to_end.faults import actor_faults
 from tests.end_to_end.faults.actor_faults import Fault, RunResult
 from tests.end_to_end.faults.ray_cluster import RayCluster, ray_cluster
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
@@ -27,9 +29,7 @@ def reference(cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> 
     return actor_faults.run(folder, cluster, 0, None, random.Random(0))[0]
 
 
-@pytest.mark.parametrize(
-    ("victim", "staleness"), [("learner", 0), pytest.param("generator", 2, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("victim", "staleness"), [("learner", 0), ("generator", 2)])
 def test_a_run_survives_the_loss_of_an_actor(
     victim: str, staleness: int, cluster: RayCluster, reference: RunResult, tmp_path: Path
 ) -> None:

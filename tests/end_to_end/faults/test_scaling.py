@@ -20,7 +20,7 @@ from tests.end_to_end.faults.actor_faults import (
 from tests.end_to_end.helpers import environment
 from tests.factories import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 STEPS = 40
 """Enough steps for a generator to start meanwhile."""
