@@ -17,12 +17,14 @@ pytestmark = pytest.mark.slow
 
 PROGRAM = f"{sys.executable} docs/examples/two_writers.py --task {{task_file}} --turns 2"
 """Two turns in one conversation."""
+SIBLINGS = 4
 
 
 def command(folder: Path, name: str, steps: int, *overrides: str) -> None:
     """Train `steps` steps of the example config in the run `name`, with short rollouts."""
     settings = [f"output.base_dir={folder}", f"output.run_name={name}", f"magrpo.max_steps={steps}", *overrides]
-    settings += ["dataset.eval_split=null", f"gateway.command={PROGRAM}", "magrpo.rollout_buffer_size=4"]
+    settings += ["dataset.eval_split=null", f"gateway.command={PROGRAM}", "magrpo.rollout_buffer_size=2"]
+    settings.append(f"magrpo.num_generations={SIBLINGS}")
     arguments = [
         "--config",
         str(ROOT / "configs" / "toy_gateway.yaml"),
@@ -36,10 +38,10 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_a_resumed_run_of_a_program_equals_an_undisturbed_run(tmp_path: Path) -> None:
-    common = ("magrpo.save_steps=2", "magrpo.lr_scheduler=constant", "output.keep_batches=true")
-    command(tmp_path, "whole", 4, *common)
-    command(tmp_path, "parts", 3, *common)
-    command(tmp_path, "parts", 4, *common, "output.resume=auto")
+    common = ("magrpo.save_steps=1", "magrpo.lr_scheduler=constant", "output.keep_batches=true")
+    command(tmp_path, "whole", 3, *common)
+    command(tmp_path, "parts", 2, *common)
+    command(tmp_path, "parts", 3, *common, "output.resume=auto")
     files = [
         [(tmp_path / name / "models" / f"agent_{agent}" / "model.safetensors").read_bytes() for agent in (0, 1)]
         for name in ("whole", "parts")
@@ -47,7 +49,7 @@ def test_a_resumed_run_of_a_program_equals_an_undisturbed_run(tmp_path: Path) ->
     assert files[0] == files[1]
     log = BatchLog(tmp_path / "whole" / "batches")
     for step, row in enumerate(rows(tmp_path / "whole")):
-        assert (row["gateway/failed"], row["gateway/rewritten"], row["gateway/calls"]) == (0, 0, 4 * 8 * 2 * 2)
+        assert (row["gateway/failed"], row["gateway/rewritten"], row["gateway/calls"]) == (0, 0, 2 * SIBLINGS * 2 * 2)
         for agent in (0, 1):  # of the same tokens, the engine and the learner have the same log-probabilities
             assert row.get(f"agent_{agent}/logprob_gap", 0.0) < 1e-3
             for group in log.batch(step, agent).mini_batches[0].groups:
@@ -56,7 +58,7 @@ def test_a_resumed_run_of_a_program_equals_an_undisturbed_run(tmp_path: Path) ->
 
 def check_conversations(group: Any) -> None:
     """Check that each sibling's second call continues its first call with exactly the sampled tokens."""
-    assert group.siblings == tuple(sibling for sibling in range(8) for _ in range(2))
-    for place in range(0, 16, 2):
+    assert group.siblings == tuple(sibling for sibling in range(SIBLINGS) for _ in range(2))
+    for place in range(0, 2 * SIBLINGS, 2):
         history = group.prompts[place] + group.completions[place].token_ids
         assert group.prompts[place + 1][: len(history)] == history
