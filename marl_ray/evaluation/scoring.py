@@ -2,7 +2,8 @@
 
 A line of the completions file is a JSON object: `task_id`, `completions` (one text per agent, in the order of roles)
 and optionally `turn`. Each line is parsed, executed and rewarded like a joint action of a rollout, but without
-`reward_processor`; with a feedback mode it gets the prompts of the next turn.
+`reward_processor`; with a feedback mode it gets the prompts of the next turn. A line with `program` in place of
+`completions` is a program of another system, which is run as it is.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ from marl_ray.data.loading import load_rows, load_tasks_by_row, read_jsonl
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, Executor
 from marl_ray.environments.plugin_checks import check_prompts, qualified_method_name
+from marl_ray.evaluation.whole_programs import WholePrograms
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.sandbox import ExecutionReport, Program, Sandbox, SandboxSettings, SandboxUnavailable
 from marl_ray.telemetry.logs import progress_bar_disabled, tqdm
 
 logger = logging.getLogger(__name__)
-KEYS = ("task_id", "completions", "turn")
+KEYS = ("task_id", "completions", "program", "turn")
 FILE = "completions file"
 LINES_PER_SANDBOX = 16
 """Lines in progress per sandbox. Further lines run while a slow line delays the output."""
@@ -45,11 +47,18 @@ LINES_PER_SANDBOX = 16
 
 @dataclass(frozen=True, slots=True)
 class JointResponse:
-    """A line of the completions file: its task, one text per agent, and its turn if given."""
+    """A line of the completions file: its task, one text per agent, and its turn if given. `is_program`: the only text
+    is a whole program."""
 
     task: Task
     completions: tuple[str, ...]
     turn: int | None = None
+    is_program: bool = False
+
+    @property
+    def kind(self) -> int:
+        """The number of agents, 0 for a whole program. Lines of one kind share an environment."""
+        return 0 if self.is_program else len(self.completions)
 
 
 def tasks_by_id(dataset: str, split: str, dataset_type: str) -> dict[str, Task]:
@@ -92,33 +101,36 @@ class CompletionScorer:
     ) -> None:
         self.mode = mode
         self._parts: dict[int, tuple[Config, Environment[Any], Transition]] = {}
-        """Config, environment and transition by number of agents."""
-        for number in sorted({len(response.completions) for response in responses}):
+        """Config, environment and transition by kind of line."""
+        for kind in sorted({response.kind for response in responses}):
+            if kind == 0 and mode is not None:
+                raise UserError("a whole program gets no feedback: leave out --feedback, or give completions")
             tree = {
                 "model": {"name": "none"},  # required, and not used
                 "dataset": {"name": "given", "type": dataset_type},
                 "external": {"mode": mode or "plain"},
-                "magrpo": {"num_agents": number, "num_turns": 2},
+                "magrpo": {"num_agents": max(1, kind), "num_turns": 2},
             }
             config = from_tree(tree, "magrpo", overrides)
-            environment = ENVIRONMENTS.get(config.environment).from_config(config)
-            self._parts[number] = (config, environment, Transition(config.external, environment))
+            environment_class = ENVIRONMENTS.get(config.environment) if kind else WholePrograms
+            environment = environment_class.from_config(config)
+            self._parts[kind] = (config, environment, Transition(config.external, environment))
             self.sandbox: SandboxSettings = sandbox_settings(config)
         for response in responses:
-            _, environment, _ = self._parts[len(response.completions)]
+            _, environment, _ = self._parts[response.kind]
             environment.check_task(response.task)
 
     async def score_all(
         self, responses: Sequence[JointResponse], executor: Executor, limit: int
     ) -> AsyncIterator[dict[str, Any]]:
         """Yield the score of each joint response in order, with at most `limit` in progress."""
-        runners = {number: EpisodeRunner(*parts, (), executor) for number, parts in self._parts.items()}
+        runners = {kind: EpisodeRunner(*parts, (), executor) for kind, parts in self._parts.items()}
         waiting: deque[asyncio.Task[dict[str, Any]]] = deque()
         remaining = iter(responses)
         try:
             while True:
                 while len(waiting) < limit and (response := next(remaining, None)) is not None:
-                    runner = runners[len(response.completions)]
+                    runner = runners[response.kind]
                     waiting.append(asyncio.ensure_future(self._score(response, runner)))
                 if not waiting:
                     return
@@ -212,21 +224,25 @@ def _joint_response(row: Mapping[str, Any], tasks: Mapping[str, Task]) -> JointR
         raise UserError(f"expected a mapping with task_id and completions, got {row!r:.80}")
     for key in row:
         if key not in KEYS:
-            hint = did_you_mean(key, KEYS) or ": a row has task_id, completions and optionally turn"
+            hint = did_you_mean(key, KEYS) or ": a row has task_id, completions or program, and optionally turn"
             raise UserError(f"unknown key {key!r}{hint}")
-    for key in ("task_id", "completions"):
-        if key not in row:
-            raise UserError(f"{key} is missing")
-    name, texts, turn = str(row["task_id"]), row["completions"], row.get("turn")
+    if "task_id" not in row:
+        raise UserError("task_id is missing")
+    if ("completions" in row) == ("program" in row):
+        raise UserError("a row has either completions or a program")
+    is_program = "program" in row
+    texts = [row["program"]] if is_program else row["completions"]
+    name, turn = str(row["task_id"]), row.get("turn")
     if name not in tasks:
         raise UserError(
             f"the dataset has no task {name!r}{did_you_mean(name, tasks) or f'; its first is {next(iter(tasks))!r}'}"
         )
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise UserError("completions should be a list of texts, one per agent")
+        expected = "program should be a text" if is_program else "completions should be a list of texts, one per agent"
+        raise UserError(expected)
     if turn is not None and (type(turn) is not int or turn < 1):
         raise UserError(f"turn should be a whole number from 1, got {turn!r}")
-    return JointResponse(tasks[name], tuple(texts), turn)
+    return JointResponse(tasks[name], tuple(texts), turn, is_program)
 
 
 class LocalSandboxPool:

@@ -4,7 +4,7 @@
 |---|---|
 | evalplus | one line per sample: `{"task_id": "HumanEval/0", "solution": PROGRAM}`, or `completion` after the prompt |
 | livecodebench | a list with one object per task: `{"question_id": ID, "code_list": [PROGRAM, ...]}` |
-| completions | one line per sample: `{"task_id": ID, "completions": [TEXT, ...]}`, one text per agent |
+| completions | one line per sample: `{"task_id": ID, "completions": [TEXT, ...]}`, one text per agent; or `program` |
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def read_programs(path: Path, tasks: Mapping[str, Task]) -> list[dict[str, Any]]:
-    """Return the rows of a completions file for programs in EvalPlus's or LiveCodeBench's format; each program is the
-    text of a single agent. `tasks` has the tasks by id. Raises UserError."""
+    """Return the rows of a completions file for programs in EvalPlus's or LiveCodeBench's format, which are run as they
+    are. `tasks` has the tasks by id. Raises UserError."""
     path = expand_home(path)
     try:
         rows = _read_json(path) if path.suffix == ".json" else [row for _, row in read_jsonl(path, "samples file")]
@@ -81,15 +81,15 @@ def _programs(row: Any, tasks: Mapping[str, Task]) -> list[dict[str, Any]]:
         name = name if name in tasks else f"{LIVECODEBENCH}{name}"
         if not isinstance(programs, list) or not all(isinstance(program, str) for program in programs):
             raise UserError("code_list should be a list of programs")
-        return [{"task_id": name, "completions": [program]} for program in programs]
+        return [{"task_id": name, "program": program} for program in programs]
     name, solution, completion = str(row.get("task_id")), row.get("solution"), row.get("completion")
     if isinstance(solution, str):
-        return [{"task_id": name, "completions": [solution]}]
+        return [{"task_id": name, "program": solution}]
     if not isinstance(completion, str):
         raise UserError("neither a solution nor a completion (EvalPlus), nor a code_list (LiveCodeBench)")
     if name not in tasks:
         raise UserError(f"the dataset has no task {name!r}, whose prompt the completion continues")
-    return [{"task_id": name, "completions": [tasks[name].prompt + completion]}]
+    return [{"task_id": name, "program": tasks[name].prompt + completion}]
 
 
 WRITERS: dict[str, Callable[[Sequence[EvaluationSample]], str]] = {

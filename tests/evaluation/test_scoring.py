@@ -80,6 +80,27 @@ def test_a_score_has_reward_levels_metrics_and_report(score: Score) -> None:
     assert levels(three) == {**levels(both), "aux": 0.2, "aux_called": 0.25, "not_thin": 0.5}
 
 
+def test_a_program_of_another_system_is_run_as_it_is(score: Score) -> None:
+    program = f"STEP = 1\n\n{AUX}\n\n{MAIN.replace('+ 1', '+ STEP')}\n"
+    rows = [{"task_id": "t/0", "program": text} for text in (program, MAIN, "def f(x:\n")]
+    passing, unfinished, broken, completion = score([*rows, line("t/0", program)])
+    assert [one["reward"] for one in (passing, unfinished, broken)] == [1.0, 0.0, 0.0]
+    assert passing["metrics"] == {"syntax_ok": 1.0, "tests_passed_rate": 1.0, "all_passed": 1.0}
+    assert unfinished["report"]["tests"][0]["error_type"] == "NameError"
+    assert broken["metrics"]["syntax_ok"] == 0.0
+    assert completion["metrics"]["all_passed"] == 0.0, "a completion contributes the function only"
+
+
+def test_a_program_needs_tests_and_gets_no_feedback(
+    command: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"task_id": "tags/mail-7", "program": "x"}
+    assert main(command([row], "--split", "eval", kind="tags", dataset="bundled:tags")) == 1
+    assert capsys.readouterr().err.count("has no tests of whole programs") == 1
+    assert main(command([row | {"task_id": "t/0"}], "--feedback", "plain")) == 1
+    assert "a whole program gets no feedback: leave out --feedback" in capsys.readouterr().err
+
+
 def test_scores_are_in_the_order_of_the_lines(score: Score) -> None:
     endless = line("t/0", "def f(x):\n    while True:\n        x += 1\n    return x")
     rows = [endless, *(line("t/1", f"def f(x):\n    return x + {n}") for n in range(4))]
@@ -109,11 +130,13 @@ def test_a_feedback_mode_adds_the_prompts_of_the_next_turn(score: Score) -> None
         ("{", "line 2: not JSON"),
         ("[1]", "line 2: not a JSON object"),
         ({"completions": [""]}, "line 2: task_id is missing"),
-        ({"task_id": "t/0"}, "line 2: completions is missing"),
+        ({"task_id": "t/0"}, "line 2: a row has either completions or a program"),
+        (line("t/0", "", program=""), "line 2: a row has either completions or a program"),
+        ({"task_id": "t/0", "program": 7}, "line 2: program should be a text"),
         (line("t/0", "", trun=1), "line 2: unknown key 'trun': did you mean turn?"),
         (
-            {"task_id": "t/0", "prompt": ""},
-            "line 2: unknown key 'prompt': a row has task_id, completions and optionally turn",
+            {"task_id": "t/0", "language": ""},
+            "line 2: unknown key 'language': a row has task_id, completions or program, and optionally turn",
         ),
         (line("t/00", ""), "line 2: the dataset has no task 't/00': did you mean t/0?"),
         (line("7", ""), "line 2: the dataset has no task '7'; its first is 't/0'"),

@@ -70,7 +70,7 @@ def test_completions_are_scored_again(evaluation: Path, capsys: pytest.CaptureFi
     assert all(score["levels"]["main"] == 0.6 for score in scores)
 
 
-def test_samples_of_other_programs_become_completions(tmp_path: Path) -> None:
+def test_samples_of_other_programs_become_whole_programs(tmp_path: Path) -> None:
     task = TASKS[0]
     samples = tmp_path / "samples.jsonl"
     rows = [{"task_id": task.id, "solution": "x = 1"}, {"task_id": task.id, "completion": "    return 1\n"}]
@@ -79,16 +79,14 @@ def test_samples_of_other_programs_become_completions(tmp_path: Path) -> None:
     arguments = ["--to", "completions", "--dataset", "bundled:toy", "--split", "eval", "--output", str(target)]
     assert main(["convert", str(samples), *arguments]) == 0
     found = [json.loads(line) for line in target.read_text().splitlines()]
-    assert found[0] == {"task_id": task.id, "completions": ["x = 1"]}
-    assert found[1]["completions"] == [task.prompt + "    return 1\n"]
+    assert found[0] == {"task_id": task.id, "program": "x = 1"}
+    assert found[1]["program"] == task.prompt + "    return 1\n"
     lcb = tmp_path / "lcb.json"
     lcb.write_text(json.dumps([{"question_id": task.id, "code_list": ["a", "b"]}]))
     arguments[-1] = str(tmp_path / "lcb-out.jsonl")
     assert main(["convert", str(lcb), *arguments]) == 0
-    assert [json.loads(line)["completions"] for line in (tmp_path / "lcb-out.jsonl").read_text().splitlines()] == [
-        ["a"],
-        ["b"],
-    ]
+    programs = [json.loads(line)["program"] for line in (tmp_path / "lcb-out.jsonl").read_text().splitlines()]
+    assert programs == ["a", "b"]
 
 
 def test_lm_eval_results_have_standard_errors(evaluation: Path) -> None:
