@@ -19,6 +19,8 @@ EPILOG = """examples:
 
 a line of the completions file, for two agents:
   {"task_id": "HumanEval/0", "completions": ["def aux(x): ...", "def main(x): ..."]}
+or of another system, with a whole program:
+  {"task_id": "HumanEval/0", "program": "def main(x): ..."}
 
 a line of the output, in the same order:
   {"task_id": "HumanEval/0", "reward": 4.0, "levels": {"main": 0.6, ...}, "metrics": {...}, "report": {...}}
