@@ -17,7 +17,7 @@ from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Evidence, Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.environments.base import Environment, Executor, collect_programs, group_reports
-from marl_ray.environments.wrapped import WrappedEnvironment, base_environment
+from marl_ray.environments.wrapped_environment import WrappedEnvironment, base_environment
 from marl_ray.reward_models.joint_text import JointText, joint_text
 from marl_ray.reward_models.reward_model import RewardModel, is_reward_model
 

@@ -27,7 +27,7 @@ from marl_ray.environments.builder.commands import (
     read_commands,
 )
 from marl_ray.environments.builder.glyphs import FULL
-from marl_ray.environments.texts import TextAttempt, TextEnvironment
+from marl_ray.environments.text_environment import TextAttempt, TextEnvironment
 
 WORDS_PATH, HOUSES_PATH = (Path(__file__).parent / name for name in ("words.jsonl", "houses.jsonl"))
 """The tasks of `bundled:words` and `bundled:houses`."""

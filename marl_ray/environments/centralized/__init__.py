@@ -16,7 +16,7 @@ from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.environments.base import Environment
 from marl_ray.environments.centralized.parts import first_prompt, join_parts, revision, split_parts
-from marl_ray.environments.wrapped import WrappedEnvironment, base_environment
+from marl_ray.environments.wrapped_environment import WrappedEnvironment, base_environment
 
 if TYPE_CHECKING:
     from marl_ray.config import Config

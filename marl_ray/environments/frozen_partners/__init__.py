@@ -19,7 +19,7 @@ from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Evidence, Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.environments.base import Environment, collect_programs, group_reports
-from marl_ray.environments.wrapped import WrappedEnvironment, base_environment
+from marl_ray.environments.wrapped_environment import WrappedEnvironment, base_environment
 
 if TYPE_CHECKING:
     from marl_ray.config import Config

@@ -15,7 +15,7 @@ from pathlib import Path
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.environments.function_calls import prompts
 from marl_ray.environments.function_calls.calls import FunctionCall, expected_calls, match, read_calls, unique
-from marl_ray.environments.texts import TextAttempt, TextEnvironment
+from marl_ray.environments.text_environment import TextAttempt, TextEnvironment
 
 REQUESTS_PATH = Path(__file__).parent / "requests.jsonl"
 """The requests of `bundled:requests`."""

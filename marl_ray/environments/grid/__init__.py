@@ -15,7 +15,7 @@ from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.environments.grid import prompts
 from marl_ray.environments.grid.attempt import FilledGrid, read_rows
-from marl_ray.environments.texts import TextEnvironment
+from marl_ray.environments.text_environment import TextEnvironment
 
 GRIDS_PATH = Path(__file__).parent / "grids.jsonl"
 """The targets of `bundled:grid`."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from marl_ray.environments.grid.prompts import EMPTY
-from marl_ray.environments.texts import TextAttempt
+from marl_ray.environments.text_environment import TextAttempt
 
 _ALONE = re.compile(r"(?<![^\W_])[^\W\d_](?![^\W_])")
 """A letter without letters or digits beside it."""

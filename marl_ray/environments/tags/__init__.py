@@ -15,7 +15,7 @@ from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.environments.tags import prompts
 from marl_ray.environments.tags.words import content_words, relative_positions, split_words
-from marl_ray.environments.texts import TextAttempt, TextEnvironment
+from marl_ray.environments.text_environment import TextAttempt, TextEnvironment
 
 TEXTS_PATH = Path(__file__).parent / "texts.jsonl"
 """The texts of `bundled:tags`."""

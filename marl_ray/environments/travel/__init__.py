@@ -15,7 +15,7 @@ from statistics import fmean
 
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
-from marl_ray.environments.texts import TextAttempt, TextEnvironment
+from marl_ray.environments.text_environment import TextAttempt, TextEnvironment
 from marl_ray.environments.travel import prompts
 from marl_ray.environments.travel.assignments import PlanPart, read_part
 from marl_ray.environments.travel.scores import PlanScores, score_plan

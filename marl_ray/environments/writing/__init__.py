@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
-from marl_ray.environments.texts import TextAttempt, TextEnvironment
+from marl_ray.environments.text_environment import TextAttempt, TextEnvironment
 from marl_ray.environments.writing.levels import ARXIV, TLDR, Comparison, Rule, compare, level_rewards
 from marl_ray.environments.writing.prompts import ARXIV_PROMPTS, SPLIT, TLDR_PROMPTS, WritingPrompts
 
