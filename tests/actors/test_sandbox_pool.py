@@ -166,6 +166,7 @@ def test_a_dead_worker_is_replaced_and_its_programs_run_elsewhere() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_stuck_worker_is_replaced() -> None:
     async def scenario() -> None:
         async with pool_of(batch_size=4, heartbeat_s=4.0) as pool:

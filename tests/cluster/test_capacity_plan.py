@@ -170,6 +170,7 @@ def test_every_reference_model_of_a_policy_counts_once(
     assert found == 7 * initial + large * models["m"].parameters
 
 
+@pytest.mark.slow
 def test_a_learner_too_large_for_a_gpu_gets_suggested_settings(models: ModelInfos) -> None:
     config = plan_config(max_new_tokens=256)
     plan = plan_capacity(config, models, parse_cluster("1x4xH100-80GB"))
@@ -195,6 +196,7 @@ def test_a_learner_too_large_for_a_gpu_gets_suggested_settings(models: ModelInfo
     assert shortage_message(adapted, models, plan_capacity(adapted, models, parse_cluster("1x4xH100-80GB"))) == ""
 
 
+@pytest.mark.slow
 def test_a_shortage_that_no_setting_removes_is_reported(models: ModelInfos) -> None:
     config = plan_config()
     line = shortage_message(config, models, plan_capacity(config, models, [LAPTOP]))

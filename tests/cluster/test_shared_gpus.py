@@ -39,6 +39,7 @@ def _visible(placement: PlacementGroups, ids: list[ActorId]) -> dict[ActorId, se
     return {id: set(ray.get(result, timeout=60).split(",")) for id, result in results.items()}
 
 
+@pytest.mark.slow
 def test_engines_and_ranks_in_turns_see_the_gpus_of_their_bundle(ray_with_gpus: None) -> None:
     resources = {
         "colocate": True,

@@ -312,6 +312,7 @@ def test_bundled_tasks() -> None:
     assert "bundled with the package: bundled:toy" in message("bundled:tyo", "train", "toy")
 
 
+@pytest.mark.slow
 @needs_shared
 def test_all_rows_of_humaneval_and_mbpp_convert() -> None:
     humaneval = str(SHARED / "humaneval.jsonl")

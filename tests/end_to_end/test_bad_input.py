@@ -74,6 +74,7 @@ def test_an_invalid_task_is_named(row: dict, message: str, tmp_path: Path, capsy
     assert message in err
 
 
+@pytest.mark.slow
 def test_missing_resources_are_reported_before_any_actor_starts(tmp_path: Path) -> None:
     result = train(*QUICK, f"output.base_dir={tmp_path / 'runs'}", "resources.generator.cpus=500", timeout=180)
     assert result.returncode == 1

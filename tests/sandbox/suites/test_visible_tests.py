@@ -168,6 +168,7 @@ def test_canonical_solutions_pass_with_any_split_of_the_tests(sandbox: Sandbox, 
     assert [report.passed for report in sandbox.run_batch(some)] == [report.total for report in sandbox.run_batch(some)]
 
 
+@pytest.mark.slow
 def test_every_suite_of_mbpp_can_be_split() -> None:
     for row in load("mbpp"):
         tests = tuple(row["test_list"])
