@@ -72,9 +72,7 @@ class ApiRoutes:
         if agent is None:
             prompt = _only_user_message(asked)
             task = make_task(prompt, asked.marl_ray)
-            return await self._reply(
-                request, asked, ReplyFormat(asked.model, is_chat=True), [self._ask_team(task, asked)]
-            )
+            return await self._reply(request, asked, form, [self._ask_team(task, asked)])
         messages = [{"role": "system" if m.role == "developer" else m.role, "content": m.text} for m in asked.messages]
         choices = [self._ask_agent(agent, messages, asked, choice) for choice in range(asked.n or 1)]
         return await self._reply(request, asked, form, choices)
