@@ -6,10 +6,10 @@ Review these functions before changing the version.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -24,12 +24,14 @@ from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
 
 from marl_ray.core.stop_signals import STOP_SIGNALS
 
+logger = logging.getLogger(__name__)
 RAY_VERSION = "2.60.0"
 SYSTEM_CONFIG = {"task_events_report_interval_ms": 0, "prestart_worker_first_driver": False}
 """Settings of a local Ray instance. Zero turns the collection of task events off. Workers that Ray starts in advance
 would stay idle, because every actor has an environment of its own."""
-START_S, POLL_S = 120.0, 0.1
-"""Time limit for the start of the raylet (Ray's own is 30 s, too short for a busy machine), and pause between looks."""
+STARTS = 3
+"""Attempts to start a local Ray instance. On a busy machine the first may fail: the raylet ends if its agent takes more
+than about 15 s to start, and Ray gives up after 30 s. A later attempt finds Ray's files in memory."""
 CRASH_LOG_LINES = ("Raylet is terminated", "has been marked dead", "A worker died or was killed while executing")
 """Parts of the log lines that Ray prints after the crash of a raylet or an actor's process."""
 
@@ -45,30 +47,38 @@ def init_on_localhost(**options: Any) -> None:
     The processes have a session of their own, so that a closed terminal, or a signal to this process' group, stops the
     run in order instead of taking Ray away from it.
 
-    Raises TimeoutError if Ray does not start within START_S.
+    A start that fails is repeated. Raises TimeoutError if Ray is not up after STARTS attempts.
     """
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False
     unused = ["start_monitor", "start_api_server"]
     if not options.get("log_to_driver", True):
         unused.append("start_log_monitor")
-    try:
-        with _without_helpers(unused), _in_own_session(), _with_time_to_start():
-            ray.init(address="local", _node_ip_address="127.0.0.1", _system_config=SYSTEM_CONFIG, **options)
-    except Exception as error:  # Ray raises no subclass
-        if "timed out during startup" not in str(error):
-            raise
-        raise TimeoutError(f"Ray was not up after {START_S:g} s") from None
+    for attempt in range(1, STARTS + 1):
+        nodes: list[Any] = []
+        try:
+            with _without_helpers(unused, nodes), _in_own_session():
+                ray.init(address="local", _node_ip_address="127.0.0.1", _system_config=SYSTEM_CONFIG, **options)
+                return
+        except Exception as error:  # Ray raises no subclass
+            if "timed out during startup" not in str(error):
+                raise
+            for started in nodes:
+                started.kill_all_processes(check_alive=False, allow_graceful=False)
+            if attempt < STARTS:
+                logger.warning("Ray was not up after 30 s: starting it again")
+    raise TimeoutError(f"Ray was not up after {STARTS} attempts of 30 s each")
 
 
 @contextmanager
-def _without_helpers(names: Sequence[str]) -> Iterator[None]:
-    """Disable the `Node` methods that start these helper processes."""
+def _without_helpers(names: Sequence[str], nodes: list[Any]) -> Iterator[None]:
+    """Disable the `Node` methods that start these helper processes. Nodes that start meanwhile are added to `nodes`."""
     original = {name: getattr(node.Node, name) for name in names}
     dashboard_error = utils.get_dashboard_dependency_error
 
     def skip(self: Any, **options: Any) -> None:
         self._webui_url = ""  # set by the start of the dashboard otherwise
+        nodes[:] = [self]
 
     for name in names:
         setattr(node.Node, name, skip)
@@ -79,28 +89,6 @@ def _without_helpers(names: Sequence[str]) -> Iterator[None]:
         utils.get_dashboard_dependency_error = dashboard_error
         for name, method in original.items():
             setattr(node.Node, name, method)
-
-
-@contextmanager
-def _with_time_to_start() -> Iterator[None]:
-    """Wait up to START_S for the raylet. Ray asks for it again and again, but for 30 s at most."""
-    original = services.get_node
-
-    def wait_for_node(*args: Any, **options: Any) -> Any:
-        end = time.monotonic() + START_S
-        while True:
-            try:
-                return original(*args, **options)
-            except RuntimeError:  # it is not registered yet
-                if time.monotonic() > end:
-                    raise
-                time.sleep(POLL_S)
-
-    services.get_node = wait_for_node
-    try:
-        yield
-    finally:
-        services.get_node = original
 
 
 @contextmanager

@@ -55,7 +55,9 @@ def make_reward_model(config: Config, request: RewardModelRequest) -> str:
     steps = request.epochs * math.ceil(len(trained) / request.batch_size)
     trainer = RewardModelTrainer(model, config.optimizer, learning_rate, steps, request.head_only)
     parts, sizes = (trained, held_out), (request.epochs, request.batch_size)
-    fits = train_epochs("reward model", parts, *sizes, config.seed, ["reward_model"], trainer.step, trainer.fit)
+    fits = train_epochs(
+        "reward model", "preference", parts, *sizes, config.seed, ["reward_model"], trainer.step, trainer.fit
+    )
     with complete_folder(target) as path:
         model.save(path)
     return (

@@ -27,6 +27,7 @@ class HeldOutFit:
 
 def train_epochs(
     name: str,
+    what: str,
     parts: tuple[Sequence[E], Sequence[E]],
     epochs: int,
     batch_size: int,
@@ -37,12 +38,12 @@ def train_epochs(
 ) -> list[HeldOutFit]:
     """Train for some epochs, in another random order each. Return the fit of the held-out examples before and after.
 
-    `parts` are the examples to train on and the held-out ones. `step` takes one optimizer step on a batch and returns
-    its loss. `stream` names the random numbers.
+    `parts` are the examples to train on and the held-out ones, `what` is the word for one of them. `step` takes one
+    optimizer step on a batch and returns its loss. `stream` names the random numbers.
     """
     trained, held_out = parts
     total = len(trained) + len(held_out)
-    logger.info(f"{name}: {pluralize(total, 'example')}, {len(held_out)} of them held out")
+    logger.info(f"{name}: {pluralize(total, what)}, {len(held_out)} of them held out")
     fits, steps = [fit(held_out)], epochs * math.ceil(len(trained) / batch_size)
     with tqdm(total=steps, desc=name, disable=progress_bar_disabled(), dynamic_ncols=True, leave=False) as bar:
         for epoch in range(epochs):

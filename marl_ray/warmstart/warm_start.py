@@ -106,7 +106,9 @@ def _fit_preferences(
     trainer = PreferenceTrainer(config, steps, request.has_reference)
     trainer.set_reference(preferences)
     sizes = (request.epochs, request.batch_size)
-    fits = train_epochs("preferences", parts, *sizes, config.seed, ["preferences"], trainer.step, trainer.fit)
+    fits = train_epochs(
+        "policies", "preference", parts, *sizes, config.seed, ["preferences"], trainer.step, trainer.fit
+    )
     trainer.export({policy.key: folder.model(policy) for policy in config.policies}, preferences[:PROBES])
     return f"held-out loss of preferences: {change(fits)}"
 
@@ -181,7 +183,9 @@ def _train(
         return HeldOutFit(mean_loss(learner, groups))
 
     stream: list[str | int] = ["warmstart", policy.number]
-    fits = train_epochs(policy.key, parts, request.epochs, request.batch_size, config.seed, stream, step, fit)
+    fits = train_epochs(
+        policy.key, "demonstration", parts, request.epochs, request.batch_size, config.seed, stream, step, fit
+    )
     texts = [learner.tokenizer.decode(group.prompt_ids) for group in (*parts[1], *parts[0])[:PROBES]]
     learner.export(str(folder), texts)
     return fits
