@@ -55,9 +55,8 @@ def init_on_localhost(**options: Any) -> None:
     if not options.get("log_to_driver", True):
         unused.append("start_log_monitor")
     for attempt in range(1, STARTS + 1):
-        nodes: list[Any] = []
         try:
-            with _without_helpers(unused, nodes), _in_own_session():
+            with _without_helpers(unused) as nodes, _in_own_session():
                 ray.init(address="local", _node_ip_address="127.0.0.1", _system_config=SYSTEM_CONFIG, **options)
                 return
         except Exception as error:  # Ray raises no subclass
@@ -71,8 +70,9 @@ def init_on_localhost(**options: Any) -> None:
 
 
 @contextmanager
-def _without_helpers(names: Sequence[str], nodes: list[Any]) -> Iterator[None]:
-    """Disable the `Node` methods that start these helper processes. Nodes that start meanwhile are added to `nodes`."""
+def _without_helpers(names: Sequence[str]) -> Iterator[list[Any]]:
+    """Disable the `Node` methods that start these helper processes. Yield a list of the node that starts meanwhile."""
+    nodes: list[Any] = []
     original = {name: getattr(node.Node, name) for name in names}
     dashboard_error = utils.get_dashboard_dependency_error
 
@@ -84,7 +84,7 @@ def _without_helpers(names: Sequence[str], nodes: list[Any]) -> Iterator[None]:
         setattr(node.Node, name, skip)
     utils.get_dashboard_dependency_error = lambda: ImportError("marl_ray does not use the dashboard")
     try:
-        yield
+        yield nodes
     finally:
         utils.get_dashboard_dependency_error = dashboard_error
         for name, method in original.items():

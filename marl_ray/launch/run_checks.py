@@ -158,8 +158,6 @@ def _check_models(config: Config, dry: bool) -> dict[str, tuple[bool, str]]:
 def _check_schemas(config: Config) -> None:
     """Raise UserError for a JSON schema of an agent that engines cannot enforce."""
     for number, agent in enumerate(config.agents):
-        if not agent.json_schema:
-            continue
         try:
             check_json_schema(agent.json_schema)
         except UserError as error:

@@ -28,7 +28,9 @@ def schema_text(schema: Mapping[str, Any]) -> str:
 
 
 def check_json_schema(schema: Mapping[str, Any]) -> None:
-    """Raise UserError for a schema that engines cannot enforce."""
+    """Raise UserError for a schema that engines cannot enforce. An empty schema constrains nothing."""
+    if not schema:
+        return
     for keyword, value in _keywords(schema, 0):
         if keyword in IGNORED:
             raise UserError(f"{keyword} cannot be enforced: leave it out")

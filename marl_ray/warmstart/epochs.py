@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from marl_ray.core.random_streams import random_stream
 from marl_ray.core.text import pluralize
@@ -45,7 +45,7 @@ def train_epochs(
     total = len(trained) + len(held_out)
     logger.info(f"{name}: {pluralize(total, what)}, {len(held_out)} of them held out")
     fits, steps = [fit(held_out)], epochs * math.ceil(len(trained) / batch_size)
-    with tqdm(total=steps, desc=name, disable=progress_bar_disabled(), dynamic_ncols=True, leave=False) as bar:
+    with progress_bar(steps, name) as bar:
         for epoch in range(epochs):
             order, losses = random_stream(seed, *stream, epoch).sample(range(len(trained)), len(trained)), []
             for start in range(0, len(order), batch_size):
@@ -60,6 +60,11 @@ def train_epochs(
     if best < epochs:
         logger.warning(f"{name}: the held-out loss rose after epoch {best}: lower --epochs or --learning-rate")
     return fits
+
+
+def progress_bar(total: int, name: str) -> Any:
+    """Return a progress bar, which is hidden without a terminal."""
+    return tqdm(total=total, desc=name, disable=progress_bar_disabled(), dynamic_ncols=True, leave=False)
 
 
 def change(fits: Sequence[HeldOutFit]) -> str:

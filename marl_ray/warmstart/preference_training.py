@@ -22,8 +22,7 @@ from marl_ray.credit.preferences import preference_slope
 from marl_ray.learning.arguments import local_learner_arguments
 from marl_ray.learning.learner import Learner
 from marl_ray.learning.micro_batches import unweighted_row
-from marl_ray.telemetry.logs import progress_bar_disabled, tqdm
-from marl_ray.warmstart.epochs import HeldOutFit
+from marl_ray.warmstart.epochs import HeldOutFit, progress_bar
 from marl_ray.warmstart.preference_file import WrittenPreference
 from marl_ray.warmstart.selection import hold_out
 
@@ -61,7 +60,7 @@ class PreferenceTrainer:
         """Score the preferences with the policies before training, if the loss has a reference."""
         if not self.has_reference:
             return
-        with tqdm(total=len(preferences), desc="reference", disable=progress_bar_disabled(), leave=False) as bar:
+        with progress_bar(len(preferences), "reference") as bar:
             for start in range(0, len(preferences), SCORED_AT_ONCE):
                 part = preferences[start : start + SCORED_AT_ONCE]
                 self._references |= {id(one): value for one, value in zip(part, self._differences(part), strict=True)}
