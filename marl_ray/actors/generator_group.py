@@ -131,9 +131,7 @@ class GeneratorGroup:
         generation = await self.call(
             sampling.num_generations, deadline, GenerationActor.generate, prompt, sampling, priority, history
         )
-        if generation.completions:
-            self.replicas.confirm_success()
-        return generation
+        return self._confirmed(generation)
 
     async def stream(
         self,
@@ -144,7 +142,13 @@ class GeneratorGroup:
         history: tuple[int, ...] = (),
     ) -> Generation:
         """Sample one completion, whose text reaches `on_text` in parts (`TextStreams.stream`)."""
-        return await self._streams.stream(prompt, sampling, on_text, raw, history)
+        return self._confirmed(await self._streams.stream(prompt, sampling, on_text, raw, history))
+
+    def _confirmed(self, generation: Generation) -> Generation:
+        """Record that a replica has sampled, if it has: a prompt may leave no room."""
+        if generation.completions:
+            self.replicas.confirm_success()
+        return generation
 
     async def prompt_lengths(
         self, prompts: Sequence[Prompt], template_kwargs: Mapping[str, Any] = NO_VARIABLES

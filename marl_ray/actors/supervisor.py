@@ -21,7 +21,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NoReturn, TypeVar
 
 from ray.exceptions import RayError
 
@@ -157,6 +157,11 @@ class Supervisor(Generic[A]):
         if not is_ready():
             raise UserError(self.last_failure)
         return self.serving()
+
+    async def raise_loss(self) -> NoReturn:
+        """Wait until `wait_ready` would raise, whether or not it is called, and raise its error."""
+        await self._condition.wait_for(lambda: self._error is not None or self.exhausted())
+        raise self._error or UserError(self.last_failure)
 
     def exhausted(self) -> bool:
         """Return whether no actor serves or will serve again."""

@@ -54,7 +54,7 @@ class Condition:
             await self._changed.wait()
 
 
-async def run_with_background(work: Awaitable[T], background: Awaitable[None]) -> T:
+async def run_with_background(work: Awaitable[T], background: Awaitable[object]) -> T:
     """Return the result of `work`, then cancel `background`. If `background` fails first, cancel `work` and raise."""
     main, other = asyncio.ensure_future(work), asyncio.ensure_future(background)
     try:

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from marl_ray.core.errors import Terminated
 
@@ -79,6 +80,10 @@ class StopSignals:
     def interruption(self) -> KeyboardInterrupt:
         """Return the exception for the received signal."""
         return KeyboardInterrupt() if self.received in (None, signal.SIGINT) else Terminated(self.received)
+
+    def exit_process(self) -> NoReturn:
+        """End the process at once, without any cleanup: with 1, or with the code of the received signal."""
+        os._exit(1 if self.received is None else 128 + self.received)
 
     async def _cancellable(self, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         self._work = asyncio.ensure_future(work())

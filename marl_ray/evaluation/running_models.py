@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.run_actors import EvaluationActors
 from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
+from marl_ray.cluster.cluster_health import watch_head
 from marl_ray.cluster.ray_connection import connect, disconnect
 from marl_ray.config import Config
 from marl_ray.core.stop_signals import StopSignals
@@ -92,6 +94,17 @@ def on_cluster(config: Config) -> Iterator[StopSignals]:
     with StopSignals() as signals:
         try:
             logger.info(connect(config.output.verbose))
-            yield signals
+            with watch_head(lambda line: _exit_now(line, signals)):
+                yield signals
         finally:
             disconnect()
+
+
+def _exit_now(line: str, signals: StopSignals) -> NoReturn:
+    """End this process without shutting Ray down, which would wait for the lost process. Actors end with their driver.
+
+    Ray's processes may have received the signal that stops this command.
+    """
+    if signals.received is None:
+        print(f"error: {line}", file=sys.stderr, flush=True)
+    signals.exit_process()

@@ -186,7 +186,7 @@ def _exit_now(line: str, folder: RunFolder, signals: StopSignals) -> NoReturn:
             print(f"error: {line}{_resume_hint(folder)}", file=sys.stderr, flush=True)
         _tidy(folder)
     finally:
-        os._exit(1 if signals.received is None else 128 + signals.received)
+        signals.exit_process()
 
 
 def _tidy(folder: RunFolder) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_ray.config import Config
+from marl_ray.core.concurrency import gather, run_with_background
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
@@ -58,7 +59,7 @@ def read_key(request: ServeRequest) -> str | None:
 def serve_team(config: Config, request: ServeRequest, on_ready: Callable[[str], None]) -> None:
     """Serve a run, checkpoint or export until a signal. `on_ready` receives the address as soon as the server answers.
 
-    Raises UserError, and KeyboardInterrupt when it is stopped.
+    Raises UserError, also if the models are lost for good, and KeyboardInterrupt when it is stopped.
     """
     key = read_key(request)
     prepared = prepare_model(request.model, config)
@@ -78,7 +79,10 @@ async def _serve(
     port = listening.getsockname()[1]
     host = f"[{request.host}]" if ":" in request.host else request.host
     logger.info(f"process {os.getpid()}; Ctrl-C stops after the answers in progress")
-    await serve_http(guard, listening, request.limits, lambda: on_ready(f"http://{host}:{port}"))
+    serving = serve_http(guard, listening, request.limits, lambda: on_ready(f"http://{host}:{port}"))
+    # A server whose models are lost for good ends, so that whatever started it can start it again.
+    losses = gather(*(group.replicas.raise_loss() for group in dict.fromkeys(running.generators)))
+    await run_with_background(serving, losses)
 
 
 def _roles(environment: Environment[Any]) -> list[str | None]:

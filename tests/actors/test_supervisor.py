@@ -68,10 +68,12 @@ def test_failed_starts_are_repeated_up_to_the_limit(tmp_path: Path, monkeypatch:
             assert third.incarnation == 3, "the second did not start"
             for name in ("a", "b"):
                 (tmp_path / name).touch()
+            loss = asyncio.ensure_future(supervisor.raise_loss())
             supervisor.report_lost(third, "for the test")
             allowed = r"resources.sandbox.max_restarts allows 4 restarts within an hour"
-            with pytest.raises(UserError, match=rf"^sandbox 0 is lost for good \({allowed}\): .*no model at b$"):
-                await supervisor.wait_ready()
+            for waiting in (supervisor.wait_ready(), loss):
+                with pytest.raises(UserError, match=rf"^sandbox 0 is lost for good \({allowed}\): .*no model at b$"):
+                    await waiting
             assert supervisor.exhausted()
 
     asyncio.run(scenario())
@@ -85,8 +87,9 @@ def test_two_equal_losses_before_any_success_are_final(tmp_path: Path) -> None:
                 (echo,) = await supervisor.wait_ready()
                 supervisor.report_lost(echo, f"{echo.id} ({echo.location}): {reason}")
             final = r"no such kernel, twice in a row and before any result: set another model\.name$"
-            with pytest.raises(UserError, match=r"^agent 0 generator 0 \(process \d+ on [\d.]+\): " + final):
-                await supervisor.wait_ready()
+            for raises in (supervisor.wait_ready, supervisor.raise_loss):
+                with pytest.raises(UserError, match=r"^agent 0 generator 0 \(process \d+ on [\d.]+\): " + final):
+                    await raises()
             assert echo.incarnation == 3
 
     asyncio.run(scenario())

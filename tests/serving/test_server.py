@@ -215,22 +215,38 @@ def test_an_mcp_client_asks_the_team(server: RunningServer, client: openai.OpenA
     assert bad.is_error
 
 
-def test_answers_survive_a_lost_engine(server: RunningServer, client: openai.OpenAI) -> None:
+def kill_children(server: RunningServer, name: str) -> None:
+    found = [
+        process
+        for process in psutil.Process(server.process.pid).children(recursive=True)
+        if name in "".join(process.cmdline()[:1])
+    ]
+    assert found
+    for process in found:
+        process.kill()
+
+
+@pytest.mark.parametrize("loss", ["first", "second"])
+def test_answers_survive_a_lost_engine(server: RunningServer, client: openai.OpenAI, loss: str) -> None:
     body: Any = {"model": "agent_0", "prompt": "def f(n):", "max_tokens": 500, "temperature": 2, "seed": 5}
     whole = client.completions.create(**body).choices[0].text
     texts = []
     for number, chunk in enumerate(client.completions.create(**body, stream=True)):
         texts.append(chunk.choices[0].text)
         if number == 1:
-            engines = [
-                process
-                for process in psutil.Process(server.process.pid).children(recursive=True)
-                if process.name().startswith("ray::GenerationA") or "GenerationActor" in "".join(process.cmdline())
-            ]
-            assert engines
-            for engine in engines:
-                engine.kill()
+            kill_children(server, "GenerationActor")
     assert "".join(texts) == whole
+
+
+def test_a_server_that_cannot_answer_again_ends_with_the_cause(run: Path, tmp_path: Path) -> None:
+    for name, settings, cause in (
+        ("GenerationActor", ["resources.generator.max_restarts=0"], r"error: agent \d generator 0 is lost for good"),
+        ("raylet", ["magrpo.eval_temperature=0"], r"error: Ray's process on node .* \(raylet\) is gone"),
+    ):
+        with running_server(run, tmp_path / name, "--override", *settings) as server:
+            kill_children(server, name)
+            assert server.process.wait(timeout=120) == 1
+            assert re.search(cause, server.log.read_text())
 
 
 def test_a_stop_finishes_answers_in_progress(run: Path, tmp_path: Path) -> None:
