@@ -238,6 +238,7 @@ def test_answers_survive_a_lost_engine(server: RunningServer, client: openai.Ope
     assert "".join(texts) == whole
 
 
+@pytest.mark.nightly
 def test_a_server_that_cannot_answer_again_ends_with_the_cause(run: Path, tmp_path: Path) -> None:
     for name, settings, cause in (
         ("GenerationActor", ["resources.generator.max_restarts=0"], r"error: agent \d generator 0 is lost for good"),
