@@ -72,7 +72,7 @@ class PromptRenderer:
     def __init__(self, agent: AgentConfig, model: ModelConfig) -> None:
         path = resolve_model(agent.name)
         self._tokenizer = load_tokenizer(path, model)
-        self._through_template, _ = decide_template(agent.name, self._tokenizer, model)
+        self._through_template, _ = decide_template(path, self._tokenizer, model)
         self._agent = agent
         self._encoded = lru_cache(KEPT_PROMPTS)(self._encode_whole)
 
