@@ -12,7 +12,7 @@ from marl_ray.core.text import json_or
 from marl_ray.gateway.program_episode import CallAnswer, CallOptions
 from marl_ray.gateway.prompt_renderer import TemplateMessage
 from marl_ray.models.json_schemas import ANY_OBJECT, check_json_schema, schema_text
-from marl_ray.serving.reply_format import ReplyFormat
+from marl_ray.serving.reply_format import ReplyFormat, Usage
 from marl_ray.serving.request_formats import ApiError, Part, SamplingRequest, Text, encode_event
 
 UNSUPPORTED_IN_EPISODES = ("functions", "logit_bias", "logprobs", "top_logprobs", "audio", "suffix", "echo", "best_of")
@@ -160,7 +160,7 @@ class ChunkEvents:
                 yield encode_event(self._form.chunk({"tool_calls": calls}, index=choice))
             yield encode_event(self._form.chunk({}, answer.finish_reason, index=choice))
         if self._with_usage:
-            yield encode_event(self._form.without_choice(usage=_usage(answers, self._prompt_tokens)))
+            yield encode_event(self._form.without_choice(usage=_usage(answers, self._prompt_tokens).to_dict()))
         yield encode_event("[DONE]")
 
     def error(self, error: ApiError) -> bytes:
@@ -187,6 +187,5 @@ def _calls(answer: CallAnswer) -> list[dict[str, Any]]:
     ]
 
 
-def _usage(answers: Sequence[CallAnswer], prompt_tokens: int) -> dict[str, int]:
-    tokens = sum(answer.tokens for answer in answers)
-    return {"prompt_tokens": prompt_tokens, "completion_tokens": tokens, "total_tokens": prompt_tokens + tokens}
+def _usage(answers: Sequence[CallAnswer], prompt_tokens: int) -> Usage:
+    return Usage(prompt_tokens, sum(answer.tokens for answer in answers))

@@ -14,6 +14,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.credit.requirements import estimator_requirements
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, Executor
+from marl_ray.environments.text_environment import TextAttempt
 from marl_ray.gateway.programs import FUNCTIONS, CommandProgram, EpisodeProgram, FunctionProgram
 from marl_ray.gateway.prompt_renderer import PromptRenderer
 from marl_ray.gateway.service_program import ServiceProgram
@@ -28,15 +29,7 @@ MAX_PROBE_CHARS = 400
 """Characters of a task that stand for the unknown prompts of a program when a run checks its models."""
 
 
-class NoAttempt:
-    """The attempt of an environment that plays no turns."""
-
-    @property
-    def program(self) -> None:
-        """None: nothing is executed."""
-
-
-class GatewayEnvironment(Environment[NoAttempt]):
+class GatewayEnvironment(Environment[TextAttempt]):
     """Episodes of programs that call the agents over HTTP, or in this process. The environment has no turns: its
     prompts are the judge's prompts, or the beginning of the task, and only stand for the program's prompts in checks
     of the models."""
@@ -102,16 +95,16 @@ class GatewayEnvironment(Environment[NoAttempt]):
             await self._server.close()
             self._server = None
 
-    def attempt(self, task: Task, responses: Sequence[str], last: bool) -> NoAttempt:
+    def attempt(self, task: Task, responses: Sequence[str], last: bool) -> TextAttempt:
         raise UserError("environment gateway scores programs and not answers: use the environment gateway.judge")
 
-    def outcome(self, attempt: NoAttempt, report: Any) -> Outcome:
+    def outcome(self, attempt: TextAttempt, report: Any) -> Outcome:
         raise NotImplementedError
 
-    def feedback(self, attempt: NoAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
+    def feedback(self, attempt: TextAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
         return []
 
-    def previous_answers(self, attempt: NoAttempt) -> list[str]:
+    def previous_answers(self, attempt: TextAttempt) -> list[str]:
         return [""] * self.num_agents
 
     def revisions(self, task: Task) -> list[str]:

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from marl_ray.core.concurrency import DeadlineExceeded, gather
 from marl_ray.core.errors import UserError
-from marl_ray.serving.reply_format import ReplyFormat
+from marl_ray.serving.reply_format import ReplyFormat, Usage
 from marl_ray.serving.request_formats import (
     TEAM,
     ApiError,
@@ -26,7 +26,7 @@ from marl_ray.serving.request_formats import (
     parse_request,
     task_text,
 )
-from marl_ray.serving.team_player import Answer, OnEvent, TeamPlayer, Usage
+from marl_ray.serving.team_player import Answer, OnEvent, TeamPlayer
 
 logger = logging.getLogger(__name__)
 Events = asyncio.Queue[dict[str, Any] | None]
@@ -195,7 +195,7 @@ def _reply(form: ReplyFormat, answers: Sequence[Answer], with_parts: bool) -> di
         sum(answer.usage.prompt_tokens for answer in answers),
         sum(answer.usage.completion_tokens for answer in answers),
     )
-    body = form.reply([({"content": one.text}, one.finish_reason) for one in answers], usage.to_dict())
+    body = form.reply([({"content": one.text}, one.finish_reason) for one in answers], usage)
     if with_parts:
         body["marl_ray"] = {"turns": [turn for answer in answers for turn in answer.turns]}
     return body

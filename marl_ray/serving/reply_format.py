@@ -5,7 +5,32 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from marl_ray.core.episode import Generation
+
+
+@dataclass(slots=True)
+class Usage:
+    """Numbers of tokens."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def add(self, generation: Generation) -> None:
+        """Count the tokens of a generation."""
+        self.prompt_tokens += len(generation.prompt_ids)
+        self.completion_tokens += sum(len(completion.token_ids) for completion in generation.completions)
+
+    def to_dict(self) -> dict[str, int]:
+        """Return the usage in the API's format."""
+        total = self.prompt_tokens + self.completion_tokens
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": total,
+        }
 
 
 class ReplyFormat:
@@ -21,13 +46,13 @@ class ReplyFormat:
         self._kind, self._chunk_kind = kind, f"{kind}.chunk" if is_chat else kind
         self._common = {"id": f"{prefix}-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
 
-    def reply(self, choices: Sequence[tuple[Mapping[str, Any], str]], usage: Mapping[str, int]) -> dict[str, Any]:
+    def reply(self, choices: Sequence[tuple[Mapping[str, Any], str]], usage: Usage) -> dict[str, Any]:
         """Return a complete reply, with a message and a finish reason per choice."""
         listed = [
             self._choice(i, "message", {"role": "assistant", **message}, reason)
             for i, (message, reason) in enumerate(choices)
         ]
-        return self._common | {"object": self._kind, "choices": listed, "usage": dict(usage)}
+        return self._common | {"object": self._kind, "choices": listed, "usage": usage.to_dict()}
 
     def chunk(self, delta: Mapping[str, Any], reason: str | None = None, index: int = 0) -> dict[str, Any]:
         """Return a part of a streamed reply."""

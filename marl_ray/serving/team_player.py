@@ -23,33 +23,12 @@ from marl_ray.environments.joint_program import joint_program
 from marl_ray.external.transition import Transition
 from marl_ray.models.json_schemas import schema_text
 from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.serving.reply_format import Usage
 from marl_ray.serving.request_formats import ApiError, SamplingRequest
 from marl_ray.serving.untested import Untested
 
 OnEvent = Callable[[dict[str, Any]], None]
 """Receives the events of an answer: parts of an agent's text, and the verdict of a turn."""
-
-
-@dataclass(slots=True)
-class Usage:
-    """Numbers of tokens."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-    def add(self, generation: Generation) -> None:
-        """Count the tokens of a generation."""
-        self.prompt_tokens += len(generation.prompt_ids)
-        self.completion_tokens += sum(len(completion.token_ids) for completion in generation.completions)
-
-    def to_dict(self) -> dict[str, int]:
-        """Return the usage in the API's format."""
-        total = self.prompt_tokens + self.completion_tokens
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": total,
-        }
 
 
 @dataclass(slots=True)

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.environments.base import Environment
+from marl_ray.environments.text_environment import TextAttempt
 
 
-@dataclass(frozen=True, slots=True)
-class NoProgram:
-    """An attempt that executes nothing."""
-
-    program: None = None
-
-
-class Untested(Environment[NoProgram]):
+class Untested(Environment[TextAttempt]):
     """Another environment's first turn, with its roles, prompts and order, without programs and rewards."""
 
     def __init__(self, environment: Environment[Any]) -> None:
@@ -36,17 +29,17 @@ class Untested(Environment[NoProgram]):
     def prompt_after(self, task: Task, agent: int, prompt: Any, answers: Mapping[int, str]) -> Any:
         return self._environment.prompt_after(task, agent, prompt, answers)
 
-    def attempt(self, task: Task, responses: Sequence[str], last: bool) -> NoProgram:
-        return NoProgram()
+    def attempt(self, task: Task, responses: Sequence[str], last: bool) -> TextAttempt:
+        return TextAttempt(tuple(responses))
 
-    def outcome(self, attempt: NoProgram, report: Any) -> Outcome:
+    def outcome(self, attempt: TextAttempt, report: Any) -> Outcome:
         return Outcome(0.0)
 
-    def feedback(self, attempt: NoProgram, outcome: Outcome, mode: str, agent: int) -> list[str]:
+    def feedback(self, attempt: TextAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
         return []
 
-    def previous_answers(self, attempt: NoProgram) -> list[str]:
-        return [""] * self.num_agents
+    def previous_answers(self, attempt: TextAttempt) -> list[str]:
+        return list(attempt.answers)
 
     def revisions(self, task: Task) -> list[str]:
         return self._environment.revisions(task)
