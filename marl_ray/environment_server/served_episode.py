@@ -96,7 +96,7 @@ class ServedEpisode:
         """End the episode."""
         if self._playing is not None:
             self._playing.cancel()
-            await asyncio.gather(self._playing, return_exceptions=True)
+            await asyncio.wait({self._playing})
 
     async def _next(self) -> Observation:
         """Return the next prompt or the end, with the rewards of turns that are complete by now."""
