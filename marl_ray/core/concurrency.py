@@ -82,12 +82,16 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
 
 
 async def gather(*awaitables: Awaitable[Any]) -> list[Any]:
-    """Return all results in order. At the first failure, cancel the others, wait for them and raise."""
+    """Return all results in order. At the first failure, cancel the others, wait for them and raise.
+
+    Cancelling the call cancels each of them once: a second cancellation would interrupt their cleanup.
+    """
     tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
     try:
         return list(await asyncio.gather(*tasks))
     except BaseException:
         for task in tasks:
-            task.cancel()
+            if not (isinstance(task, asyncio.Task) and task.cancelling()):
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise

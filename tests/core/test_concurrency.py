@@ -36,6 +36,28 @@ def test_the_first_failure_cancels_the_others() -> None:
     assert ended == ["endless", "endless"]
 
 
+def test_cancelling_a_gather_does_not_interrupt_cleanup() -> None:
+    steps = []
+
+    async def cleans_up() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            steps.append("cleaned up")
+
+    async def scenario() -> None:
+        gathering = asyncio.ensure_future(gather(cleans_up(), asyncio.Event().wait()))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        gathering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gathering
+
+    asyncio.run(scenario())
+    assert steps == ["cleaned up"]
+
+
 def test_a_task_group_waits_for_tasks_created_later() -> None:
     ended = []
 
