@@ -159,7 +159,7 @@ class Supervisor(Generic[A]):
         return self.serving()
 
     async def raise_loss(self) -> NoReturn:
-        """Wait until `wait_ready` would raise, whether or not it is called, and raise its error."""
+        """Wait until no actor can serve any more, and raise the error of `wait_ready`."""
         await self._condition.wait_for(lambda: self._error is not None or self.exhausted())
         raise self._error or UserError(self.last_failure)
 
