@@ -149,7 +149,7 @@ class Supervisor(Generic[A]):
             return len(self.serving()) >= (len(self._members) if all_members else 1)
 
         def is_hopeless() -> bool:
-            return self._error is not None or self.exhausted() or (all_members and bool(self.retired()))
+            return self._is_lost() or (all_members and bool(self.retired()))
 
         await self._condition.wait_for(lambda: is_ready() or is_hopeless())
         if self._error is not None:
@@ -160,8 +160,11 @@ class Supervisor(Generic[A]):
 
     async def raise_loss(self) -> NoReturn:
         """Wait until no actor can serve any more, and raise the error of `wait_ready`."""
-        await self._condition.wait_for(lambda: self._error is not None or self.exhausted())
+        await self._condition.wait_for(self._is_lost)
         raise self._error or UserError(self.last_failure)
+
+    def _is_lost(self) -> bool:
+        return self._error is not None or self.exhausted()
 
     def exhausted(self) -> bool:
         """Return whether no actor serves or will serve again."""

@@ -15,6 +15,7 @@ import asyncio
 import contextvars
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -81,8 +82,11 @@ class StopSignals:
         """Return the exception for the received signal."""
         return KeyboardInterrupt() if self.received in (None, signal.SIGINT) else Terminated(self.received)
 
-    def exit_process(self) -> NoReturn:
-        """End the process at once, without any cleanup: with 1, or with the code of the received signal."""
+    def exit_process(self, error: str) -> NoReturn:
+        """End the process at once, without any cleanup: with `error` and 1, or, after a signal from which the error
+        follows, with the signal's code."""
+        if self.received is None:
+            print(f"error: {error}", file=sys.stderr, flush=True)
         os._exit(1 if self.received is None else 128 + self.received)
 
     async def _cancellable(self, work: Callable[[], Coroutine[Any, Any, R]]) -> R:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.run_actors import EvaluationActors
@@ -94,17 +93,7 @@ def on_cluster(config: Config) -> Iterator[StopSignals]:
     with StopSignals() as signals:
         try:
             logger.info(connect(config.output.verbose))
-            with watch_head(lambda line: _exit_now(line, signals)):
+            with watch_head(signals.exit_process):  # without shutting Ray down, which would wait for the lost process
                 yield signals
         finally:
             disconnect()
-
-
-def _exit_now(line: str, signals: StopSignals) -> NoReturn:
-    """End this process without shutting Ray down, which would wait for the lost process. Actors end with their driver.
-
-    Ray's processes may have received the signal that stops this command.
-    """
-    if signals.received is None:
-        print(f"error: {line}", file=sys.stderr, flush=True)
-    signals.exit_process()

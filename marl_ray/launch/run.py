@@ -179,14 +179,14 @@ def _exit_now(line: str, folder: RunFolder, signals: StopSignals) -> NoReturn:
 
     Ray's processes may have received the signal that stops this run: batch systems send it to all processes of a job.
     """
+    error = line
     try:
         if signals.received is not None:
             logger.info(_describe_stop(folder))
-        else:
-            print(f"error: {line}{_resume_hint(folder)}", file=sys.stderr, flush=True)
+        error += _resume_hint(folder)
         _tidy(folder)
     finally:
-        signals.exit_process()
+        signals.exit_process(error)
 
 
 def _tidy(folder: RunFolder) -> None:
