@@ -14,6 +14,8 @@ All programs give the same prompts to the same engines:
 Blocks of 8 tasks in groups of 8 alternate in one run, so that a ratio compares neighbouring blocks. Processor seconds
 are read from the operating system for each process. On two busy cores they bound the throughput, and they depend less
 than times on other programs of the machine. At last, 125 groups of 8 episodes are played at the same time.
+
+Other arguments are overrides of configs/toy_hard.yaml, for example `model.name=bundled:smollm2-135m`.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ import psutil
 from marl_ray.actors.run_actors import EvaluationActors
 from marl_ray.cluster.ray_connection import connect, disconnect
 from marl_ray.config import Config, from_keywords
+from marl_ray.config.values import parse_overrides
 from marl_ray.core.episode import Episode, Task
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
@@ -119,10 +122,10 @@ def processor_seconds() -> Counter[str]:
     return found
 
 
-def make_config() -> Config:
+def make_config(overrides: list[str]) -> Config:
     """Return the config of the harder toy tasks with one turn."""
     keywords = {"num_turns": 1, "num_generations": GROUP}
-    return from_keywords(CONFIG, "magrpo", keywords)
+    return from_keywords(CONFIG, "magrpo", keywords, parse_overrides(overrides))
 
 
 def failures(episodes: Sequence[Episode]) -> int:
@@ -130,8 +133,7 @@ def failures(episodes: Sequence[Episode]) -> int:
     return sum(GROUP if one.root is None else GROUP - len(one.root.joint_actions) for one in episodes)
 
 
-async def measure(rounds: int, programs: Sequence[str]) -> None:
-    native = make_config()
+async def measure(native: Config, rounds: int, programs: Sequence[str]) -> None:
     configs = {"native": native}
     for name in programs:
         gateway = replace(native.gateway, **GATEWAY, **PROGRAMS[name])
@@ -193,13 +195,14 @@ async def measure(rounds: int, programs: Sequence[str]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
-    options = parser.parse_args()
+    options, overrides = parser.parse_known_args()
+    config = make_config(overrides)
     connect(verbose=False)
     try:
-        asyncio.run(measure(options.rounds, options.programs))
+        asyncio.run(measure(config, options.rounds, options.programs))
     finally:
         disconnect()
 

@@ -1,4 +1,4 @@
-"""The five studies, their arms, and the metrics of their tables."""
+"""The six studies, their arms, and the metrics of their tables."""
 
 from __future__ import annotations
 
@@ -191,6 +191,39 @@ TOY_REVISING = Study(
 )
 """How agents use the messages between turns, with a base policy that was shown how to revise."""
 
+TOY_GATEWAY = Study(
+    name="toy-gateway",
+    config=TOY_HARD.config,
+    common={
+        "magrpo.num_turns": 1,
+        "magrpo.num_train_epochs": 100,
+        "magrpo.max_steps": 36,
+        "output.episodes_per_step": 64,
+    },
+    groups={
+        "one turn": {
+            JOINT: Arm("native environment", {}),
+            "service": Arm(
+                "program behind the gateway",
+                {
+                    "environment": "gateway",
+                    "gateway.command": "python docs/examples/writers_service.py 64",
+                    "gateway.service": True,
+                    "gateway.concurrency": 64,
+                    "gateway.roles": "[helper, main]",
+                    "gateway.reward": "judge",
+                    "gateway.judge": "code_generation",
+                },
+            ),
+        }
+    },
+    files=(HARD_TASKS_PATH, HARD_BASE_PATH / "model.safetensors"),
+    columns={"reward": "reward", "passed": "passed"},
+    compared=("reward", "passed"),
+    drawn=("reward_mean", "reward"),
+)
+"""The same tasks and prompts, played by the environment itself and by a program that calls the agents over HTTP."""
+
 GRID = Study(
     name="grid",
     config=CONFIGS / "toy_grid.yaml",
@@ -267,4 +300,4 @@ MBPP = Study(
     drawn=("reward_mean", "reward: of a step's answers, and of held-out tasks"),
     marked=True,
 )
-STUDIES = {study.name: study for study in (TOY_HARD, TOY_REVISING, GRID, GRID_PRIVATE, MBPP)}
+STUDIES = {study.name: study for study in (TOY_HARD, TOY_REVISING, TOY_GATEWAY, GRID, GRID_PRIVATE, MBPP)}

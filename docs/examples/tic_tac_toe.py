@@ -4,12 +4,17 @@ environment: gateway
 gateway: {function: "tic_tac_toe:play", roles: [first, second]}
 """
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
 from marl_ray.gateway.game_adapters import play_aec
 
 SEATS = ("X", "O")
+EMPTY = "123456789"
+"""A digit is a free cell."""
+OPENING = 6
+"""Largest number of random moves at the beginning of a game."""
 LINES = (*((i, i + 1, i + 2) for i in (0, 3, 6)), *((i, i + 3, i + 6) for i in (0, 1, 2)), (0, 4, 8), (2, 4, 6))
 
 
@@ -18,11 +23,25 @@ def has_line(board: str, seat: str) -> bool:
     return any(all(board[cell] == seat for cell in line) for line in LINES)
 
 
+def opening(seed: int) -> str:
+    """Return the board after up to `OPENING` random moves, without a complete line. Self-play from such boards reaches
+    more situations than from the empty board."""
+    rng = random.Random(seed)
+    while True:
+        board = EMPTY
+        for number in range(rng.randint(0, OPENING)):
+            cell = rng.choice([cell for cell in board if cell.isdecimal()])
+            board = board.replace(cell, SEATS[number % 2])
+        if not any(has_line(board, seat) for seat in SEATS):
+            return board
+
+
 class TicTacToe:
-    """The board is a text of nine characters: a digit is a free cell."""
+    """The board is a text of nine characters, which begins with `opening(seed)`, or empty without a seed."""
 
     def reset(self, seed: int | None = None) -> None:
-        self.board, self.moves, self.winner = "123456789", 0, ""
+        self.board, self.winner = EMPTY if seed is None else opening(seed), ""
+        self.moves = sum(not cell.isdecimal() for cell in self.board)
         self.left = [*SEATS]
         """Seats that have not read the end of the game."""
 
@@ -68,6 +87,6 @@ def read(answer: str, board: str) -> int | None:
 
 
 async def play(episode: Any) -> dict[str, Any]:
-    """Play one game. The board shows all earlier moves, so no conversation is needed."""
+    """Play one game. The board shows all earlier moves, so no conversation is needed. Siblings begin at one board."""
     seats = {"X": "first", "O": "second"}
-    return await play_aec(episode, TicTacToe(), seats=seats, show=show, read=read, remembers=False)
+    return await play_aec(episode, TicTacToe(), seats=seats, show=show, read=read, remembers=False, illegal_reward=-2.0)

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from transformers.utils.logging import disable_progress_bar
-
 from marl_ray.config import Config, from_tree
 from marl_ray.config.budget import training_budget
 from marl_ray.config.values import read_yaml
@@ -95,7 +93,6 @@ class ReplayedStep:
 
 def replay(folder: RunFolder, saved: SavedRun, policy: PolicyId, span: ReplayRange) -> Iterator[ReplayedStep]:
     """Yield the replayed steps of one policy. Raises UserError for missing or damaged files."""
-    disable_progress_bar()  # of transformers, which shows one even for small files
     rows = read_rows(folder.metrics) if folder.metrics.exists() else ()
     recorded = {row["step"]: row for row in rows if not is_evaluation(row)}
     learner, history = None, StoredHistory(folder, policy)

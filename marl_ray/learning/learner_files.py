@@ -156,9 +156,7 @@ def save_merged_model(base: str, adapter: Path, into: Path, model: ModelConfig) 
     Raises UserError if the adapter does not fit the model.
     """
     from peft import PeftConfig
-    from transformers.utils.logging import disable_progress_bar
 
-    disable_progress_bar()  # which it shows even for small files
     policy = load_policy(base, model.model_kwargs.trust_remote_code, torch.device("cpu"))
     try:
         policy.add_adapter(PeftConfig.from_pretrained(str(adapter)), adapter_name=NAME)

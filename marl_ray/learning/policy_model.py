@@ -37,7 +37,9 @@ def load_policy(name: str, trust_remote_code: bool, device: torch.device, ranks:
     operating system reads them when they are used; on other ranks it is on the meta device.
     """
     from transformers import AutoConfig
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()  # which it shows even for small files
     config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     remove_noise(config)
     if ranks.rank:

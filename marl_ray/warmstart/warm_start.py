@@ -20,8 +20,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from transformers.utils.logging import disable_progress_bar
-
 from marl_ray.config import Config, CreditConfig, from_tree, to_tree, to_yaml
 from marl_ray.core.batch import Group
 from marl_ray.core.errors import UserError
@@ -67,7 +65,6 @@ class WarmStartRequest:
 
 def warm_start(config: Config, request: WarmStartRequest) -> str:
     """Train and write all policies, and return a summary. The folder is complete or absent. Raises UserError."""
-    disable_progress_bar()  # of transformers, which shows one even for small files
     target = output_folder(request.folder)
     names = dict.fromkeys(agent.name for agent in config.agents)
     templates = {name: check_model(name, config.model)[0] for name in names}

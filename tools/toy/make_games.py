@@ -78,9 +78,9 @@ def tactical_cells(board: str, seat: str) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=GAMES_BASE_PATH)
-    parser.add_argument("--steps", type=int, default=1000, help="steps on clean demonstrations")
-    parser.add_argument("--noisy-steps", type=int, default=400)
-    parser.add_argument("--boards", type=int, default=6000)
+    parser.add_argument("--steps", type=int, default=3000, help="steps on clean demonstrations")
+    parser.add_argument("--noisy-steps", type=int, default=800)
+    parser.add_argument("--boards", type=int, default=12000)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
