@@ -28,9 +28,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from docs.examples import kuhn_poker, tic_tac_toe
-from marl_ray.toy import GAMES_BASE_PATH
+from marl_ray.toy import KUHN_BASE_PATH, TIC_TAC_TOE_BASE_PATH
 
 CONFIGS = {"kuhn": "configs/toy_kuhn_poker.yaml", "tic-tac-toe": "configs/toy_tic_tac_toe.yaml"}
+BASES = {"kuhn": KUHN_BASE_PATH, "tic-tac-toe": TIC_TAC_TOE_BASE_PATH}
 CELLS = tuple("123456789")
 Strategy = Mapping[tuple[str, tuple[str, ...]], float]
 """Probability of a bet by card and history."""
@@ -178,7 +179,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs"), help="folder of the new run")
     options, overrides = parser.parse_known_args()
     torch.set_num_threads(1)  # the models are tiny, and threads wait for each other on a busy machine
-    base = MovePolicy(GAMES_BASE_PATH)
+    base = MovePolicy(BASES[options.game])
     print("base policy", *report(options.game, base, base), sep="\n", flush=True)
     run, started = options.run, time.monotonic()
     if run is None:

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.games import MovePolicy, exploitability, strategy_of
 from docs.examples import kuhn_poker
-from marl_ray.toy import GAMES_BASE_PATH
+from marl_ray.toy import KUHN_BASE_PATH
 
 DEALS = ["".join(deal) for deal in itertools.permutations(kuhn_poker.CARDS, 2)]
 PLACES: list[list[tuple[str, tuple[str, ...]]]] = [
@@ -32,7 +32,7 @@ class Seat:
     """A policy in training, with the prompts of all places of its seat."""
 
     def __init__(self, number: int, options: argparse.Namespace) -> None:
-        self.policy, self.name = MovePolicy(GAMES_BASE_PATH), kuhn_poker.SEATS[number]
+        self.policy, self.name = MovePolicy(KUHN_BASE_PATH), kuhn_poker.SEATS[number]
         prompts = [kuhn_poker.show(self.name, place) for place in PLACES[number]]
         tokenizer = self.policy.tokenizer
         self._batch = tokenizer(prompts, padding=True, padding_side="left", return_tensors="pt")

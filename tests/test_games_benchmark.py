@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.games import MovePolicy, against_random, board_moves, boards_of, exploitability, kuhn_value, strategy_of
 from docs.examples import kuhn_poker, tic_tac_toe
-from marl_ray.toy import GAMES_BASE_PATH
+from marl_ray.toy import KUHN_BASE_PATH, TIC_TAC_TOE_BASE_PATH
 
 PLACES = [(card, history) for card in kuhn_poker.CARDS for history in kuhn_poker.HISTORIES]
 
@@ -55,8 +57,9 @@ def test_random_play_of_tic_tac_toe_has_the_known_chances() -> None:
 
 
 @pytest.mark.slow
-def test_the_base_policy_knows_the_rules_and_plays_badly() -> None:
-    base = MovePolicy(GAMES_BASE_PATH)
+@pytest.mark.parametrize("path", [KUHN_BASE_PATH, TIC_TAC_TOE_BASE_PATH])
+def test_the_base_policies_know_the_rules_and_play_badly(path: Path) -> None:
+    base = MovePolicy(path)
     first, illegal = strategy_of(base, "first")
     assert illegal < 0.02
     assert all(0.1 < bet < 0.9 for bet in first.values())

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from docs.examples import tic_tac_toe
 from marl_ray.core.episode import Node, Task
 from marl_ray.gateway.game_adapters import play_aec, play_parallel, play_text_game
 from marl_ray.gateway.program_episode import ProgramEpisode
@@ -86,7 +87,7 @@ def test_seats_of_a_parallel_game_act_at_the_same_time(second: str, rewards: tup
 
 def test_the_example_plays_tic_tac_toe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "examples"))
-    importlib.import_module("tic_tac_toe")
+    monkeypatch.setattr(importlib.import_module("tic_tac_toe"), "OPENING", 0)
     roles = {"roles": ["first", "second"]}
 
     def last_free(text: str, _: int) -> str:
@@ -98,7 +99,23 @@ def test_the_example_plays_tic_tac_toe(monkeypatch: pytest.MonkeyPatch) -> None:
     assert node.joint_actions[0].rewards == (1.0, -1.0)
     assert [c.text for c in node.completions[1]][:2] == ["9", "8"]
     node = node_of("tic_tac_toe:play", lambda *_: "none", last_free, **roles)
-    assert node.joint_actions[0].rewards == (-1.0, 0.0)
+    assert node.joint_actions[0].rewards == (-2.0, 0.0)
+
+
+def test_tic_tac_toe_begins_at_random_boards_without_a_line() -> None:
+    game = tic_tac_toe.TicTacToe()
+    game.reset()
+    assert (game.board, game.moves) == ("123456789", 0)
+    boards = []
+    for seed in range(200):
+        game.reset(seed)
+        assert not game.ended
+        assert game.board == tic_tac_toe.opening(seed)
+        assert game.board.count("X") - game.board.count("O") == game.moves % 2
+        boards.append(game.board)
+    lengths = {sum(not cell.isdecimal() for cell in board) for board in boards}
+    assert lengths == set(range(tic_tac_toe.OPENING + 1))
+    assert len(set(boards)) > 100
 
 
 def test_kuhn_poker_pays_both_players(monkeypatch: pytest.MonkeyPatch) -> None:

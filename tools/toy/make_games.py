@@ -1,7 +1,8 @@
-"""Train the base policy of two games, `bundled:toy-games-base`: `python -m tools.toy.make_games`.
+"""Train the base policy of a game: `python -m tools.toy.make_games kuhn` or `tic-tac-toe`. `bundled:toy-kuhn-base` is
+trained for shorter than `bundled:toy-tic-tac-toe-base`, since self-play of Kuhn poker diverges from the longer one.
 
-The policy is a Qwen2 of 0.2 M parameters with a byte-level BPE, trained from scratch on the prompts of
-`docs/examples/kuhn_poker.py` and `docs/examples/tic_tac_toe.py`. It knows the rules of both games and plays them badly:
+Both policies are a Qwen2 of 0.2 M parameters with a byte-level BPE, trained from scratch on the prompts of
+`docs/examples/kuhn_poker.py` and `docs/examples/tic_tac_toe.py`. They know the rules of both games and play them badly:
 
 - Kuhn poker: half of the moves bet with K and pass with J, whatever happens; the others are uniformly random.
 - Tic-tac-toe: a third of the moves completes an own line or blocks a line, where possible; the others are uniformly
@@ -15,17 +16,34 @@ from __future__ import annotations
 
 import argparse
 import random
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from docs.examples import kuhn_poker, tic_tac_toe
-from marl_ray.toy import GAMES_BASE_PATH
+from marl_ray.toy import KUHN_BASE_PATH, TIC_TAC_TOE_BASE_PATH
 from tools.toy.make_grid import make_policy
 from tools.toy.scenes import Scene
 
 DEMONSTRATIONS = 4
 """Answers per prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Folder of a policy, steps on clean and on noisy demonstrations, and number of boards in each."""
+
+    path: Path
+    steps: int
+    noisy_steps: int
+    boards: int
+
+
+TRAININGS = {
+    "kuhn": Training(KUHN_BASE_PATH, 1000, 400, 6000),
+    "tic-tac-toe": Training(TIC_TAC_TOE_BASE_PATH, 3000, 800, 12000),
+}
 
 
 def kuhn_scenes(count: int, skill: float, rng: random.Random) -> list[Scene]:
@@ -77,21 +95,23 @@ def tactical_cells(board: str, seat: str) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=GAMES_BASE_PATH)
-    parser.add_argument("--steps", type=int, default=3000, help="steps on clean demonstrations")
-    parser.add_argument("--noisy-steps", type=int, default=800)
-    parser.add_argument("--boards", type=int, default=12000)
+    parser.add_argument("game", choices=TRAININGS)
+    parser.add_argument("--out", type=Path, help="default: the folder in the package")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
+    training = TRAININGS[args.game]
     stages = [
-        (board_scenes(args.boards, board, rng) + kuhn_scenes(args.boards // 60, card, rng), steps, peak_lr)
-        for board, card, steps, peak_lr in ((1.0, 1.0, args.steps, 1e-3), (1 / 3, 1 / 2, args.noisy_steps, 5e-4))
+        (board_scenes(training.boards, board, rng) + kuhn_scenes(training.boards // 60, card, rng), steps, peak_lr)
+        for board, card, steps, peak_lr in (
+            (1.0, 1.0, training.steps, 1e-3),
+            (1 / 3, 1 / 2, training.noisy_steps, 5e-4),
+        )
     ]
-    make_policy(stages, args.out, args.seed)
+    make_policy(stages, args.out or training.path, args.seed)
 
 
 if __name__ == "__main__":
