@@ -1,5 +1,5 @@
-"""Games with several seats as async functions of an episode: PettingZoo (AEC and parallel), and text games with `reset`
-and `step`. The adapters use the methods of these interfaces only, and import none of the packages.
+"""Games as async functions of an episode: PettingZoo (AEC and parallel), TextArena, and text games with `reset` and
+`step`. The adapters use the methods of these interfaces only, and import none of the packages.
 
 Each seat is played by one agent (`seats` maps seats to roles), in one conversation: an observation is a user message,
 and the agent's answer is its action. An agent with several seats gets the mean of their rewards. In a zero-sum game the
@@ -114,6 +114,38 @@ async def play_parallel(
     finally:
         env.close()
     return game.result()
+
+
+async def play_text_arena(
+    episode: ProgramEpisode, env: Any, *, seats: Mapping[int, str], seed: int | None = None, remembers: bool = True
+) -> dict[str, Any]:
+    """Play a game of TextArena, `textarena.make("NAME-raw")`, and return the result.
+
+    `seats` maps players to roles. An environment without `-raw` repeats all earlier messages in each observation, so it
+    needs `remembers=False`. TextArena shuffles with the random numbers of the process, which games at the same time
+    share: repeated games of chance differ.
+    """
+    game = SeatedGame(
+        episode, {str(player): role for player, role in seats.items()}, _text_arena_messages, remembers=remembers
+    )
+    env.reset(num_players=len(seats), seed=seed_of(episode) if seed is None else seed)
+    done = False
+    while not done:
+        player, observation = env.get_observation()
+        done, _ = env.step(await game.action(str(player), observation))
+    rewards, players = env.close()
+    for player, reward in rewards.items():
+        game.add(str(player), reward)
+    result = game.result()
+    result["metrics"]["illegal"] = float(sum(player["invalid_move"] for player in players.values()))
+    return result
+
+
+def _text_arena_messages(seat: str, observation: Any) -> str:
+    """Return the messages to a player. Its own actions are its answers."""
+    if isinstance(observation, str):
+        return observation
+    return "\n".join(text for sender, text, _ in observation if str(sender) != seat)
 
 
 async def play_text_game(

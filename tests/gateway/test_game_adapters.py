@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from docs.examples import tic_tac_toe
 from marl_ray.core.episode import Node, Task
-from marl_ray.gateway.game_adapters import play_aec, play_parallel, play_text_game
+from marl_ray.gateway.game_adapters import play_aec, play_parallel, play_text_arena, play_text_game
 from marl_ray.gateway.program_episode import ProgramEpisode
 from marl_ray.toy import BASE_PATH
 from tests.factories import ROOT
@@ -160,4 +160,67 @@ def test_the_adapter_plays_an_environment_of_petting_zoo() -> None:
     assert [completion.text for completion in node.completions[1]][:2] == ["8", "7"]
     node = node_of("tests.gateway.test_game_adapters:petting_zoo", first, lambda *_: "no")
     assert node.joint_actions[0].rewards == (0.0, -1.0)
+    assert node.joint_actions[0].outcome.metrics["illegal"] == 1.0
+
+
+class Nim:
+    """Three sticks with TextArena's interface: a player takes one or two, and who takes the last one wins."""
+
+    def reset(self, num_players: int, seed: int | None = None) -> None:
+        self.sticks, self.player, self.rewards = 3, 0, dict.fromkeys(range(num_players), 0)
+        self.invalid = dict.fromkeys(range(num_players), False)
+        self.messages = {player: [(-1, f"You are player {player}.", "prompt")] for player in range(num_players)}
+
+    def get_observation(self) -> tuple[int, list[tuple[int, str, str]]]:
+        found, self.messages[self.player] = self.messages[self.player], []
+        return self.player, found
+
+    def step(self, action: str) -> tuple[bool, dict[str, Any]]:
+        own, other = self.player, 1 - self.player
+        for messages in self.messages.values():
+            messages.append((own, action, "action"))
+        self.invalid[own] = action not in ("1", "2")
+        self.sticks -= 0 if self.invalid[own] else int(action)
+        done = self.invalid[own] or self.sticks <= 0
+        if done:
+            self.rewards = {own: -1, other: 0} if self.invalid[own] else {own: 1, other: -1}
+        self.player = other
+        return done, {}
+
+    def close(self) -> tuple[dict[int, int], dict[int, dict[str, Any]]]:
+        return self.rewards, {player: {"invalid_move": invalid} for player, invalid in self.invalid.items()}
+
+
+async def nim(episode: ProgramEpisode) -> dict[str, Any]:
+    return await play_text_arena(episode, Nim(), seats={0: "coder", 1: "tester"})
+
+
+async def text_arena(episode: ProgramEpisode) -> dict[str, Any]:
+    """Play TextArena's own tic-tac-toe."""
+    env = importlib.import_module("textarena").make("TicTacToe-v0-raw")
+    return await play_text_arena(episode, env, seats={0: "coder", 1: "tester"})
+
+
+def test_a_game_of_text_arena_has_one_conversation_per_player() -> None:
+    node = node_of("tests.gateway.test_game_adapters:nim", lambda *_: "1", lambda *_: "1")
+    assert node.joint_actions[0].rewards == (1.0, -1.0)
+    first, second = node.other_prompt_ids[0][:2]
+    assert second[: len(first)] == first
+    node = node_of("tests.gateway.test_game_adapters:nim", lambda *_: "1", lambda *_: "3")
+    assert node.joint_actions[0].rewards == (0.0, -1.0)
+    assert node.joint_actions[0].outcome.metrics["illegal"] == 1.0
+
+
+def test_the_adapter_plays_an_environment_of_text_arena(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("textarena")
+    monkeypatch.setattr("tests.gateway.scripted_agents.CONTEXT", 4096)
+
+    def free(cells: Sequence[str]) -> Callable[[str, int], str]:
+        """Return answers with the first of these cells that the last board has free."""
+        return lambda text, _: next(f"[{cell}]" for cell in cells if f"'[{cell}]'" in text.rpartition("Available")[2])
+
+    node = node_of("tests.gateway.test_game_adapters:text_arena", free("012345678"), free("876543210"))
+    assert node.joint_actions[0].rewards == (1.0, -1.0)
+    assert [completion.text for completion in node.completions[0]][:3] == ["[0]", "[1]", "[2]"]
+    node = node_of("tests.gateway.test_game_adapters:text_arena", lambda *_: "no", free("8"))
     assert node.joint_actions[0].outcome.metrics["illegal"] == 1.0
