@@ -24,7 +24,12 @@ from marl_ray.toy import HARD_TASKS_PATH
 from tests.factories import row_task
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "results"
-PAGE = {"toy-revising": "feedback.md", "grid": "feedback.md", "grid-private": "feedback.md"}
+PAGE = {
+    "toy-revising": "feedback.md",
+    "grid": "feedback.md",
+    "grid-private": "feedback.md",
+    "toy-gateway": "../reference/gateway.md",
+}
 """Page of a study; the others are in learning.md."""
 CASES = [(study, arm) for study in STUDIES.values() for arm in study.arms]
 
