@@ -5,7 +5,7 @@ tells it: a guess is right in a tenth of the cases. First a warm start on writte
 answer, a call in a third of the cases and a guess in the others. Then a run with `environment: tool_use` trains the
 policy, with the share of right numbers as its reward. Evaluations have parts that occur in no training.
 
-The table shows the evaluations of the run. `gateway/rewritten` is 0 if conversations were trained as they were sampled.
+The table shows the evaluations of the run. No conversation is rewritten if all were trained as they were sampled.
 """
 
 from __future__ import annotations
@@ -123,13 +123,16 @@ def main() -> None:
     request = WarmStartRequest(None, answers, options.results / "warm", None, options.epochs, 16, 2e-3, 0.05)
     print(warm_start(from_keywords(None, "magrpo", config, {}), request))
     run = mr.train(RunFolder(request.folder).config)
-    print("| step | right numbers | calls per answer | failed calls | gateway/rewritten |")
-    print("|---|---|---|---|---|")
+    print("| step | right numbers | calls per answer | failed calls |")
+    print("|---|---|---|---|")
     for row in run.metrics:
         if "eval/turn_1/reward_mean" in row:
             found = [row[f"eval/turn_1/{name}"] for name in ("reward_mean", "tool_calls", "tool_failures")]
-            rewritten = row.get("gateway/rewritten", "")
-            print(f"| {row['step']} | {' | '.join(f'{value:.2f}' for value in found)} | {rewritten} |")
+            print(f"| {row['step']} | {' | '.join(f'{value:.2f}' for value in found)} |")
+    steps = [row for row in run.metrics if "gateway/calls" in row]
+    calls, rewritten = (sum(row[f"gateway/{name}"] for row in steps) for name in ("calls", "rewritten"))
+    gap = max(row["policy_0/logprob_gap"] for row in steps)
+    print(f"{calls} completions in training, {rewritten} rewritten; largest logprob_gap {gap:.1g}")
 
 
 if __name__ == "__main__":
