@@ -131,7 +131,7 @@ def main() -> None:
             print(f"| {row['step']} | {' | '.join(f'{value:.2f}' for value in found)} |")
     steps = [row for row in run.metrics if "gateway/calls" in row]
     calls, rewritten = (sum(row[f"gateway/{name}"] for row in steps) for name in ("calls", "rewritten"))
-    gap = max(row["policy_0/logprob_gap"] for row in steps)
+    gap = max(row.get("policy_0/logprob_gap", 0.0) for row in steps)
     print(f"{calls} completions in training, {rewritten} rewritten; largest logprob_gap {gap:.1g}")
 
 
