@@ -57,7 +57,7 @@ def test_random_play_of_tic_tac_toe_has_the_known_chances() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [KUHN_BASE_PATH, TIC_TAC_TOE_BASE_PATH])
+@pytest.mark.parametrize("path", [KUHN_BASE_PATH, TIC_TAC_TOE_BASE_PATH], ids=["kuhn", "tic-tac-toe"])
 def test_the_base_policies_know_the_rules_and_play_badly(path: Path) -> None:
     base = MovePolicy(path)
     first, illegal = strategy_of(base, "first")
