@@ -101,8 +101,15 @@ def programs_of(attack: Attack, wanted: str) -> list[dict[str, Any]]:
 
 
 def honest_program() -> dict[str, Any]:
+    """Return a program that passes. It gets as much time as an attack that reports, since a busy machine may stop it for
+    longer than the short limits allow."""
     word = secrets.token_hex(8)
-    return {"program": HONEST_SOURCE, "tests": [f"assert f({word!r}) == {word + word!r}"], "entry_point": "f"}
+    return {
+        "program": HONEST_SOURCE,
+        "tests": [f"assert f({word!r}) == {word + word!r}"],
+        "entry_point": "f",
+        "limits": REPORTING_LIMITS,
+    }
 
 
 def guest_text(report: dict[str, Any]) -> str:
