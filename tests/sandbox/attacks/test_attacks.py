@@ -101,8 +101,8 @@ def programs_of(attack: Attack, wanted: str) -> list[dict[str, Any]]:
 
 
 def honest_program() -> dict[str, Any]:
-    """Return a program that passes. It gets as much time as an attack that reports, since a busy machine may stop it for
-    longer than the short limits allow."""
+    """Return a program that passes, with the time of an attack that reports: a busy machine may stop it for longer than
+    the short limits allow."""
     word = secrets.token_hex(8)
     return {
         "program": HONEST_SOURCE,
