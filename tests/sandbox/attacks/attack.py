@@ -31,8 +31,7 @@ SUITE_LIMITS: dict[str, Any] = {
     "max_crashes": 1,
     "memory_mb": 128,
 }
-"""Short limits, because many attacks run into them. Attacks that report through `attempt`, and
-honest programs, get `REPORTING_LIMITS`."""
+"""Short limits, because many attacks run into them. Attacks that report through `attempt` get `REPORTING_LIMITS`."""
 
 REPORTING_LIMITS: dict[str, Any] = {
     **SUITE_LIMITS,

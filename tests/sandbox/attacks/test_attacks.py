@@ -101,15 +101,8 @@ def programs_of(attack: Attack, wanted: str) -> list[dict[str, Any]]:
 
 
 def honest_program() -> dict[str, Any]:
-    """Return a program that passes, with the time of an attack that reports: a busy machine may stop it for longer than
-    the short limits allow."""
     word = secrets.token_hex(8)
-    return {
-        "program": HONEST_SOURCE,
-        "tests": [f"assert f({word!r}) == {word + word!r}"],
-        "entry_point": "f",
-        "limits": REPORTING_LIMITS,
-    }
+    return {"program": HONEST_SOURCE, "tests": [f"assert f({word!r}) == {word + word!r}"], "entry_point": "f"}
 
 
 def guest_text(report: dict[str, Any]) -> str:
