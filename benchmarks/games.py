@@ -32,7 +32,7 @@ from marl_ray.toy import KUHN_BASE_PATH, TIC_TAC_TOE_BASE_PATH
 
 CONFIGS = {"kuhn": "configs/toy_kuhn_poker.yaml", "tic-tac-toe": "configs/toy_tic_tac_toe.yaml"}
 BASES = {"kuhn": KUHN_BASE_PATH, "tic-tac-toe": TIC_TAC_TOE_BASE_PATH}
-CELLS = tuple("123456789")
+CELLS = tuple(tic_tac_toe.EMPTY)
 Strategy = Mapping[tuple[str, tuple[str, ...]], float]
 """Probability of a bet by card and history."""
 
@@ -103,7 +103,7 @@ def exploitability(first: Strategy, second: Strategy) -> float:
 
 def boards_of(seat: str) -> list[str]:
     """Return all boards on which a seat may have to move."""
-    found, boards = [], {"123456789"}
+    found, boards = [], {tic_tac_toe.EMPTY}
     for moves in range(9):
         if tic_tac_toe.SEATS[moves % 2] == seat:
             found += sorted(boards)
@@ -141,7 +141,7 @@ def against_random(found: torch.Tensor, seat: str, greedy: bool = False) -> dict
             total = [so_far + chances[cell] * own for so_far, own in zip(total, result, strict=True)]
         return total[0], total[1], total[2], total[3]
 
-    return dict(zip(("win", "draw", "loss", "illegal"), play("123456789"), strict=True))
+    return dict(zip(("win", "draw", "loss", "illegal"), play(tic_tac_toe.EMPTY), strict=True))
 
 
 def report(game: str, first: MovePolicy, second: MovePolicy) -> list[str]:

@@ -217,7 +217,7 @@ TOY_GATEWAY = Study(
             ),
         }
     },
-    files=(HARD_TASKS_PATH, HARD_BASE_PATH / "model.safetensors"),
+    files=TOY_HARD.files,
     columns={"reward": "reward", "passed": "passed"},
     compared=("reward", "passed"),
     drawn=("reward_mean", "reward"),
