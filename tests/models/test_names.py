@@ -60,7 +60,7 @@ def test_a_reference_model_has_the_vocabulary_of_the_policy(tmp_path: Path) -> N
 
 def test_a_folder_with_a_similar_name_is_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # the variable is read at the first import
     (tmp_path / "mymodel").mkdir()
     (tmp_path / "mymodel" / "config.json").write_text("{}")
     with pytest.raises(UserError, match=r"model mymodle cannot be loaded: .*: did you mean mymodel\?"):
