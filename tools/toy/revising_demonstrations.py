@@ -5,8 +5,9 @@ problem and the agent's previous function:
 
 - After a passed test, or without feedback, a function without errors is copied.
 - A function that contradicts the problem is written anew with its own decomposition.
-- A function without errors whose program failed is copied or changes its decomposition, equally often: the error may be
-  the partner's, or both agents may compute the same step.
+- After a failed test, a helper without errors is copied. An entry point without errors is copied or changes its
+  decomposition: the error may be the helper's, or both agents may compute the same step. Only one of two agents may
+  adapt, else both change at once and still do not match.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from tools.toy.hard_families import Problem
 __all__ = ["FIRST_TURN", "SECOND_TURN", "attempt", "second_attempt"]
 
 SECOND_TURN = FIRST_TURN.better(0.9)
-KEEPS_WAY = 0.5
-"""Probability of keeping the decomposition of a function without errors after a failed test."""
+KEEPS_WAY = 0.4
+"""Probability that an entry point without errors keeps its decomposition after a failed test."""
 
 
 def second_attempt(
@@ -37,7 +38,7 @@ def second_attempt(
     if not flawless:
         return attempt(problem, previous.role, skill, rng, previous.way)
     others = [way for way in problem.family.ways if way != previous.way]
-    if previous.role == "single" or not others or rng.random() < KEEPS_WAY:
+    if previous.role != "main" or not others or rng.random() < KEEPS_WAY:
         return previous
     return attempt(problem, previous.role, skill, rng, rng.choice(others))
 
