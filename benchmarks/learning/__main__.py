@@ -2,8 +2,9 @@
 
     python -m benchmarks.learning [--study toy-hard] [--arms joint,only_main] [--seeds 1,2,3] [--list] [--only-table]
 
-Studies: toy-hard (33 ways to train the bundled pair on the harder bundled tasks), toy-revising (messages between turns,
-for a base policy that was shown how to revise), toy-gateway (the environment against a program behind the gateway),
+Studies: toy-hard (33 ways to train the bundled pair on the harder bundled tasks), toy-primary (who learns, measured on
+more held-out tasks), toy-estimators (estimators, each at three learning rates), toy-revising (messages between turns, for
+a base policy that was shown how to revise), toy-gateway (the environment against a program behind the gateway),
 grid (letter grids with feedback and without), grid-private (letter grids of which each agent knows one half), mbpp
 (two SmolLM2-135M on MBPP).
 

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from marl_ray.data.loading import load_tasks
 from tools.toy.demonstrations import PERFECT, Role
 from tools.toy.hard_demonstrations import attempt
-from tools.toy.hard_families import Problem, split_problems
+from tools.toy.hard_families import Problem, held_out_problems
 
 ExtraMetrics = Callable[[Path, int, int], dict[str, float]]
 
@@ -107,9 +109,10 @@ def agreement(run: Path, step: int, last: int) -> dict[str, float]:
     of problems that can be split in two ways where both responses are free of errors; `agree` is the share in which
     both agents chose the same split, `both_first` the share in which both chose the first.
     """
-    drawn = split_problems()
-    by_prompt = {problem.prompt: (split, problem) for split in ("eval", "unseen") for problem in drawn[split]}
-    of_task = {task.id: by_prompt[task.prompt] for task in load_tasks("bundled:toy-hard", "eval+unseen")}
+    by_prompt = {problem.prompt: (split, problem) for split, own in held_out_problems().items() for problem in own}
+    dataset = yaml.safe_load((run / "config.yaml").read_text())["dataset"]
+    tasks = load_tasks(dataset["name"], dataset["eval_split"], dataset["type"])
+    of_task = {task.id: by_prompt[task.prompt] for task in tasks}
     passed: dict[str, list[bool]] = {"eval": [], "unseen": []}
     choices: list[tuple[int, ...]] = []
     for episode in read_lines(run / "episodes.jsonl"):

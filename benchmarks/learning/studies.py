@@ -1,4 +1,4 @@
-"""The six studies, their arms, and the metrics of their tables."""
+"""The eight studies, their arms, and the metrics of their tables."""
 
 from __future__ import annotations
 
@@ -165,6 +165,68 @@ TOY_HARD = Study(
     extra_metrics=agreement,
 )
 
+_HELD_OUT = {
+    "dataset.name": "python:benchmarks.learning.held_out:TASKS",
+    "magrpo.eval_num_generations": 8,
+    "output.episodes_per_step": 256,
+}
+"""Four times as many held-out tasks as in the other studies, with twice as many answers of each."""
+
+TOY_PRIMARY = Study(
+    name="toy-primary",
+    config=TOY_HARD.config,
+    common={"magrpo.num_train_epochs": 100, "magrpo.max_steps": 60, **_ONE_TURN, **_HELD_OUT},
+    groups={
+        "who learns, with one turn": {
+            JOINT: Arm("both agents", {}),
+            "only_main": TOY_HARD.arms["only_main"],
+            "only_aux": TOY_HARD.arms["only_aux"],
+            "shared": TOY_HARD.arms["shared"],
+            "single_tokens": TOY_HARD.arms["single_tokens"],
+        }
+    },
+    files=TOY_HARD.files,
+    columns={
+        "reward": "reward",
+        "passed": "passed",
+        "passed_eval": "of known families",
+        "passed_unseen": "of unseen",
+        "needs_aux": "needs aux",
+        "agree": "agree",
+    },
+    compared=("passed",),
+    drawn=("all_passed", "programs that pass all tests"),
+    extra_metrics=agreement,
+)
+"""The arms of the primary family (`benchmarks.learning.primary`), on more held-out tasks."""
+
+
+def _at_three_rates(estimator: str) -> dict[str, Arm]:
+    """Return an estimator's arms: at a third of the config's learning rate, at the config's, and at three times it."""
+    return {
+        JOINT if (estimator, rate) == ("magrpo", 5e-4) else f"{estimator}_{rate}": Arm(
+            f"{estimator}, {rate}", {"magrpo.estimator": estimator, "magrpo.learning_rate": rate}
+        )
+        for rate in (1.7e-4, 5e-4, 1.5e-3)
+    }
+
+
+TOY_ESTIMATORS = Study(
+    name="toy-estimators",
+    config=TOY_HARD.config,
+    common={"magrpo.num_train_epochs": 100, "magrpo.max_steps": 40, **_ONE_TURN, **_HELD_OUT},
+    groups={
+        estimator: _at_three_rates(estimator)
+        for estimator in ("magrpo", "maremax", "mareinforce", "remax", "reinforce_pp", "centred_difference")
+    },
+    files=TOY_HARD.files,
+    columns={"reward": "reward", "passed": "passed", "agree": "agree"},
+    compared=("passed",),
+    drawn=("all_passed", "programs that pass all tests"),
+    extra_metrics=agreement,
+)
+"""Estimators, each at three learning rates."""
+
 TOY_REVISING = Study(
     name="toy-revising",
     config=TOY_HARD.config,
@@ -300,4 +362,7 @@ MBPP = Study(
     drawn=("reward_mean", "reward: of a step's answers, and of held-out tasks"),
     marked=True,
 )
-STUDIES = {study.name: study for study in (TOY_HARD, TOY_REVISING, TOY_GATEWAY, GRID, GRID_PRIVATE, MBPP)}
+STUDIES = {
+    study.name: study
+    for study in (TOY_HARD, TOY_PRIMARY, TOY_ESTIMATORS, TOY_REVISING, TOY_GATEWAY, GRID, GRID_PRIVATE, MBPP)
+}

@@ -17,7 +17,7 @@ from marl_ray.sandbox import Program, Sandbox
 from marl_ray.toy import HARD_BASE_PATH, HARD_TASKS_PATH
 from tools.toy.demonstrations import PERFECT
 from tools.toy.hard_demonstrations import FIRST_TURN, attempt, second_attempt
-from tools.toy.hard_families import Family, Problem, all_families, split_problems
+from tools.toy.hard_families import Family, Problem, all_families, held_out_problems, split_problems
 from tools.toy.make_base import play, sample
 from tools.toy.make_tasks import task_rows
 from tools.toy.scenes import as_task
@@ -46,6 +46,16 @@ def test_held_out_constants_and_families_are_in_no_training_split() -> None:
     assert families["eval"] <= families["train"]
     assert not families["unseen"] & (families["train"] | families["spare"])
     assert {p.family.kind for p in SPLITS["unseen"]} == {family.kind for family in all_families()}
+
+
+def test_the_larger_held_out_splits_contain_the_bundled_ones_and_nothing_of_training() -> None:
+    larger = held_out_problems()
+    assert {split: len(problems) for split, problems in larger.items()} == {"eval": 107, "unseen": 108}
+    for split, problems in larger.items():
+        assert {problem.prompt for problem in SPLITS[split]} <= {problem.prompt for problem in problems}
+        assert not {p.key for p in problems} & {p.key for p in SPLITS["train"] + SPLITS["spare"]}
+        assert all(problem.fair for problem in problems)
+        assert load_tasks("python:benchmarks.learning.held_out:TASKS", split, "toy")[0].prompt == problems[0].prompt
 
 
 def test_both_decompositions_earn_the_maximum_and_a_mixture_does_not(sandbox: Sandbox) -> None:

@@ -167,9 +167,8 @@ def split_problems(evaluation: int = 24, train: int = 2, spare: int = 40) -> dic
     families.
     """
     splits: dict[str, list[Problem]] = {"train": [], "eval": [], "unseen": [], "spare": []}
-    drawn = [problems for family in all_families() if (problems := draw(family, 1 + train + spare))]
-    known = [problems for number, problems in enumerate(drawn) if number % UNSEEN_SHARE]
-    splits["unseen"] = [problems[0] for problems in drawn[::UNSEEN_SHARE]]
+    known, unseen = _known_and_unseen(1 + train + spare)
+    splits["unseen"] = [problems[0] for problems in unseen]
     tested = random.Random("eval").sample(range(len(known)), evaluation)
     for number, (held_out, *others) in enumerate(known):
         splits["eval"] += [held_out] if number in tested else []
@@ -178,3 +177,23 @@ def split_problems(evaluation: int = 24, train: int = 2, spare: int = 40) -> dic
     for problems in splits.values():
         random.Random("order").shuffle(problems)
     return splits
+
+
+def held_out_problems(per_unseen_family: int = 4) -> dict[str, list[Problem]]:
+    """Return larger splits `eval` and `unseen` for evaluations with small errors, which contain those of
+    `split_problems` and nothing of `train` and `spare`.
+
+    `eval` has one problem of each family in training, `unseen` up to `per_unseen_family` problems of each other family.
+    """
+    known, unseen = _known_and_unseen(per_unseen_family)
+    return {
+        "eval": [problems[0] for problems in known],
+        "unseen": [problem for problems in unseen for problem in problems],
+    }
+
+
+def _known_and_unseen(count: int) -> tuple[list[list[Problem]], list[list[Problem]]]:
+    """Return up to `count` problems of each family in training, and of each held-out family."""
+    drawn = [problems for family in all_families() if (problems := draw(family, count))]
+    known = [problems for number, problems in enumerate(drawn) if number % UNSEEN_SHARE]
+    return known, drawn[::UNSEEN_SHARE]
