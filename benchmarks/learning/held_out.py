@@ -19,8 +19,9 @@ class HardTasks:
     def splits(self) -> dict[str, list[DataRow]]:
         splits = {"train": load_rows("bundled:toy-hard", "train")}
         for split, problems in held_out_problems().items():
-            rows = [task_row(problem, f"held-out/{split}/{number:03d}", split) for number, problem in enumerate(problems)]
-            splits[split] = list(rows)
+            splits[split] = [
+                task_row(problem, f"{split}/{number:03d}", split) for number, problem in enumerate(problems)
+            ]
         return splits
 
 
