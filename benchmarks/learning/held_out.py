@@ -1,6 +1,6 @@
 """The hard toy tasks with four times as many held-out tasks: `dataset.name: python:benchmarks.learning.held_out:TASKS`.
 
-The split `train` is that of `bundled:toy-hard`. `eval` and `unseen` contain those of `bundled:toy-hard`.
+The split `train` is that of `bundled:toy-hard`. Its `eval` and `unseen` are parts of `eval` and `unseen` here.
 """
 
 from __future__ import annotations

@@ -180,8 +180,8 @@ def split_problems(evaluation: int = 24, train: int = 2, spare: int = 40) -> dic
 
 
 def held_out_problems(per_unseen_family: int = 4) -> dict[str, list[Problem]]:
-    """Return larger splits `eval` and `unseen` for evaluations with small errors, which contain those of
-    `split_problems` and nothing of `train` and `spare`.
+    """Return larger splits `eval` and `unseen` for evaluations with small errors. They include the problems that
+    `split_problems` has there, and none of `train` and `spare`.
 
     `eval` has one problem of each family in training, `unseen` up to `per_unseen_family` problems of each other family.
     """
