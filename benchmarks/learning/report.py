@@ -95,7 +95,8 @@ def draw(lines: Sequence[Line], study: Study, path: Path) -> None:
                 _mark(axis, [line["evaluations"] for line in drawn], colour)
         if study.marked:
             axis.errorbar([], [], [], fmt="o", color="grey", capsize=3, markersize=5, label="held-out tasks")
-        axis.set_title(f"{group} (seeds {', '.join(map(str, seeds))})", loc="left", fontsize=11)
+        word = "seed" if len(seeds) == 1 else "seeds"
+        axis.set_title(f"{group} ({word} {', '.join(map(str, seeds))})", loc="left", fontsize=11)
         axis.set_xlabel("sampled tokens, thousands")
         if number.endswith("passed"):
             axis.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
