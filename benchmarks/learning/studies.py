@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -211,19 +211,14 @@ def _at_three_rates(estimator: str) -> dict[str, Arm]:
     }
 
 
-TOY_ESTIMATORS = Study(
+TOY_ESTIMATORS = replace(
+    TOY_PRIMARY,
     name="toy-estimators",
-    config=TOY_HARD.config,
-    common={"magrpo.num_train_epochs": 100, "magrpo.max_steps": 40, **_ONE_TURN, **_HELD_OUT},
+    common={**TOY_PRIMARY.common, "magrpo.max_steps": 40},
     groups={
         estimator: _at_three_rates(estimator)
         for estimator in ("magrpo", "maremax", "mareinforce", "remax", "reinforce_pp", "centred_difference")
     },
-    files=TOY_HARD.files,
-    columns={"reward": "reward", "passed": "passed", "agree": "agree"},
-    compared=("passed",),
-    drawn=("all_passed", "programs that pass all tests"),
-    extra_metrics=agreement,
 )
 """Estimators, each at three learning rates."""
 
