@@ -214,7 +214,7 @@ def _at_three_rates(estimator: str) -> dict[str, Arm]:
 TOY_ESTIMATORS = replace(
     TOY_PRIMARY,
     name="toy-estimators",
-    common={**TOY_PRIMARY.common, "magrpo.max_steps": 40},
+    common={**TOY_PRIMARY.common, "magrpo.max_steps": 40, "magrpo.eval_num_generations": 2},
     groups={
         estimator: _at_three_rates(estimator)
         for estimator in ("magrpo", "maremax", "mareinforce", "remax", "reinforce_pp", "centred_difference")

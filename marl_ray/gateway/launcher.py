@@ -32,11 +32,10 @@ SANDBOX = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 MAX_CONNECTIONS = 256
 """Connections of a confined command at the same time; further ones wait."""
 CHUNK = 1 << 16
+WAITED = {signal.SIGTERM, signal.SIGCHLD}
+"""Signals that all threads block and `wait` takes: a handler would not run while the main thread waits for a child and
+another thread receives the signal."""
 prctl = ctypes.CDLL(None).prctl
-
-
-class Ended(BaseException):
-    """SIGTERM: the episode or the driver has ended."""
 
 
 def start(memory_mb: int, command: list[str]) -> int:
@@ -52,6 +51,7 @@ def run(memory_mb: int, command: list[str]) -> NoReturn:
     """Become the command."""
     for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, WAITED)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory_mb:
         resource.setrlimit(resource.RLIMIT_AS, (memory_mb << 20, memory_mb << 20))
@@ -105,6 +105,18 @@ def copy(source: socket.socket, target: socket.socket) -> None:
                 side.shutdown(socket.SHUT_RDWR)
 
 
+def wait(first: int) -> int | None:
+    """Return the wait status of the child process `first`, or None if SIGTERM comes before its end, because the episode or
+    the driver has ended. Reaps all children until then."""
+    while signal.sigwait(WAITED) == signal.SIGCHLD:
+        ended = -1
+        while ended not in (0, first):
+            ended, status = os.waitpid(-1, os.WNOHANG)
+        if ended == first:
+            return status
+    return None
+
+
 def kill_children() -> None:
     """Kill and reap all child processes, to which the children of killed processes are added."""
     own = str(os.getpid())
@@ -125,24 +137,17 @@ def kill_children() -> None:
 
 def main(options: dict[str, Any], driver: int, command: list[str]) -> int:
     """Return the wait status of the command."""
-
-    def end(*_: object) -> None:
-        raise Ended
-
-    signal.signal(signal.SIGTERM, end)
     status, memory_mb, confined = 1 << 8, options["memory_mb"], None
+    signal.pthread_sigmask(signal.SIG_BLOCK, WAITED)
     prctl(CHILD_SUBREAPER, 1)
     prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
     try:
         if os.getppid() == driver:  # else the driver died before the line above
             if options["confinement"] is not None:
                 confined = start_confined(options["confinement"], memory_mb, command)
-            first, ended = confined.pid if confined else start(memory_mb, command), 0
-            while ended != first:
-                ended, status = os.waitpid(-1, 0)
-            status = confined.status() if confined else status
-    except Ended:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            ended = wait(confined.pid if confined else start(memory_mb, command))
+            if ended is not None:
+                status = confined.status() if confined else ended
     except OSError as error:
         print(f"the command cannot be confined: {error}", file=sys.stderr, flush=True)
     kill_children()
@@ -152,6 +157,6 @@ def main(options: dict[str, Any], driver: int, command: list[str]) -> int:
 if __name__ == "__main__":
     code = os.waitstatus_to_exitcode(main(json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
     if code < 0:  # the command was killed by a signal
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WAITED)
         os.kill(os.getpid(), -code)
     os._exit(code)

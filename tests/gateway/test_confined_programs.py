@@ -19,7 +19,7 @@ import pytest
 from marl_ray.core.episode import Episode
 from marl_ray.core.errors import UserError
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.gateway.confinement import LAUNCHER
+from marl_ray.gateway.confinement import LAUNCHER, launcher_options
 from marl_ray.toy import BASE_PATH
 from tests.factories import ROOT
 from tests.gateway.scripted_agents import ASK, ScriptedAgent, command, gateway_config, play, root
@@ -205,6 +205,32 @@ time.sleep(1000)
 """
     assert "longer than 8 s" in run(tmp_path, script, timeout_s=8).stops[0].detail
     assert not running("876543")
+
+
+@needs_namespaces
+def test_a_program_ends_at_once_while_it_connects(tmp_path: Path) -> None:
+    # Threads of the launcher come and go with the connections, and the system may give its SIGTERM to any of them.
+    folder, script = tmp_path / "episode", tmp_path / "program" / "script.py"
+    folder.mkdir()
+    script.parent.mkdir()
+    script.write_text(
+        """
+import socket
+print("ready", flush=True)
+while True:
+    socket.create_connection(("127.0.0.1", 1)).close()
+"""
+    )
+    config = gateway_config(command=command(script), readable=[str(script.parent)], **CONFINED)
+    words = [sys.executable, str(script)]
+    options = launcher_options(config.gateway, words, str(folder), (), "http://127.0.0.1:1")
+    for _ in range(6):
+        launcher = subprocess.Popen([*LAUNCHER, options, str(os.getpid()), *words], env={}, stdout=subprocess.PIPE)
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == b"ready\n"
+        launcher.terminate()
+        assert launcher.wait(timeout=20) == 1
+        launcher.stdout.close()
 
 
 @needs_namespaces
