@@ -99,7 +99,8 @@ def evaluate(
     """Estimate pass@k, returns and levels of models on a split, like `marl-ray eval`.
 
     Args:
-        models: Runs, checkpoints, or `"base"` for the models of the config; one or several, which are compared.
+        models: Runs, checkpoints, model folders, `bundled:NAME`, or `"base"` for the models of the config; one or
+            several, which are compared.
         config: As in `train`. Default: the config of the first run among the models.
         split: Split to evaluate on. Default: the evaluation tasks of the config.
         samples: Episodes per task. Default: the largest k.

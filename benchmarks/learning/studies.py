@@ -88,6 +88,10 @@ _FEEDBACK = {
     "plain": Arm("told nothing", {"external.mode": "plain"}),
     "expert_edits": Arm("told a solution", {"external.mode": "expert_edits", "external.expert_model": expert.MODEL}),
 }
+_HANDOFF = {
+    "best": Arm("handoff best", {"magrpo.handoff": "best"}),
+    "all": Arm("handoff all, G = 4, 6 tasks", _TREE),
+}
 _STOP = {"stop_visible": Arm("both agents, stop: visible", {"external.stop": "visible"})}
 TOY_HARD = Study(
     name="toy-hard",
@@ -131,8 +135,7 @@ TOY_HARD = Study(
         },
         "feedback": _FEEDBACK,
         "handoff and joint mode": {
-            "best": Arm("handoff best", {"magrpo.handoff": "best"}),
-            "all": Arm("handoff all, G = 4, 6 tasks", _TREE),
+            **_HANDOFF,
             "cross": Arm("cross", {"magrpo.joint_mode": "cross"}),
         },
         "estimator": {
@@ -231,7 +234,10 @@ TOY_REVISING = Study(
         "magrpo.max_steps": 40,
         "output.episodes_per_step": 64,
     },
-    groups={"feedback": {JOINT: Arm("told level_feedback", {}), **_FEEDBACK, **_STOP}},
+    groups={
+        "feedback": {JOINT: Arm("told level_feedback", {}), **_FEEDBACK},
+        "stop rule and handoff": {**_STOP, **_HANDOFF},
+    },
     files=(HARD_TASKS_PATH, REVISING_BASE_PATH / "model.safetensors"),
     columns={
         "reward": "reward",

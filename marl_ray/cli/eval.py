@@ -33,7 +33,9 @@ def main(argv: Sequence[str]) -> int:
         epilog=EPILOG,
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file; default: the config of the first run")
-    model_help = "base (the config's models), a run folder or a checkpoint folder; repeat to compare"
+    model_help = (
+        "base (the config's models), bundled:NAME, or a folder of a model, run or checkpoint; repeat to compare"
+    )
     parser.add_argument("--model", action="append", required=True, metavar="MODEL", help=model_help)
     parser.add_argument("--split", metavar="SPLIT", help="default: the evaluation tasks of the config")
     parser.add_argument("--since", metavar="DATE", help="only tasks from this day on (LiveCodeBench: contest_date)")

@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
         epilog=EPILOG,
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file; default: the config of the model's run")
-    model_help = "base (the config's models), a run folder or a checkpoint folder; default: base"
+    model_help = "base (the config's models), bundled:NAME, or a folder of a model, run or checkpoint; default: base"
     parser.add_argument("--model", default="base", metavar="MODEL", help=model_help)
     parser.add_argument("--split", metavar="SPLIT", help="default: the training split of the config")
     parser.add_argument("--tasks", type=positive, default=4, metavar="N", help="number of tasks; default: 4")

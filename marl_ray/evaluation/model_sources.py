@@ -57,7 +57,8 @@ class EvaluatedModel:
 
 
 def find_model_sources(names: Sequence[str], config: Config) -> list[ModelSource]:
-    """Return the source of each `--model`: `base` for the config's models, else the folder of a run or a checkpoint.
+    """Return the source of each `--model`: `base` for the config's models, `bundled:NAME` or the folder of a model for
+    all agents, else the folder of a run or a checkpoint.
 
     A run stands for its trained models, or for its newest checkpoint if that has more steps. Raises UserError.
     """
@@ -77,16 +78,29 @@ def run_folder_of(path: Path) -> Path:
     return path.resolve().parent.parent if NAME.fullmatch(path.name) else path
 
 
+def is_model(name: str) -> bool:
+    """Return whether a `--model` is one model for all agents, and not `base`, a run or a checkpoint."""
+    path = expand_home(Path(name))
+    return name.startswith("bundled:") or ((path / "config.json").exists() and not (path / ADAPTER_FILE).exists())
+
+
 def _source(name: str, config: Config) -> ModelSource:
     if name == BASE:
         return ModelSource(BASE, tuple(agent.name for agent in config.agents))
+    if name.startswith("bundled:"):
+        return ModelSource(name, (name,) * config.num_agents)
     path = expand_home(Path(name)).resolve()
+    if is_model(name):
+        return ModelSource(path.name, (str(path),) * config.num_agents)
     if NAME.fullmatch(path.name) and path.is_dir():
         read_state(path)  # raises UserError if it is incomplete
         return _source_in(f"{path.parent.parent.name}/{path.name}", path, RunFolder(path.parent.parent), config)
     folder = RunFolder(path)
     if not folder.config.exists():
-        raise UserError(f"--model {name} is neither {BASE} nor the folder of a run or of a checkpoint (step_000010)")
+        raise UserError(
+            f"--model {name} is neither {BASE}, bundled:NAME nor the folder of a model, of a run or of a checkpoint "
+            "(step_000010)"
+        )
     if folder.models.is_dir() and not _trained_further(folder):
         return _source_in(path.name, folder.models, folder, config)
     newest = folder.checkpoints.latest()

@@ -106,8 +106,8 @@ def copy(source: socket.socket, target: socket.socket) -> None:
 
 
 def wait(first: int) -> int | None:
-    """Return the wait status of the child process `first`, or None if SIGTERM comes before its end, because the episode or
-    the driver has ended. Reaps all children until then."""
+    """Return the wait status of the child process `first`, or None if SIGTERM comes before its end: the episode or the
+    driver has ended. Reaps all children until then."""
     while signal.sigwait(WAITED) == signal.SIGCHLD:
         ended = -1
         while ended not in (0, first):

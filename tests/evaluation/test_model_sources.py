@@ -59,6 +59,15 @@ def test_a_run_stands_for_its_trained_models_or_its_newest_checkpoint(run: RunFo
     assert trained.weights == (str(run.model(PolicyId((0,)))), str(run.model(PolicyId((1,)))))
 
 
+def test_a_model_is_evaluated_as_every_agent(run: RunFolder, config: Config) -> None:
+    agent = run.checkpoints.all()[1] / "agent_1"
+    bundled, folder = find_model_sources(["bundled:toy-hard-base", str(agent)], config)
+    assert (bundled.label, bundled.weights) == ("bundled:toy-hard-base", ("bundled:toy-hard-base",) * 2)
+    assert (folder.label, folder.weights) == ("agent_1", (str(agent),) * 2)
+    with pytest.raises(UserError, match="bundled:toy-nothing does not exist"):
+        plan_evaluation(config, request(models=["bundled:toy-nothing"]))
+
+
 def test_the_newest_checkpoint_replaces_models_of_fewer_steps(run: RunFolder, config: Config) -> None:
     for steps, folder in ((4, run.models), (3, run.checkpoints.all()[1])):
         for agent in (0, 1):
@@ -100,7 +109,7 @@ def test_invalid_models_are_rejected(run: RunFolder, config: Config, tmp_path: P
         return str(caught.value)
 
     assert "--model base is given twice" in refusal("base", "base")
-    assert "neither base nor the folder of a run or of a checkpoint" in refusal(str(tmp_path / "two"))
+    assert "neither base, bundled:NAME nor the folder of a model, of a run" in refusal(str(tmp_path / "two"))
     (run.checkpoints.all()[1] / "agent_1" / "config.json").unlink()
     assert "agent_1/config.json is missing" in refusal(str(run))
     run.model(PolicyId((0,))).mkdir(parents=True)
