@@ -50,8 +50,8 @@ from marl_ray.evaluation.model_sources import (
     check_models,
     evaluated_models,
     find_model_sources,
-    is_model,
     merged_adapters,
+    named_model,
     policy_config,
     run_folder_of,
     single_agent,
@@ -219,7 +219,7 @@ def evaluation_config(
     Raises UserError.
     """
     if source is None:
-        run = next((name for name in models if name != BASE and not is_model(name)), None)
+        run = next((name for name in models if name != BASE and named_model(name) is None), None)
         if run is None and not keywords:
             raise UserError("no config: give --config FILE, or the --model of a run")
         source = SavedRun.read(run_folder_of(Path(run))).tree if run else None

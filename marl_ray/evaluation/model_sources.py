@@ -78,20 +78,20 @@ def run_folder_of(path: Path) -> Path:
     return path.resolve().parent.parent if NAME.fullmatch(path.name) else path
 
 
-def is_model(name: str) -> bool:
-    """Return whether a `--model` is one model for all agents, and not `base`, a run or a checkpoint."""
-    path = expand_home(Path(name))
-    return name.startswith("bundled:") or ((path / "config.json").exists() and not (path / ADAPTER_FILE).exists())
+def named_model(name: str) -> str | None:
+    """Return the one model for all agents that a `--model` names, None if it is `base`, a run or a checkpoint."""
+    if name.startswith("bundled:"):
+        return name
+    path = expand_home(Path(name)).resolve()
+    return str(path) if (path / "config.json").exists() and not (path / ADAPTER_FILE).exists() else None
 
 
 def _source(name: str, config: Config) -> ModelSource:
     if name == BASE:
         return ModelSource(BASE, tuple(agent.name for agent in config.agents))
-    if name.startswith("bundled:"):
-        return ModelSource(name, (name,) * config.num_agents)
+    if (model := named_model(name)) is not None:
+        return ModelSource(Path(model).name, (model,) * config.num_agents)
     path = expand_home(Path(name)).resolve()
-    if is_model(name):
-        return ModelSource(path.name, (str(path),) * config.num_agents)
     if NAME.fullmatch(path.name) and path.is_dir():
         read_state(path)  # raises UserError if it is incomplete
         return _source_in(f"{path.parent.parent.name}/{path.name}", path, RunFolder(path.parent.parent), config)

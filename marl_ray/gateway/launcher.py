@@ -109,11 +109,9 @@ def wait(first: int) -> int | None:
     """Return the wait status of the child process `first`, or None if SIGTERM comes before its end: the episode or the
     driver has ended. Reaps all children until then."""
     while signal.sigwait(WAITED) == signal.SIGCHLD:
-        ended = -1
-        while ended not in (0, first):
-            ended, status = os.waitpid(-1, os.WNOHANG)
-        if ended == first:
-            return status
+        while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
+            if reaped[0] == first:
+                return reaped[1]
     return None
 
 
