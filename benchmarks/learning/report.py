@@ -88,7 +88,10 @@ def draw(lines: Sequence[Line], study: Study, path: Path) -> None:
     number, label = study.drawn
     for axis, (group, arms) in zip(grid.flat, groups.items(), strict=False):
         seeds = sorted(set.intersection(*(set(by_arm[arm]) for arm in [JOINT, *arms])))
-        for arm, colour in zip([JOINT, *arms], ["black", *COLOURS[: len(arms)]], strict=True):
+        places = list(study.groups[group])
+        places = places[1:] if places[0] == JOINT else places
+        for arm in [JOINT, *arms]:
+            colour = "black" if arm == JOINT else COLOURS[places.index(arm)]  # equal places, equal colours
             drawn = [by_arm[arm][seed] for seed in seeds]
             _draw(axis, [_curve(line) for line in drawn], colour, study.arms[arm].title)
             if study.marked:
