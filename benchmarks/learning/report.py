@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +88,9 @@ def draw(lines: Sequence[Line], study: Study, path: Path) -> None:
     number, label = study.drawn
     for axis, (group, arms) in zip(grid.flat, groups.items(), strict=False):
         seeds = sorted(set.intersection(*(set(by_arm[arm]) for arm in [JOINT, *arms])))
-        places = list(study.groups[group])
-        places = places[1:] if places[0] == JOINT else places
+        colours = _colours(study.groups[group])
         for arm in [JOINT, *arms]:
-            colour = "black" if arm == JOINT else COLOURS[places.index(arm)]  # equal places, equal colours
+            colour = colours[arm]
             drawn = [by_arm[arm][seed] for seed in seeds]
             _draw(axis, [_curve(line) for line in drawn], colour, study.arms[arm].title)
             if study.marked:
@@ -113,6 +112,14 @@ def draw(lines: Sequence[Line], study: Study, path: Path) -> None:
     grid[0][0].set_ylim(bottom=0)  # shared by all panels
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def _colours(arms: Iterable[str]) -> dict[str, str]:
+    """Return the colour of each arm of a panel by its place, so that arms in the same place of two panels have the same
+    one. The joint arm is black, and has no place if it is the first."""
+    first, *others = arms
+    places = others if first == JOINT else [first, *others]
+    return dict(zip(places, COLOURS, strict=False)) | {JOINT: "black"}
 
 
 def _curve(line: Line) -> np.ndarray[Any, Any]:

@@ -121,12 +121,7 @@ def _used(memory: float, total: float) -> str:
 def _throughput_lines(estimates: Mapping[PolicyId, Throughput], plan: PlacementPlan) -> list[str]:
     lines = [
         f"  {policy}: rollout {_seconds(estimate.rollout_s)} ({estimate.sampled_per_s:,.0f} tokens/s), "
-        + (
-            f"training {_seconds(estimate.learn_s)} ({estimate.learned_per_s:,.0f} tokens/s), weight sync "
-            f"{_seconds(estimate.sync_s)}"
-            if estimate.learn_s
-            else "does not learn"
-        )
+        f"{_training(estimate)}"
         for policy, estimate in estimates.items()
     ]
     by_device: dict[int | PolicyId, list[Throughput]] = {}
@@ -136,6 +131,13 @@ def _throughput_lines(estimates: Mapping[PolicyId, Throughput], plan: PlacementP
     slowest = max(map(_step_seconds, by_device.values()))
     how = "agents in parallel" if len(by_device) == len(estimates) else "learners on the same GPUs one after another"
     return [*lines, f"  {_seconds(slowest)} per step: {how}, phases in sequence, without the sandbox"]
+
+
+def _training(estimate: Throughput) -> str:
+    if not estimate.learn_s:
+        return "does not learn"
+    training = f"training {_seconds(estimate.learn_s)} ({estimate.learned_per_s:,.0f} tokens/s)"
+    return f"{training}, weight sync {_seconds(estimate.sync_s)}"
 
 
 def _step_seconds(estimates: Sequence[Throughput]) -> float:
