@@ -40,15 +40,24 @@ def test_an_error_is_repaired_with_the_own_decomposition() -> None:
 
 
 def test_after_a_failure_only_an_entry_point_without_errors_changes_its_decomposition() -> None:
-    expected: dict[Role, tuple[int, int]] = {"aux": (0, 0), "main": (90, 150)}
-    for role, (least, most) in expected.items():
+    expected: dict[Role, int] = {"aux": 0, "main": 1}
+    for role, way in expected.items():
         previous = attempt(PROBLEM, role, PERFECT, RNG, 0)
         assert {revised.text for revised in again(previous, failing=None)} == {previous.text}
-        ways = [revised.way for revised in again(previous, failing=True)]
-        assert least <= ways.count(1) <= most
+        assert {revised.way for revised in again(previous, failing=True)} == {way}
     pair = next(p for p in SPLITS["train"] if len(p.family.ways) == 1)
     previous = attempt(pair, "main", PERFECT, RNG)
     assert {revised.text for revised in again(previous, failing=True, problem=pair)} == {previous.text}
+
+
+@pytest.mark.parametrize("before", [[], [f"    aux({PROBLEM.argument})"]], ids=["alone", "ignores the helper"])
+def test_an_entry_point_that_solves_the_problem_alone_is_copied(before: list[str]) -> None:
+    head, last = f"def {PROBLEM.entry_point}({PROBLEM.argument}):", f"    return {PROBLEM.whole()}"
+    previous = Attempt("main", "\n".join((head, *before, last)), PROBLEM.constants, None)
+    for failing in (True, False, None):
+        assert {revised.text for revised in again(previous, failing)} == {previous.text}
+    wrong = Attempt("main", "\n".join((head, *before, f"{last} + 1")), PROBLEM.constants, None)
+    assert wrong.text not in {revised.text for revised in again(wrong, failing=None)}
 
 
 def test_scenes_of_the_first_stage_are_copies_of_the_shown_function() -> None:

@@ -281,7 +281,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--set", choices=SETS, default="toy")
     parser.add_argument("--out", type=Path, help="default: the folder in the package")
-    parser.add_argument("--steps", type=int, help="default, as for the next three: the set's value")
+    parser.add_argument("--start", type=Path, help="model to continue; default, as for the next five: the set's value")
+    parser.add_argument("--copy-steps", type=int, help="steps of a first stage that only copies")
+    parser.add_argument("--steps", type=int)
     parser.add_argument("--first", type=int, help="first-turn scenes")
     parser.add_argument("--second", type=int, help="second-turn scenes")
     parser.add_argument("--lr", type=float)
@@ -291,6 +293,7 @@ def main() -> None:
     args = parser.parse_args()
     chosen = SETS[args.set]
     out, steps, lr = args.out or chosen.base_path, args.steps or chosen.steps, args.lr or chosen.peak_lr
+    copy_steps = chosen.copy_steps if args.copy_steps is None else args.copy_steps
     firsts, seconds = args.first or chosen.first, args.second or chosen.second
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
@@ -312,7 +315,7 @@ def main() -> None:
         scenes = first_scenes(chosen, known, firsts, args.demonstrations, rng)
         scenes += second_scenes(chosen, known, seconds, args.demonstrations, rng, run)
         texts = [text for scene in scenes for text in (scene.prompt, *scene.responses)]
-        model, tokenizer = begin(texts, chosen.start, folder)
+        model, tokenizer = begin(texts, args.start or chosen.start, folder)
         tokens = tokenise(tokenizer, scenes)
         prompts = sorted(len(scene.prompt) for scene in tokens)
         responses = sorted(len(response) for scene in tokens for response in scene.responses)
@@ -320,7 +323,7 @@ def main() -> None:
             f"prompts: {prompts[len(prompts) // 2]} tokens (at most {prompts[-1]}), "
             f"responses: {responses[len(responses) // 2]} (at most {responses[-1]})"
         )
-        say(f"training {sum(p.numel() for p in model.parameters()):,} parameters for {chosen.copy_steps + steps} steps")
+        say(f"training {sum(p.numel() for p in model.parameters()):,} parameters for {copy_steps + steps} steps")
         recent: deque[float] = deque(maxlen=100)
 
         def report(step: int, loss: float) -> None:
@@ -329,9 +332,9 @@ def main() -> None:
                 say(f"step {step:5d}  loss {sum(recent) / len(recent):.4f}")
 
         stages = [(tokens, steps, chosen.batch_size)]
-        if chosen.copy_steps:
+        if copy_steps:
             copies = tokenise(tokenizer, copy_scenes(chosen, known, chosen.copies, rng))
-            stages.insert(0, (copies, chosen.copy_steps, 2 * chosen.batch_size))
+            stages.insert(0, (copies, copy_steps, 2 * chosen.batch_size))
         for stage, stage_steps, batch_size in stages:
             train(
                 model,

@@ -47,9 +47,9 @@ HARD_MODES: tuple[tuple[float, ExternalConfig], ...] = (
 """Mostly with the problem repeated, because without it an agent cannot change its decomposition."""
 
 REVISING_MODES: tuple[tuple[float, ExternalConfig], ...] = (
-    (0.45, ExternalConfig(original_prompt=True)),
+    (0.35, ExternalConfig(original_prompt=True)),
     (0.15, ExternalConfig(mode="level_passed", original_prompt=True)),
-    (0.15, ExternalConfig(mode="passed", original_prompt=True)),
+    (0.25, ExternalConfig(mode="passed", original_prompt=True)),
     (0.15, ExternalConfig(mode="plain", original_prompt=True)),
     (0.10, ExternalConfig(mode="tools.toy.scenes:SolutionEdits", original_prompt=True)),
 )
