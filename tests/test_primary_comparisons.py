@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.learning.__main__ import RESULTS, current
 from benchmarks.learning.primary import PRIMARY, Comparison, holm, primary_table, sign_flip
-from benchmarks.learning.studies import TOY_HARD
+from benchmarks.learning.studies import TOY_PRIMARY
 
 
 def test_the_sign_flip_test_is_exact() -> None:
@@ -37,9 +37,9 @@ def test_differences_are_paired_by_seed_and_of_levels_or_gains() -> None:
 
 def test_the_primary_family_is_small_and_of_existing_arms() -> None:
     assert len(PRIMARY) <= 5
-    assert {arm for one in PRIMARY for arm in (one.arm, one.other)} <= TOY_HARD.arms.keys()
+    assert {arm for one in PRIMARY for arm in (one.arm, one.other)} <= TOY_PRIMARY.arms.keys()
 
 
 def test_the_page_has_the_table_of_the_primary_family() -> None:
     page = Path(__file__).resolve().parent.parent / "docs" / "results" / "learning.md"
-    assert primary_table(current(TOY_HARD, RESULTS)) in page.read_text(encoding="utf-8")
+    assert primary_table(current(TOY_PRIMARY, RESULTS)) in page.read_text(encoding="utf-8")

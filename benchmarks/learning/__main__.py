@@ -34,7 +34,7 @@ from benchmarks.learning.expert import serving
 from benchmarks.learning.measures import measure, read_lines
 from benchmarks.learning.primary import primary_table
 from benchmarks.learning.report import draw, table
-from benchmarks.learning.studies import STUDIES, TOY_HARD, Study
+from benchmarks.learning.studies import STUDIES, TOY_HARD, TOY_PRIMARY, Study
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "docs" / "results" / "learning"
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--override", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all runs")
     parser.add_argument("--list", action="store_true", help="list the arms, their finished seeds and their settings")
     parser.add_argument("--only-table", action="store_true", help="print the table without running anything")
-    parser.add_argument("--primary", action="store_true", help="print only the primary comparisons of toy-hard")
+    parser.add_argument("--primary", action="store_true", help="print only the primary comparisons of toy-primary")
     arguments = parser.parse_args(argv)
     study, results = STUDIES[arguments.study], arguments.results.absolute()
     arms = arguments.arms.split(",") if arguments.arms else list(study.arms)
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(f"unknown arms: {', '.join(sorted(unknown))}; see --list")
     done = {(line["arm"], line["seed"]) for line in current(study, results)}
     if arguments.primary:
-        print(primary_table(current(TOY_HARD, results)))
+        print(primary_table(current(TOY_PRIMARY, results)))
         return
     if arguments.list:
         for name, arm in study.arms.items():

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.learning.report import interval
+from benchmarks.learning.studies import JOINT
 
 Line = Mapping[str, Any]
 
@@ -39,13 +40,13 @@ class Comparison:
 
 
 PRIMARY = (
-    Comparison("both agents, less only main", "one_turn", "one_turn_only_main"),
-    Comparison("both agents, less only aux", "one_turn", "one_turn_only_aux"),
-    Comparison("both agents, less one policy for both", "one_turn", "one_turn_shared"),
-    Comparison("both agents, less one agent", "one_turn", "single_one_turn"),
-    Comparison("gain of both agents, less gain of one agent", "one_turn", "single_one_turn", gain=True),
+    Comparison("both agents, less only main", JOINT, "only_main"),
+    Comparison("both agents, less only aux", JOINT, "only_aux"),
+    Comparison("both agents, less one policy for both", JOINT, "shared"),
+    Comparison("both agents, less one agent", JOINT, "single_tokens"),
+    Comparison("gain of both agents, less gain of one agent", JOINT, "single_tokens", gain=True),
 )
-"""Share of programs that pass all tests, with one turn and about as many sampled tokens (study `toy-hard`)."""
+"""Share of programs that pass all tests, with one turn and about as many sampled tokens (study `toy-primary`)."""
 
 
 def sign_flip(differences: Sequence[float]) -> float:

@@ -14,7 +14,6 @@ import ray
 from marl_ray.actors.run_actors import RunActors, start_actors
 from marl_ray.cluster.placement_group import reserve
 from marl_ray.cluster.placement_plan import make_plan, sandbox_plan
-from marl_ray.cluster.ray_private import free_resources
 from marl_ray.core.batch import Batch, MiniBatch
 from marl_ray.core.episode import SamplingSpec
 from marl_ray.core.errors import UserError
@@ -43,25 +42,21 @@ def test_missing_resources_are_reported_before_any_actor_is_created(local_ray: N
 
 
 def test_an_added_replica_has_its_own_placement_group(local_ray: None) -> None:
-    added = ActorId("generator", PolicyId((0,)), 1)
-
-    def free() -> float:
-        return sum(node.get("CPU", 0.0) for node in free_resources())
+    first, second, third, fourth = (ActorId("generator", PolicyId((0,)), replica) for replica in range(4))
 
     async def scenario() -> None:
         plan = make_plan(quickstart_config(**{"resources.generator.cpus": 0.25}), cluster_has_gpus=False)
         placement = await reserve(plan, 30)
-        before = free()
-        await placement.add(added, 30)
-        assert free() == before - 0.25
-        assert (
-            placement.strategy(added).placement_group
-            != placement.strategy(ActorId("generator", PolicyId((0,)))).placement_group
-        )
-        await placement.add(ActorId("generator", PolicyId((0,)), 2), 30)
-        with pytest.raises(UserError, match=r"^the cluster has no place for agent 0 generator 3: it needs .*CPU"):
-            await placement.add(ActorId("generator", PolicyId((0,)), 3), 3)
-        placement.release()
+        try:
+            await placement.add(second, 30)
+            group = placement.strategy(second).placement_group
+            assert group != placement.strategy(first).placement_group
+            assert ray.util.placement_group_table(group)["bundles"] == {0: {"CPU": 0.25}}
+            await placement.add(third, 30)
+            with pytest.raises(UserError, match=r"^the cluster has no place for agent 0 generator 3: it needs .*CPU"):
+                await placement.add(fourth, 3)
+        finally:
+            placement.release()
 
     asyncio.run(scenario())
 
