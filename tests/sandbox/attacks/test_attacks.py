@@ -101,8 +101,10 @@ def programs_of(attack: Attack, wanted: str) -> list[dict[str, Any]]:
 
 
 def honest_program() -> dict[str, Any]:
+    """Return a program that must pass, with limits that it meets on a busy machine too."""
     word = secrets.token_hex(8)
-    return {"program": HONEST_SOURCE, "tests": [f"assert f({word!r}) == {word + word!r}"], "entry_point": "f"}
+    tests = [f"assert f({word!r}) == {word + word!r}"]
+    return {"program": HONEST_SOURCE, "tests": tests, "entry_point": "f", "limits": REPORTING_LIMITS}
 
 
 def guest_text(report: dict[str, Any]) -> str:
