@@ -1,5 +1,5 @@
 # make quickstart   install, then train two tiny agents on CPU
-# make demo         install, then train two SmolLM2-135M to divide a text between them (10 minutes)
+# make demo         install, then train two SmolLM2-135M to divide a text between them (10 to 13 minutes)
 # make test         install, then run the tests of a change (at most 10 minutes)
 # make test-slow    install, then run the slow tests
 # make test-nightly install, then run the slowest tests, of parts that rarely change

@@ -106,12 +106,12 @@ def draw(lines: Sequence[Line], path: Path) -> None:
         grid[0][column].axhline(6, color="black", linewidth=0.8, linestyle=":")
         grid[1][column].set_xlabel("training step")
     grid[0][0].set_ylim(0, 6.2)
-    grid[1][0].set_ylim(0, 1)
+    grid[1][0].set_ylim(0, 1.15)
     grid[0][0].set_ylabel("words, of six")
     grid[1][0].set_ylabel("position in the text (0 start, 1 end)")
-    for row, axes in enumerate(grid):
+    for axes in grid:
         full = axes[0] if shown[0] == JOINT else axes[-1]
-        full.legend(frameon=False, loc="upper left" if row == 0 else "lower left", fontsize=9)
+        full.legend(frameon=False, loc="upper left", fontsize=9)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

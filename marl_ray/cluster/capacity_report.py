@@ -130,7 +130,9 @@ def _throughput_lines(estimates: Mapping[PolicyId, Throughput], plan: PlacementP
         by_device.setdefault(policy if device is None else device, []).append(estimate)
     slowest = max(map(_step_seconds, by_device.values()))
     how = "agents in parallel" if len(by_device) == len(estimates) else "learners on the same GPUs one after another"
-    return [*lines, f"  {_seconds(slowest)} per step: {how}, phases in sequence, without the sandbox"]
+    is_colocated = any(agent.device is not None for agent in plan.agents)
+    without = "the sandbox and the moves of colocated actors" if is_colocated else "the sandbox"
+    return [*lines, f"  {_seconds(slowest)} per step: {how}, phases in sequence, without {without}"]
 
 
 def _training(estimate: Throughput) -> str:
