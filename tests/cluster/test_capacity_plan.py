@@ -254,6 +254,14 @@ def test_a_policy_that_does_not_learn_takes_no_time_for_training(models: ModelIn
     assert [line.endswith("does not learn") for line in lines] == [False, True]
 
 
+@pytest.mark.parametrize(("colocate", "left_out"), [(False, "the sandbox"), (True, "the moves of colocated actors")])
+def test_the_estimate_of_a_step_names_what_it_leaves_out(models: ModelInfos, colocate: bool, left_out: str) -> None:
+    config = plan_config(resources={"colocate": colocate})
+    plan = plan_capacity(config, models, parse_cluster("1x4xH100"))
+    [line] = [line for line in report_lines(config, models, plan) if " per step: " in line]
+    assert line.endswith(left_out)
+
+
 def test_sleeping_processes_keep_cuda_contexts_and_graphs(models: ModelInfos) -> None:
     config = plan_config(resources={"colocate": True}, lora=8)
     plan = plan_capacity(config, models, parse_cluster("1x2xH100"))
