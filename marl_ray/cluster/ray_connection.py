@@ -84,6 +84,8 @@ def connect(verbose: bool) -> str:
     except TimeoutError as error:
         load = os.getloadavg()[0]
         raise UserError(f"{error} on this machine (load {load:.0f}): try again when the load is lower") from None
+    except ImportError as error:
+        raise UserError(f"Ray cannot start: {error}. Install again, with the versions in constraints/") from None
     except OSError as error:
         folder = "a folder with a short path, space and the right to write"
         raise UserError(f"Ray cannot use its temporary folder: {error}: set RAY_TMPDIR to {folder}") from None

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -47,7 +48,8 @@ def init_on_localhost(**options: Any) -> None:
     The processes have a session of their own, so that a closed terminal, or a signal to this process' group, stops the
     run in order instead of taking Ray away from it.
 
-    A start that fails is repeated. Raises TimeoutError if Ray is not up after STARTS attempts.
+    A start that fails is repeated. Raises TimeoutError if Ray is not up after STARTS attempts, and ImportError if an
+    agent of Ray cannot be imported.
     """
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False
@@ -64,9 +66,18 @@ def init_on_localhost(**options: Any) -> None:
                 raise
             for started in nodes:
                 started.kill_all_processes(check_alive=False, allow_graceful=False)
+                _raise_import_error(Path(started.get_logs_dir_path()))
             if attempt < STARTS:
                 logger.warning("Ray was not up after 30 s: starting it again")
     raise TimeoutError(f"Ray was not up after {STARTS} attempts of 30 s each")
+
+
+def _raise_import_error(logs: Path) -> None:
+    """Raise ImportError if the log of an agent ends with one. The raylet ends with its agents."""
+    for log in sorted(logs.glob("*agent.log")):
+        last = log.read_text(errors="replace").rstrip().rpartition("\n")[2]
+        if last.startswith(("ImportError", "ModuleNotFoundError")):
+            raise ImportError(f"{last} ({log})")
 
 
 @contextmanager

@@ -121,6 +121,25 @@ def test_a_start_that_fails_on_a_busy_machine_is_repeated(tmp_path: Path) -> Non
     assert "Ray was not up after 30 s: starting it again" in ended.stderr
 
 
+BROKEN_AGENT = """
+import sys
+if any(part.endswith("dashboard/agent.py") for part in sys.orig_argv):
+    sys.modules["google.rpc"] = None
+"""
+"""Imported by every Python process. An agent of Ray lacks a package."""
+
+
+@pytest.mark.slow
+def test_an_agent_that_cannot_be_imported_is_a_one_line_error(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BROKEN_AGENT)
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"PYTHONPATH": str(tmp_path)}
+    program = [sys.executable, "-c", CONNECT]
+    ended = subprocess.run(program, env=variables, cwd=ROOT, capture_output=True, text=True, timeout=90)
+    message = r"Ray cannot start: ModuleNotFoundError: .*google.rpc.* \(/.*agent\.log\)\. Install again, with .*\n"
+    assert re.fullmatch(message, ended.stdout), ended
+    assert "starting it again" not in ended.stderr
+
+
 def test_removing_a_session_may_keep_ray_s_logs(tmp_path: Path) -> None:
     for name in ("logs", "tmp"):
         (tmp_path / "session_1" / name).mkdir(parents=True)
