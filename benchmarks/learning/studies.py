@@ -313,6 +313,7 @@ GRID_PRIVATE = Study(
             JOINT: Arm("a pair, each with one half", {}),
             "plain": Arm("the same, told nothing", {"external.mode": "plain"}),
             "single": Arm("one agent with one half", {"magrpo.num_agents": 1, "magrpo.num_generations": 6}),
+            "slow": Arm("a pair, a third of the rate", {"magrpo.learning_rate": 3.3e-4}),
         }
     },
     files=(GRIDS_PATH, GRID_BASE_PATH / "model.safetensors"),
