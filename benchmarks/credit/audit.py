@@ -16,6 +16,7 @@ import torch
 
 from benchmarks.credit.games import Actions, Array, MatrixGame, Signalling, sample
 from marl_ray.credit import ESTIMATORS
+from marl_ray.credit.estimators import whitened
 from marl_ray.rollout.coalitions import coalitions
 
 GROUP = 4
@@ -54,7 +55,10 @@ VARIANTS = (
     Variant("marloo, cross", "marloo", 1.0, cross=True),
     Variant("maremax", "maremax", None),
     Variant("remax", "remax", 1.0),
+    Variant("maxrl", "maxrl", None),
+    Variant("pass_at_k", "pass_at_k", None),
     Variant("reinforce_pp", "reinforce_pp", None),
+    Variant("gdpo, one level", "gdpo", None),
     Variant("difference, empty", "difference", 1.0, counterfactual="empty"),
     Variant("difference, median", "difference", None, counterfactual="median"),
     Variant("difference, siblings", "difference", 1.0, counterfactual="siblings"),
@@ -157,8 +161,9 @@ def _within(values: Array, codes: Actions) -> float:
 def _advantages(groups: Groups, variant: Variant) -> Array:
     estimator = ESTIMATORS.get(variant.estimator)
     returns = torch.from_numpy(groups.returns)
-    if variant.estimator == "reinforce_pp":
-        return estimator(returns.reshape(-1, BATCH * GROUP)).reshape(-1, GROUP).numpy()
+    if variant.estimator in ("reinforce_pp", "gdpo"):  # these compare the completions of a batch
+        values = [returns, whitened(returns)] if variant.estimator == "gdpo" else [returns]
+        return estimator(*(each.reshape(-1, BATCH * GROUP) for each in values)).reshape(-1, GROUP).numpy()
     arguments = [returns] if groups.baselines is None else [returns, torch.from_numpy(groups.baselines)]
     found: Array = estimator(*arguments).numpy()
     return found

@@ -101,14 +101,14 @@ def draw(lines: Sequence[Line], study: Study, path: Path) -> None:
         axis.set_title(f"{group} ({word} {', '.join(map(str, seeds))})", loc="left", fontsize=11)
         axis.set_xlabel("sampled tokens, thousands")
         if number.endswith("passed"):
-            axis.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
+            axis.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0, decimals=0))
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.13), fontsize=9)  # below the panel
     for axis in grid.flat[len(groups) :]:
         axis.set_visible(False)
     for row in grid:
-        row[0].set_ylabel(label)
+        row[0].set_ylabel(f"{label}, training tasks")
     grid[0][0].set_ylim(bottom=0)  # shared by all panels
     figure.savefig(path, dpi=110)
     plt.close(figure)

@@ -14,6 +14,7 @@ TAGS = Study(
             JOINT: Arm("both learn", {}),
             "only_first": Arm("only the first learns", {"agents": f"[{{}}, {FROZEN}]"}),
             "shared": Arm("one policy for both", {"magrpo.policy": 0}),
+            "entropy": Arm("both learn, entropy bonus", {"magrpo.entropy_coef": 0.02}),
         },
         "one agent": {
             "single_path": Arm("one agent, tokens of one", {"magrpo.num_agents": 1}),

@@ -27,6 +27,7 @@ def measure(run: Path) -> dict[str, Any]:
     | `evaluations` | per evaluation on held-out texts: `step`, `tokens` sampled so far, and the numbers of `measured` |
     | `curve` | the same per training step, on the step's texts |
     | `answer_tokens` | mean tokens per answer over the last five steps |
+    | `entropy` | per agent: mean entropy in nats per token over the last five steps |
     | `seconds` | duration of all training steps |
     """
     rows = read_lines(run / "metrics.jsonl")
@@ -48,6 +49,11 @@ def measure(run: Path) -> dict[str, Any]:
         "evaluations": evaluations,
         "curve": curve,
         "answer_tokens": round(fmean(row["rollout/completion_tokens_mean"] for row in steps[-5:]), 2),
+        "entropy": [
+            round(fmean(row[key] for row in steps[-5:]), 2)
+            for key in ("agent_0/entropy", "agent_1/entropy")
+            if key in steps[-1]
+        ],
         "seconds": round(sum(row["time/step"] for row in steps)),
     }
 

@@ -17,7 +17,7 @@ WORDS = {
     "twice": ("one agent asked twice", "#d1495b"),
     "shared": ("shared words", "#7f7f7f"),
 }
-POSITIONS = {"position_1": ("reader of the beginning", "#2e8b57"), "position_2": ("reader of the end", "#c77c11")}
+POSITIONS = {"position_1": ("earlier reader, or the only one", "#2e8b57"), "position_2": ("later reader", "#c77c11")}
 WINDOW = 5
 """Number of steps in the trailing mean of a curve."""
 Line = Mapping[str, Any]
