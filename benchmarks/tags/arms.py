@@ -14,7 +14,8 @@ TAGS = Study(
             JOINT: Arm("both learn", {}),
             "only_first": Arm("only the first learns", {"agents": f"[{{}}, {FROZEN}]"}),
             "shared": Arm("one policy for both", {"magrpo.policy": 0}),
-            "entropy": Arm("both learn, entropy bonus", {"magrpo.entropy_coef": 0.02}),
+            "entropy": Arm("both learn, entropy bonus 0.02", {"magrpo.entropy_coef": 0.02}),
+            "entropy_small": Arm("both learn, entropy bonus 0.002", {"magrpo.entropy_coef": 0.002}),
         },
         "one agent": {
             "single_path": Arm("one agent, tokens of one", {"magrpo.num_agents": 1}),
