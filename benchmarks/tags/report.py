@@ -78,7 +78,8 @@ def _cells(evaluations: Sequence[Mapping[str, float]]) -> list[str]:
 
 def draw(lines: Sequence[Line], path: Path) -> None:
     """Draw two panels per arm with results: words, and positions in the text. Lines are trailing means over WINDOW
-    training steps, with the range over seeds; marks are held-out texts."""
+    training steps, with the range over seeds; marks are held-out texts. Arms with fewer seeds than the pair are left
+    out."""
     lines = list(map(by_position, lines))
     import matplotlib
 
@@ -87,7 +88,7 @@ def draw(lines: Sequence[Line], path: Path) -> None:
     from matplotlib.ticker import MaxNLocator
 
     by_arm = {name: [line for line in lines if line["arm"] == name] for name in TAGS.arms}
-    shown = [name for name, own in by_arm.items() if own]
+    shown = [name for name, own in by_arm.items() if own and len(own) >= len(by_arm[JOINT])]
     if not shown:
         return
     figure, grid = plt.subplots(
