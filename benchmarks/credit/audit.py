@@ -161,11 +161,14 @@ def _within(values: Array, codes: Actions) -> float:
 def _advantages(groups: Groups, variant: Variant) -> Array:
     estimator = ESTIMATORS.get(variant.estimator)
     returns = torch.from_numpy(groups.returns)
+    arguments = [returns]
+    if variant.estimator == "gdpo":
+        arguments.append(whitened(returns))
+    elif groups.baselines is not None:
+        arguments.append(torch.from_numpy(groups.baselines))
     if variant.estimator in ("reinforce_pp", "gdpo"):  # these compare the completions of a batch
-        values = [returns, whitened(returns)] if variant.estimator == "gdpo" else [returns]
-        return estimator(*(each.reshape(-1, BATCH * GROUP) for each in values)).reshape(-1, GROUP).numpy()
-    arguments = [returns] if groups.baselines is None else [returns, torch.from_numpy(groups.baselines)]
-    found: Array = estimator(*arguments).numpy()
+        arguments = [each.reshape(-1, BATCH * GROUP) for each in arguments]
+    found: Array = estimator(*arguments).reshape(-1, GROUP).numpy()
     return found
 
 

@@ -32,6 +32,7 @@ def measure(run: Path) -> dict[str, Any]:
     """
     rows = read_lines(run / "metrics.jsonl")
     steps = [row for row in rows if "turn_1/reward_mean" in row]
+    last = steps[-5:]
     spent = {0: 0}
     for row in steps:
         spent[row["step"]] = spent[row["step"] - 1] + row["rollout/tokens"]
@@ -48,11 +49,11 @@ def measure(run: Path) -> dict[str, Any]:
     return {
         "evaluations": evaluations,
         "curve": curve,
-        "answer_tokens": round(fmean(row["rollout/completion_tokens_mean"] for row in steps[-5:]), 2),
+        "answer_tokens": round(fmean(row["rollout/completion_tokens_mean"] for row in last), 2),
         "entropy": [
-            round(fmean(row[key] for row in steps[-5:]), 2)
+            round(fmean(row[key] for row in last), 2)
             for key in ("agent_0/entropy", "agent_1/entropy")
-            if key in steps[-1]
+            if key in last[-1]
         ],
         "seconds": round(sum(row["time/step"] for row in steps)),
     }

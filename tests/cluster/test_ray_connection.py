@@ -70,6 +70,13 @@ except UserError as error:
 """
 
 
+def run_program(text: str, *arguments: str, timeout: float, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python program with additional environment `variables`, and without the ones that begin with RAY_."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | variables
+    program = [sys.executable, "-c", text, *arguments]
+    return subprocess.run(program, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "variable", "message"),
@@ -84,9 +91,7 @@ def test_a_machine_on_which_ray_cannot_start_is_a_one_line_error(
 ) -> None:
     folder = tmp_path / ("x" * 100)
     folder.mkdir()
-    program = [sys.executable, "-c", CONNECT, limit]
-    variables = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {variable: str(folder)}
-    ended = subprocess.run(program, env=variables, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    ended = run_program(CONNECT, limit, timeout=120, **{variable: str(folder)})
     assert re.match(message, ended.stdout), ended
     assert ended.stdout.count("\n") == 1
     assert ended.returncode == 0
@@ -113,9 +118,7 @@ print(psutil.Process().children(recursive=True))
 @pytest.mark.slow
 def test_a_start_that_fails_on_a_busy_machine_is_repeated(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(SLOW_AGENT)
-    variables = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"PYTHONPATH": str(tmp_path)}
-    program = [sys.executable, "-c", CONNECT_AND_LEAVE]
-    ended = subprocess.run(program, env=variables, cwd=ROOT, capture_output=True, text=True, timeout=180)
+    ended = run_program(CONNECT_AND_LEAVE, timeout=180, PYTHONPATH=str(tmp_path))
     assert (tmp_path / "seen").exists()
     assert re.fullmatch(r"local Ray with \d+ CPUs\n\[\]\n", ended.stdout), ended
     assert "Ray was not up after 30 s: starting it again" in ended.stderr
@@ -132,9 +135,7 @@ if any(part.endswith("dashboard/agent.py") for part in sys.orig_argv):
 @pytest.mark.slow
 def test_an_agent_that_cannot_be_imported_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(BROKEN_AGENT)
-    variables = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"PYTHONPATH": str(tmp_path)}
-    program = [sys.executable, "-c", CONNECT]
-    ended = subprocess.run(program, env=variables, cwd=ROOT, capture_output=True, text=True, timeout=90)
+    ended = run_program(CONNECT, timeout=90, PYTHONPATH=str(tmp_path))
     message = r"Ray cannot start: ModuleNotFoundError: .*google.rpc.* \(/.*agent\.log\)\. Install again, with .*\n"
     assert re.fullmatch(message, ended.stdout), ended
     assert "starting it again" not in ended.stderr
