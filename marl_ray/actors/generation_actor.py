@@ -7,6 +7,7 @@ model's weights.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -44,6 +45,9 @@ class GenerationActor(Actor):
     async def start(self) -> list[str]:
         """Load tokenizer and engine. Raises UserError for settings that vLLM rejects."""
         use_session_folder()
+        # Every engine takes free ports. A port for all of them would collide, and Kubernetes sets this variable to an
+        # address for a service called vllm.
+        os.environ.pop("VLLM_PORT", None)
         if self._gpus is not None:
             await asyncio.to_thread(self._gpus.make_visible)
         with without_gc():

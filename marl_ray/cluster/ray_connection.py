@@ -12,8 +12,10 @@ import os
 import platform
 import resource
 import secrets
+import shlex
 import shutil
 import socket
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -76,6 +78,9 @@ def connect(verbose: bool) -> str:
         return f"Ray cluster at {address} with {pluralize(len(ray.nodes()), 'node')}"
     if (limit := resource.getrlimit(resource.RLIMIT_NOFILE)[0]) < MIN_OPEN_FILES:
         raise UserError(f"a process may open only {limit} files here, and Ray needs {MIN_OPEN_FILES}: ulimit -n 4096")
+    quoted_python = shlex.quote(sys.executable)
+    if quoted_python != sys.executable:  # Ray passes the path of Python to a shell as it is
+        options["runtime_env"] = {"py_executable": quoted_python}
     # Without a token, Ray writes a new one to ~/.ray, which then applies to every cluster that this user starts later.
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
@@ -96,7 +101,8 @@ def _check_reachable(address: str) -> None:
     """Raise OSError or another error of `ask_head` unless a cluster answers; Ray itself would wait for minutes."""
     host, _, port = address.removeprefix(CLIENT).rpartition(":")
     if host and port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=FIRST_ANSWER_S).close()
+        bare_host = host.removeprefix("[").removesuffix("]")  # of an IPv6 address, `[::1]:6379`
+        socket.create_connection((bare_host, int(port)), timeout=FIRST_ANSWER_S).close()
     if address.startswith(CLIENT):
         return  # Ray Client has its own deadline of 30 s
     try:

@@ -12,6 +12,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -81,19 +82,21 @@ def load_tasks_by_row(
     converter: DatasetType = DATASETS.get(infer_type(name) if dataset_type is None else dataset_type)
     rows, total = _rows_and_total(name, split)
     tasks: dict[int, Task] = {}
-    numbers: dict[str, int] = {}
+    rows_of_id: dict[str, list[int]] = {}
     unsupported: list[UserError] = []
     bad: list[UserError] = []
     for number, row in enumerate(rows):
         try:
             task = converter.task(row, number)
-            if (first := numbers.setdefault(task.id, number)) != number:
-                raise UserError(f"rows {first} and {number} of {split!r} are both {task.id}")
+            rows_of_id.setdefault(task.id, []).append(number)
+            if len(rows_of_id[task.id]) > 1:  # ids name tasks in logs and episodes
+                task = replace(task, id=f"{task.id}#{len(rows_of_id[task.id])}")
             tasks[number] = task
         except UserError as error:
             if on_bad_row == "error":
                 raise UserError(f"dataset {name}: {error}") from None
             (unsupported if isinstance(error, UnsupportedRow) else bad).append(error)
+    _warn_of_shared_ids(name, split, rows_of_id)
     for errors in filter(None, (unsupported, bad)):
         more = f"; and {len(errors) - LISTED_ROWS} more" if len(errors) > LISTED_ROWS else ""
         listed = f"{'; '.join(map(str, errors[:LISTED_ROWS]))}{more}"
@@ -107,6 +110,19 @@ def load_tasks_by_row(
             raise UserError(f"{left_out} cannot be read: {listed}")
         logger.warning("%s left out: %s", left_out, listed)
     return tasks
+
+
+def _warn_of_shared_ids(name: str, split: str, rows_of_id: Mapping[str, Sequence[int]]) -> None:
+    shared = []
+    for task_id, numbers in rows_of_id.items():
+        if len(numbers) > 1:
+            shared.append(
+                f"{pluralize(len(numbers), 'row')} {task_id}, the first two are {numbers[0]} and {numbers[1]}"
+            )
+    if shared:
+        listed = "; ".join(shared[:LISTED_ROWS])
+        more = f"; and {pluralize(len(shared) - LISTED_ROWS, 'more id')}" if len(shared) > LISTED_ROWS else ""
+        logger.warning("dataset %s: rows of %r with one id are numbered (ID#2): %s%s", name, split, listed, more)
 
 
 def load_rows(name: str, split: str) -> list[DataRow]:
@@ -236,6 +252,12 @@ def _parquet(path: Path) -> list[DataRow]:
     return rows
 
 
+def _parquet_command(name: str) -> str:
+    """Return the command that downloads the hub's own conversion of a dataset to Parquet."""
+    hub_id = name.partition(":")[0]
+    return f"hf download --repo-type dataset --revision refs/convert/parquet {hub_id}; then set dataset.name to a file"
+
+
 def _hub(name: str) -> Mapping[str, Sequence[DataRow]]:
     import datasets
 
@@ -243,5 +265,7 @@ def _hub(name: str) -> Mapping[str, Sequence[DataRow]]:
         splits = datasets.load_dataset(*name.split(":", 1))
     except Exception as error:  # the hub client's errors have no common base class
         hint = f"; a local file ends in {' or '.join(LOCAL_SUFFIXES)}"
+        if isinstance(error, RuntimeError):  # `datasets` raises it for a dataset that is a Python script
+            hint = f". For a dataset that is a script, the hub often has its rows as Parquet: {_parquet_command(name)}"
         raise UserError(f"dataset {name} cannot be loaded from the hub: {one_line(error)}{hint}") from None
     return dict(splits)

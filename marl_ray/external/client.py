@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from marl_ray.core.proxies import bypass_proxies_for_localhost
 from marl_ray.external.endpoints import ANTHROPIC, Endpoint
 
 MAX_CONCURRENT = 8
@@ -104,6 +105,7 @@ class Client:
         """Return the vendor's client without its own retries: the caller counts them with unusable replies."""
         for name in VERBOSE_LOGGERS:
             logging.getLogger(name).setLevel(logging.WARNING)
+        bypass_proxies_for_localhost()
         client = sdk.AsyncAnthropic if self.endpoint.vendor is ANTHROPIC else sdk.AsyncOpenAI
         return client(
             api_key=os.environ[self.endpoint.key_variable].strip(),

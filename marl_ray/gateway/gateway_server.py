@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 
 from marl_ray.config.gateway_section import GatewayConfig
 from marl_ray.core.concurrency import wait_within
+from marl_ray.core.proxies import bypass_proxies_for_localhost
 from marl_ray.gateway.gateway_routes import EPISODE, SERVICE, gateway_routes
 from marl_ray.gateway.program_episode import ProgramEpisode
 from marl_ray.gateway.service_program import ServiceProgram
@@ -69,6 +70,7 @@ class GatewayServer:
     async def start(self) -> None:
         """Return as soon as the server accepts connections. Raises UserError if the port cannot be used."""
         if self._serving is None:
+            bypass_proxies_for_localhost()
             listening = bind(HOST, self._config.port)
             self.base_url = f"http://{HOST}:{listening.getsockname()[1]}/v1"
             serving = serve_http(self.guard, listening, LIMITS, self._ready.set)

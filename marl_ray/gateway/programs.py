@@ -23,7 +23,7 @@ from marl_ray.plugins import Registry
 
 FUNCTIONS = Registry("gateway.function", {})
 """Async functions that play an episode."""
-VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ")
+VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "NO_PROXY", "no_proxy")
 """Variables of the driver's environment that every command receives."""
 KEPT_BYTES = 1 << 16
 """Bytes of the end of a command's output that are read."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shlex
 import sys
 import time
 import traceback
@@ -196,7 +197,7 @@ def _tidy(folder: RunFolder) -> None:
 
 
 def _resume_hint(folder: RunFolder) -> str:
-    return "" if folder.is_empty else f"; --resume {folder} continues"
+    return "" if folder.is_empty else f"; --resume {shlex.quote(str(folder))} continues"
 
 
 def _plot(config: Config, folder: RunFolder) -> None:
@@ -215,7 +216,8 @@ def _describe_stop(folder: RunFolder) -> str:
         return "stopped before the first step"
     step = max((row["step"] for row in read_metrics(folder)), default=0) if folder.metrics.exists() else 0
     logged = ResumeState.of(folder).logged
-    return f"stopped at step {step}; --resume {folder} continues from " + (f"step {logged}" if logged else "the start")
+    start = f"step {logged}" if logged else "the start"
+    return f"stopped at step {step}; --resume {shlex.quote(str(folder))} continues from {start}"
 
 
 def _keep_traceback(folder: RunFolder) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -205,7 +206,7 @@ def check_new_folder(folder: RunFolder) -> None:
     Missing permissions are only a warning, because the run may start on another machine.
     """
     if folder.config.exists():
-        hint = f"resume it with --resume {folder}, or set another output.run_name"
+        hint = f"resume it with --resume {shlex.quote(str(folder))}, or set another output.run_name"
         raise UserError(f"{folder} already contains a run: {hint}")
     existing = next(parent for parent in (folder.path, *folder.path.parents) if parent.exists())
     if not existing.is_dir():

@@ -31,9 +31,20 @@ PROBES = ("def add(a, b):\n    return a + b\n", "12345 x=[1, 2]\n\n\tif x:  # é
 
 
 def cache_folder() -> Path:
-    """Return the cache folder: `MARL_RAY_CACHE`, or marl_ray below `XDG_CACHE_HOME` (default ~/.cache)."""
+    """Return the cache folder: `MARL_RAY_CACHE`, or marl_ray below `XDG_CACHE_HOME` (default ~/.cache).
+
+    Raises UserError for a user without a home directory if neither variable is set.
+    """
     own = os.environ.get("MARL_RAY_CACHE")
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "marl_ray"
+    if own:
+        return Path(own)
+    caches = os.environ.get("XDG_CACHE_HOME")
+    if caches:
+        return Path(caches) / "marl_ray"
+    try:
+        return Path.home() / ".cache" / "marl_ray"
+    except RuntimeError:
+        raise UserError("this user has no home directory for downloads: set MARL_RAY_CACHE to a folder") from None
 
 
 def smollm2_folder() -> Path:

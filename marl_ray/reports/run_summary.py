@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -45,7 +46,8 @@ def write_run_summary(config: Config, folder: RunFolder, result: TrainingResult,
     files.append(f"{folder.checkpoints.folder.name}/")
     if config.output.save_final_model:
         files.append(f"{folder.models.name}/")
-    lines.append(f"Results in {folder}: {', '.join(files)}. A page with curves and episodes: marl-ray report {folder}")
+    report = f"marl-ray report {shlex.quote(str(folder))}"
+    lines.append(f"Results in {folder}: {', '.join(files)}. A page with curves and episodes: {report}")
     return lines
 
 

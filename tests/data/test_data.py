@@ -143,7 +143,6 @@ def test_unreadable_files_are_rejected(tmp_path: Path, twenty: str) -> None:
         ({"test": "def check(candidate):\n    assert ("}, "task t/1: "),
         ({"test": "x = 1"}, "task t/1: "),
         ({"test": "def check(candidate):\n    pass"}, "task t/1: "),
-        ({"task_id": "t/0"}, "rows 0 and 1 of 'test' are both t/0"),
     ],
 )
 def test_invalid_rows_are_rejected(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
@@ -152,14 +151,31 @@ def test_invalid_rows_are_rejected(tmp_path: Path, changes: dict[str, Any], said
 
 def test_a_few_bad_rows_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = [row(number) for number in range(40)]
-    rows[3]["test"], rows[7]["task_id"] = "", "t/6"
+    rows[3]["test"], rows[7]["test"] = "", ""
     name = written(tmp_path / "x.jsonl", rows)
     assert [task.id for task in load_tasks(name, "test[2:9]", "humaneval")] == ["t/2", "t/4", "t/5", "t/6", "t/8"]
-    said = "task t/3 has no tests (field test); rows 4 and 5 of 'test[2:9]' are both t/6"
+    said = "task t/3 has no tests (field test); task t/7 has no tests (field test)"
     assert caplog.messages == [f"dataset {name}: 2 of 7 rows of 'test[2:9]' left out: {said}"]
     assert len(load_tasks(name, "test", "humaneval")) == 38, "2 of 40 rows are 5 %"
     with pytest.raises(UserError, match=r"x.jsonl: task t/3 has no tests \(field test\)$"):
         load_tasks(name, "test", "humaneval", "error")
+
+
+def test_rows_with_one_id_are_numbered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    name = written(tmp_path / "x.jsonl", [row(0), row(1, task_id="t/0"), row(2), row(3, task_id="t/0")])
+    assert [task.id for task in load_tasks(name, "test", "humaneval")] == ["t/0", "t/0#2", "t/2", "t/0#3"]
+    assert caplog.messages == [
+        f"dataset {name}: rows of 'test' with one id are numbered (ID#2): 3 rows t/0, the first two are 0 and 1"
+    ]
+
+
+def test_a_dataset_that_is_a_script_names_the_command_that_downloads_its_rows(tmp_path: Path) -> None:
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    (folder / "rows.py").write_text("", encoding="utf-8")
+    said = message(str(folder))
+    assert "cannot be loaded from the hub: RuntimeError: Dataset scripts are no longer supported" in said
+    assert "hf download --repo-type dataset --revision refs/convert/parquet" in said
 
 
 def test_many_bad_rows_are_rejected(tmp_path: Path) -> None:

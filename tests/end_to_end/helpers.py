@@ -16,9 +16,19 @@ ONE_AGENT = ["magrpo.num_agents=1"]
 """For tests that do not depend on the number of agents. A run with half the actors starts almost twice as fast."""
 
 
+STRAY = {
+    **{"RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "29500"},
+    **{"SLURM_JOB_ID": "5", "SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "3"},
+    "VLLM_PORT": "tcp://192.0.2.1:8000",
+    "http_proxy": "http://127.0.0.1:1",
+    "all_proxy": "socks5://127.0.0.1:1",
+}
+"""Variables that a local run must ignore: of torchrun, SLURM, proxies, and Kubernetes with a service called vllm."""
+
+
 def environment() -> dict[str, str]:
-    """Return this process' environment without Ray's variables, which might name a cluster."""
-    return {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    """Return this process' environment with stray variables, and without Ray's, which might name a cluster."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | STRAY
 
 
 def command(*arguments: str) -> list[str]:

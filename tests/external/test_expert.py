@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
@@ -63,6 +64,19 @@ def test_openai_protocol(server: Server) -> None:
     assert request.body["model"] == "some-model"
     (message,) = request.body["messages"]
     assert message["content"] == "Add 5. Edit aux, grow."
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "all_proxy"])
+@pytest.mark.parametrize("model", ["some-model", "claude-x"])
+def test_a_model_on_localhost_is_not_asked_through_a_proxy(
+    server: Server, monkeypatch: pytest.MonkeyPatch, model: str, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "socks5://127.0.0.1:1" if variable == "all_proxy" else "http://127.0.0.1:1")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setenv("no_proxy", "example.org")
+    server.script = [says(json.dumps(EDITS))]
+    assert ask(model) == EDITS
+    assert os.environ["NO_PROXY"] == "example.org,localhost,127.0.0.1,::1"
 
 
 @pytest.mark.parametrize("model", ["claude-x", "anthropic:claude-x"])

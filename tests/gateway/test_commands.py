@@ -149,7 +149,19 @@ def test_a_command_receives_no_variable_that_is_not_named(tmp_path: Path, monkey
     assert "MY_SETTING" in seen
     assert not {"HF_TOKEN", "RAY_AUTH_TOKEN", "PYTHONPATH"} & set(seen)
     assert set(seen) <= {
-        *("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PYTHONHASHSEED", "MY_SETTING"),
+        *(
+            "PATH",
+            "HOME",
+            "LANG",
+            "LC_ALL",
+            "LC_CTYPE",
+            "NO_PROXY",
+            "no_proxy",
+            "TZ",
+            "TMPDIR",
+            "PYTHONHASHSEED",
+            "MY_SETTING",
+        ),
         *("OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"),
     }
 

@@ -27,6 +27,15 @@ def test_the_cache_folder_follows_its_variables(monkeypatch: pytest.MonkeyPatch,
     assert smollm2.cache_folder() == tmp_path / "marl_ray"
     monkeypatch.setenv("MARL_RAY_CACHE", str(tmp_path / "own"))
     assert smollm2.cache_folder() == tmp_path / "own"
+    monkeypatch.delenv("MARL_RAY_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")  # as of a uid without a passwd entry
+
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(UserError, match="set MARL_RAY_CACHE to a folder"):
+        smollm2.cache_folder()
 
 
 def test_a_dry_run_returns_the_folder_without_a_download(cache: Path) -> None:
