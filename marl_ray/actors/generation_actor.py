@@ -17,11 +17,12 @@ from marl_ray.actors.handle import Actor, without_gc
 from marl_ray.cluster.placement_group import BundleGpus
 from marl_ray.cluster.ray_connection import use_session_folder
 from marl_ray.config import ModelConfig
-from marl_ray.core.chat import Prompt, TokenPrompt
+from marl_ray.core.chat import Prompt, TokenPrompt, as_messages
 from marl_ray.core.episode import Completion, Generation, SamplingSpec, WeightVersion
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
 from marl_ray.models import tokenization
+from marl_ray.models.control_tokens import count_control_tokens
 from marl_ray.models.conversations import extend_conversation
 from marl_ray.weights import receiver
 from marl_ray.weights.receiver import Acknowledgement, StaleSenderError, TransferStage
@@ -91,7 +92,11 @@ class GenerationActor(Actor):
         prompt_ids = self._encode(prompt, sampling, history, self.use_template)
         if self.spec.max_length - len(prompt_ids) < sampling.max_new_tokens:
             return Generation(tuple(prompt_ids), ())
-        return self._with_texts(prompt_ids, await self.engine.generate(prompt_ids, sampling, priority), sampling)
+        samples = await self.engine.generate(prompt_ids, sampling, priority)
+        generation = self._with_texts(prompt_ids, samples, sampling)
+        if isinstance(prompt, TokenPrompt) or not self.use_template:
+            return generation
+        return replace(generation, control_tokens=count_control_tokens(self.tokenizer, as_messages(prompt)))
 
     async def stream(
         self,

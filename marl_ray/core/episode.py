@@ -71,10 +71,12 @@ class SamplingSpec:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The token ids of a prompt and its group of completions. Empty if the prompt is too long."""
+    """The token ids of a prompt and its group of completions. Empty if the prompt is too long. `control_tokens` counts
+    the control tokens that data or agents wrote into the prompt, which were read as text."""
 
     prompt_ids: tuple[int, ...]
     completions: tuple[Completion, ...]
+    control_tokens: int = 0
 
 
 class Evidence(Protocol):
@@ -219,11 +221,13 @@ class Stop:
 
 @dataclass(slots=True)
 class Episode:
-    """A task and its tree of nodes. `root` is None if the first turn failed."""
+    """A task and its tree of nodes. `root` is None if the first turn failed. `control_tokens` is the sum over the
+    generations (see `Generation`)."""
 
     task: Task
     root: Node | None = None
     stops: list[Stop] = field(default_factory=list)
+    control_tokens: int = 0
 
     def nodes(self) -> Iterator[tuple[tuple[int, ...], Node]]:
         """Yield every node with its path from the root, parents before children, in the order of joint actions."""

@@ -18,6 +18,7 @@ from marl_ray.config import AgentConfig, ModelConfig
 from marl_ray.core.chat import as_messages, with_system_prompt
 from marl_ray.core.episode import Completion
 from marl_ray.core.errors import UserError
+from marl_ray.models.control_tokens import RenderedText, encode_rendered, mark_control_tokens
 from marl_ray.models.names import resolve_model
 from marl_ray.models.tokenization import decide_template, load_tokenizer
 
@@ -92,11 +93,11 @@ class PromptRenderer:
         if self._through_template:
             return self._encode(self._render(messages, tools), last, conversations)
         ends = [plain_text(messages[: number + 1]) for number in answers]
-        return self._encode(plain_text(messages), last, conversations, ends)
+        return self._encode(RenderedText(plain_text(messages)), last, conversations, ends)
 
     def text(self, text: str, conversations: SampledConversations) -> RenderedRequest:
         """Return the prompt of a text, which does not go through the template."""
-        return self._encode(text, None, conversations)
+        return self._encode(RenderedText(text), None, conversations)
 
     def answered(self, request: RenderedRequest, completion: Completion, is_chat: bool) -> _Answered:
         """Return the conversation up to a completion.
@@ -115,31 +116,34 @@ class PromptRenderer:
 
     def _encode(
         self,
-        text: str,
+        rendered: RenderedText,
         last_answer: str | None,
         conversations: SampledConversations,
         ends: Collection[str] | None = None,
     ) -> RenderedRequest:
+        text = rendered.text
         prefix = conversations.longest_prefix(text, ends)
         continues = prefix is not None and (last_answer is None or prefix.answer == last_answer)
         is_rewritten = last_answer is not None and not continues and conversations.has_answer(last_answer)
         if prefix is None:
-            return RenderedRequest(text, self._encoded(text), is_rewritten)
-        rest = self._tokenizer(text[len(prefix.text) :], add_special_tokens=False).input_ids
+            return RenderedRequest(text, self._encoded(rendered), is_rewritten)
+        rest = encode_rendered(self._tokenizer, rendered, start=len(prefix.text))
         return RenderedRequest(text, (*prefix.token_ids, *rest), is_rewritten)
 
-    def _encode_whole(self, text: str) -> tuple[int, ...]:
+    def _encode_whole(self, rendered: RenderedText) -> tuple[int, ...]:
         """Return the token ids of a prompt that continues no conversation."""
-        through = {"add_special_tokens": False} if self._through_template else {}
-        return tuple(self._tokenizer(text, **through).input_ids)
+        if self._through_template:
+            return tuple(encode_rendered(self._tokenizer, rendered))
+        return tuple(self._tokenizer(rendered.text).input_ids)
 
-    def _render(self, messages: Sequence[TemplateMessage], tools: Sequence[Any]) -> str:
+    def _render(self, messages: Sequence[TemplateMessage], tools: Sequence[Any]) -> RenderedText:
         from jinja2 import TemplateError
 
         arguments: dict[str, Any] = {"tools": list(tools)} if tools else {}
+        marked = mark_control_tokens(self._tokenizer, messages)
         try:
-            return self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
+            rendered = self._tokenizer.apply_chat_template(
+                marked.messages,
                 tokenize=False,
                 add_generation_prompt=True,
                 **arguments,
@@ -147,6 +151,7 @@ class PromptRenderer:
             )
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
             raise UserError(f"the chat template of the model rejects these messages: {str(error)[:200]}") from None
+        return marked.restored(rendered)
 
 
 def plain_text(messages: Sequence[TemplateMessage]) -> str:

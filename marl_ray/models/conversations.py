@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marl_ray.core.chat import Prompt, as_messages, as_text
+from marl_ray.models.control_tokens import encode_part, encode_rendered, mark_control_tokens
 from marl_ray.models.tokenization import NO_VARIABLES
 
 QUESTION, ANSWER, REASON = "QUESTION", "SAMPLED-ANSWER", "PRIVATE-REASON"
@@ -26,14 +27,25 @@ def extend_conversation(
     render an answer, and the errors of the template.
     """
     if not through_template:
-        return [*history, *tokenizer("\n\n" + as_text(prompt), add_special_tokens=False).input_ids]
-    ids = _encode(tokenizer, _after_answer_text(tokenizer, as_messages(prompt), template_kwargs))
+        return [*history, *encode_part(tokenizer, "\n\n" + as_text(prompt), continues=True)]
+    marked = mark_control_tokens(tokenizer, as_messages(prompt))
+    following = marked.restored(_after_answer_text(tokenizer, marked.messages, template_kwargs))
+    ids = encode_rendered(tokenizer, following, continues=True)
     between = _after_answer_text(tokenizer, as_messages(QUESTION), template_kwargs).partition(QUESTION)[0]
-    ending, last, sampled = _encode(tokenizer, between), history[-1], 0
-    # Plain text at the end of the answer, such as a newline, is not the template's end of the answer.
-    if last in ending and (last == tokenizer.eos_token_id or last in tokenizer.added_tokens_decoder):
-        sampled = ending.index(last) + 1
-    return [*history, *ids[sampled:]]
+    ending = encode_part(tokenizer, between, continues=True)
+    return [*history, *ids[_length_of_sampled_end(tokenizer, history[-1], ending) :]]
+
+
+def _length_of_sampled_end(tokenizer: Any, last: int, ending: Sequence[int]) -> int:
+    """Return how many of the ids that the template puts after an answer the agent has sampled; `last` is the answer's
+    last id.
+
+    Plain text at the end of the answer, such as a newline, is not the template's end of the answer. Neither is a
+    control token of the next message, at which an answer of maximum length can be cut.
+    """
+    control_tokens = {tokenizer.eos_token_id, *tokenizer.added_tokens_decoder}
+    first_control_token = next((token for token in ending if token in control_tokens), None)
+    return ending.index(last) + 1 if last == first_control_token else 0
 
 
 def describe_rewriting(tokenizer: Any, prompt: Prompt, template_kwargs: Mapping[str, Any] = NO_VARIABLES) -> str:
@@ -63,7 +75,3 @@ def _after_answer_text(tokenizer: Any, messages: Sequence[Any], template_kwargs:
 
 def _render(tokenizer: Any, messages: Sequence[Any], template_kwargs: Mapping[str, Any]) -> str:
     return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **template_kwargs)
-
-
-def _encode(tokenizer: Any, text: str) -> list[int]:
-    return tokenizer(text, add_special_tokens=False).input_ids

@@ -11,6 +11,7 @@ from typing import Any
 from marl_ray.config import ModelConfig
 from marl_ray.core.chat import Prompt, as_messages, as_text
 from marl_ray.core.errors import UserError
+from marl_ray.models.control_tokens import encode_rendered, mark_control_tokens
 
 BASE_WORDS = {"base", "pt"}
 NO_VARIABLES: Mapping[str, Any] = {}
@@ -34,12 +35,18 @@ def load_tokenizer(name: str, config: ModelConfig) -> Any:
 def encode_prompt(
     tokenizer: Any, prompt: Prompt, through_template: bool, template_kwargs: Mapping[str, Any] = NO_VARIABLES
 ) -> list[int]:
-    """Return the token ids of a prompt, either through the chat template with these variables, or as plain text."""
+    """Return the token ids of a prompt, either through the chat template with these variables, or as plain text.
+
+    Control tokens in messages are read as text. Plain text is encoded as it is.
+    """
     if not through_template:
         return tokenizer(as_text(prompt)).input_ids
-    return tokenizer.apply_chat_template(
-        as_messages(prompt), add_generation_prompt=True, return_dict=False, **template_kwargs
-    )
+    marked = mark_control_tokens(tokenizer, as_messages(prompt))
+    options = {"add_generation_prompt": True, "return_dict": False, **template_kwargs}
+    if not marked.tokens:
+        return tokenizer.apply_chat_template(marked.messages, **options)
+    rendered = tokenizer.apply_chat_template(marked.messages, tokenize=False, **options)
+    return encode_rendered(tokenizer, marked.restored(rendered))
 
 
 def encode_answer(tokenizer: Any, text: str, stop: Sequence[str] = ()) -> list[int]:

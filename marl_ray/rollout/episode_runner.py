@@ -72,6 +72,8 @@ class _Run:
     """Called with each node as soon as it has its rewards."""
     priority: int
     stops: list[Stop] = field(default_factory=list)
+    control_tokens: list[int] = field(default_factory=list)
+    """The number of each generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,8 @@ class EpisodeRunner:
         first_prompts = list(given)
         run = _Run(task, first_prompts, (*key, task.id), group_sizes, evaluation, on_node, priority)
         root = await self._run_node(run, _Input(first_prompts, [()] * len(first_prompts)), ())
-        return Episode(task, root, sorted(run.stops, key=lambda stop: stop.path))
+        stops = sorted(run.stops, key=lambda stop: stop.path)
+        return Episode(task, root, stops, sum(run.control_tokens))
 
     async def _run_node(self, run: _Run, given: _Input, path: tuple[int, ...]) -> Node | None:
         """Return the node at `path` with all nodes below it. Return None if it failed, with a `Stop` in `run.stops`."""
@@ -236,14 +239,17 @@ class EpisodeRunner:
         if child is not None:
             node.children[index] = child
 
-    def _generate(
+    async def _generate(
         self, agent: int, prompt: Prompt, sampling: SamplingSpec, run: _Run, history: tuple[int, ...]
-    ) -> Awaitable[Generation]:
+    ) -> Generation:
         """Sample an agent's group, after its conversation, or else after its system prompt."""
         if history:
-            return self.generators[agent].generate(prompt, sampling, run.priority, history)
-        prompt = with_system_prompt(prompt, self.config.agents[agent].system_prompt)
-        return self.generators[agent].generate(prompt, sampling, run.priority)
+            generation = await self.generators[agent].generate(prompt, sampling, run.priority, history)
+        else:
+            prompt = with_system_prompt(prompt, self.config.agents[agent].system_prompt)
+            generation = await self.generators[agent].generate(prompt, sampling, run.priority)
+        run.control_tokens.append(generation.control_tokens)
+        return generation
 
     async def _sample_greedy(self, run: _Run, given: _Input, key: tuple[str | int, ...]) -> list[Completion]:
         """Return every agent's greedy completion; none if no estimator needs them or a prompt is too long."""

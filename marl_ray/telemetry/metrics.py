@@ -173,6 +173,7 @@ def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> MetricRow:
         "rollout/completion_tokens_mean": tokens / count if count else 0.0,
         "rollout/truncated_rate": sum(c.finish_reason == "length" for c in completions) / count if count else 0.0,
         "rollout/too_long_prompts": count_stops(episodes, "prompt_too_long"),
+        "rollout/control_tokens": sum(episode.control_tokens for episode in episodes),
         "rollout/early_terminations": count_stops(episodes, "early_termination"),
         "sandbox/infra_errors": count_stops(episodes, "infra_error"),
     }
