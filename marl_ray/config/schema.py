@@ -147,7 +147,7 @@ class OptimizerConfig(Section):
     dppo the largest decrease of a probability (0.15), with dppo_kl the largest divergence of tokens that become less
     likely (0.05)."""
     clip_high: PositiveFloat | None = None
-    """Upper clip range, as distance above 1. null: 0.28 for clip and cispo, 4e-4 for gspo, 0.49 for gmpo.
+    """Upper clip range, as distance above 1. null: 0.28 for clip, 4 for cispo, 4e-4 for gspo, 0.49 for gmpo.
     With dppo and dppo_kl as clip_low, for tokens that become more likely."""
     m2_bound: PositiveFloat = 0.04
     """With loss m2po, the maximum mean square of the log-ratios of the tokens that are kept."""

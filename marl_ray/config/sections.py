@@ -41,6 +41,9 @@ class ModelConfig(Section):
     use_chat_template: bool | None = None
     """Apply the tokenizer's chat template to prompts. null: only for chat models, that is models that stop where the
     template ends an answer; base models receive plain text. The start of a run prints the choice for each agent."""
+    template_date: str | None = None
+    """Date (YYYY-MM-DD) for chat templates that print the current date, so that prompts are equal on each day of a run.
+    null: the day on which the run starts, which is stored with the run."""
     tokenizer_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Arguments for `AutoTokenizer.from_pretrained`. `trust_remote_code` is the same setting as in model_kwargs."""
     special_tokens: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)

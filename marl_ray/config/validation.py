@@ -5,6 +5,7 @@ Every check raises UserError with one line that says which setting to change.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -176,6 +177,8 @@ def _basic_problems(config: Config) -> Iterator[str]:
 
 
 def _tokenizer_problems(model: ModelConfig) -> Iterator[str]:
+    if model.template_date is not None and not re.fullmatch(r"\d{4}-\d\d-\d\d", model.template_date):
+        yield f"model.template_date should be a date as text, like '2026-01-31', got {model.template_date!r}"
     given, name = model.tokenizer_kwargs, "model.tokenizer_kwargs"
     for key in given:
         if not key.isidentifier():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import collections.abc
+import datetime
 import functools
 import re
 import typing
@@ -30,7 +31,8 @@ AtLeastOne = Annotated[float, Ge(1)]
 Fraction = Annotated[float, Gt(0), Le(1)]
 Discount = Annotated[float, Ge(0), Le(1)]
 Decay = Annotated[float, Ge(0), Lt(1)]
-Temperature = Annotated[float, Gt(0), Le(2)]
+Temperature = Annotated[float, Ge(0.01), Le(2)]
+"""vLLM samples at 0.01 below that, and the learner would not."""
 TemperatureOrGreedy = Annotated[float, Ge(0), Le(2)]
 
 
@@ -122,6 +124,8 @@ def _unambiguous(value: Any, hint: Any) -> Any:
         raise TypeError
     if type(value) is int and str in kinds:  # a name that is a number
         return str(value)
+    if type(value) is datetime.date and str in kinds:  # YAML reads 2026-01-31 as a date
+        return value.isoformat()
     if isinstance(value, str) and int in kinds and re.fullmatch(r"[-+\d.]+e\+?\d+", value, re.IGNORECASE):
         return float(value)
     for member in members:

@@ -127,7 +127,7 @@ LOSS_REQUIREMENTS = {  # with the clip ranges of DAPO and of the losses' authors
     "clip": Requirements(several_optimizer_steps=True, clip_range=(0.2, 0.28)),
     "gspo": Requirements(several_optimizer_steps=True, loss_aggregation="sequence_sum", clip_range=(3e-4, 4e-4)),
     "m2po": Requirements(off_policy_tokens=True, own_importance_ratio=True),
-    "cispo": Requirements(several_optimizer_steps=True, clip_range=(1.0, 0.28)),
+    "cispo": Requirements(several_optimizer_steps=True, clip_range=(1.0, 4.0)),
     "sapo": Requirements(several_optimizer_steps=True),
     "gmpo": Requirements(several_optimizer_steps=True, loss_aggregation="sequence_sum", clip_range=(0.33, 0.49)),
     "dppo": Requirements(off_policy_tokens=True, own_importance_ratio=True, clip_range=(0.15, 0.15)),

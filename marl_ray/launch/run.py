@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import errno
 import logging
 import os
@@ -9,6 +10,7 @@ import shlex
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -49,6 +51,9 @@ def train(config: Config, saved: SavedRun | None = None, startup: StartupTimer |
     """
     with StopSignals() as signals:
         started, startup = time.monotonic(), startup or StartupTimer()
+        if saved is None and config.model.template_date is None:
+            today = datetime.date.today().isoformat()
+            config = replace(config, model=replace(config.model, template_date=today))
         folder = folder_of(config) if saved is None else saved.folder
         try:
             with startup.part("checks"):

@@ -65,7 +65,7 @@ from marl_ray.models.lora import (
     narrow_frozen_matrices,
     trainable,
 )
-from marl_ray.models.tokenization import load_tokenizer
+from marl_ray.models.tokenization import load_tokenizer, save_tokenizer
 from marl_ray.models.weight_files import SHARDS, check_folder
 
 NO_ADAPTER = LoraConfig()
@@ -315,7 +315,7 @@ class Learner:
         state: dict[str, Any] = {"schedule": self.schedule.state_dict(), "torch_rng": torch.get_rng_state()}
         if self.ranks.is_single:
             self.policy.save_pretrained(folder)
-            self.tokenizer.save_pretrained(folder)
+            save_tokenizer(self.tokenizer, folder)
             state["optimizer"] = self.optimizer.state_dict()
         else:
             write_shards(path, self.policy, self.optimizer)

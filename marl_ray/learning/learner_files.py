@@ -31,7 +31,7 @@ from marl_ray.learning.policy_model import load_policy
 from marl_ray.learning.ranks import is_peer_failure
 from marl_ray.learning.sharding import local_shard
 from marl_ray.models.lora import NAME, load_adapter, merge_adapter
-from marl_ray.models.tokenization import fingerprint, load_tokenizer
+from marl_ray.models.tokenization import fingerprint, load_tokenizer, save_tokenizer
 from marl_ray.models.weight_files import SHARDS, TRAINED_FILE
 
 STATE_FILE, CRITIC_FILE = "learner.pt", "critic.pt"
@@ -139,7 +139,7 @@ def write_model(
     if dtype is not None:
         weights = {name: t.to(dtype) if t.is_floating_point() else t for name, t in policy.state_dict().items()}
     policy.save_pretrained(hidden, state_dict=weights)
-    tokenizer.save_pretrained(hidden)
+    save_tokenizer(tokenizer, hidden)
     saved = load_tokenizer(str(hidden), ModelConfig(model_kwargs=kwargs))
     if fingerprint(saved, texts) != fingerprint(tokenizer, texts):
         raise RuntimeError(f"the tokenizer saved in {folder} splits text differently when it is loaded again")
@@ -166,4 +166,4 @@ def save_merged_model(base: str, adapter: Path, into: Path, model: ModelConfig) 
         raise UserError(f"adapter {adapter} cannot be merged into {base}: {reason}") from None
     merge_adapter(policy)
     policy.save_pretrained(into)
-    load_tokenizer(base, model).save_pretrained(into)
+    save_tokenizer(load_tokenizer(base, model), into)

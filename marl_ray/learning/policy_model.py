@@ -45,10 +45,35 @@ def load_policy(name: str, trust_remote_code: bool, device: torch.device, ranks:
     if ranks.rank:
         return empty_model(config, trust_remote_code)
     model = _load_as_stored(name, config, trust_remote_code)
+    _mend_generation_config(model)
     if ranks.is_single:
         model.to(device=device, dtype=torch.float32)  # one tensor after another
         _set_dtype(model.config, torch.float32)
     return model.train()
+
+
+def _mend_generation_config(model: Any) -> None:
+    """Make the generation config valid, because transformers would refuse to save the model with it.
+
+    Published models have values of sampling without `do_sample`. Training ignores all of these values.
+    """
+    from transformers import GenerationConfig
+
+    config = getattr(model, "generation_config", None)
+    if config is None or _is_valid(config):
+        return
+    config.do_sample = True
+    if not _is_valid(config):
+        tokens = {name: getattr(config, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        model.generation_config = GenerationConfig(**tokens)
+
+
+def _is_valid(generation_config: Any) -> bool:
+    try:
+        generation_config.validate(strict=True)
+    except ValueError:
+        return False
+    return True
 
 
 def _load_as_stored(name: str, config: Any, trust_remote_code: bool) -> Any:

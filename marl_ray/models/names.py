@@ -14,7 +14,12 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
 from marl_ray.core.text import did_you_mean, excerpt
 from marl_ray.models.smollm2 import smollm2, smollm2_folder
-from marl_ray.models.tokenization import decide_template, describe_prompt_format, load_tokenizer
+from marl_ray.models.tokenization import (
+    check_generation_config,
+    decide_template,
+    describe_prompt_format,
+    load_tokenizer,
+)
 from marl_ray.models.weight_files import check_folder, check_shapes
 from marl_ray.toy import MODELS
 
@@ -92,6 +97,7 @@ def load_checked(name: str, config: ModelConfig) -> tuple[Any, Any]:
             if Path(path).is_dir():
                 check_shapes(Path(path), settings)
         tokenizer = load_tokenizer(path, config)
+        check_generation_config(path)
     except Exception as error:  # transformers and the hub raise many types
         if isinstance(error, ImportError):
             _check_torch_libraries()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,30 @@ def load_tokenizer(name: str, config: ModelConfig) -> Any:
         tokenizer.add_special_tokens(config.special_tokens)
         if len(tokenizer) != before:
             raise UserError(f"model.special_tokens {config.special_tokens} are not in the vocabulary of {name}")
+    if config.template_date is not None and "strftime_now" in str(tokenizer.chat_template):
+        _stop_clock(tokenizer, datetime.fromisoformat(config.template_date))
     return tokenizer
+
+
+def _stop_clock(tokenizer: Any, now: datetime) -> None:
+    """Give chat templates the same time always, so that prompts of one run do not differ from day to day."""
+    # A variable of the template hides the function of the same name that transformers provides.
+    tokenizer.apply_chat_template = functools.partial(tokenizer.apply_chat_template, strftime_now=now.strftime)
+
+
+def save_tokenizer(tokenizer: Any, folder: str | Path) -> None:
+    """Write the files of a tokenizer so that transformers 4 and the converters of llama.cpp load them, too.
+
+    transformers 5 writes a class that only itself knows, and a list under a key where transformers 4 expects a mapping.
+    """
+    tokenizer.save_pretrained(folder)
+    file = Path(folder) / "tokenizer_config.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    if content.get("tokenizer_class") == "TokenizersBackend":
+        content["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if isinstance(content.get("extra_special_tokens"), list):
+        content["additional_special_tokens"] = content.pop("extra_special_tokens")
+    file.write_text(json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def encode_prompt(
@@ -130,6 +156,18 @@ def stop_token_ids(name: str, tokenizer: Any, config: ModelConfig) -> list[int]:
         ids = AutoConfig.from_pretrained(name, trust_remote_code=config.model_kwargs.trust_remote_code).eos_token_id
     listed = ids if isinstance(ids, list) else [ids]
     return [id for id in dict.fromkeys([tokenizer.eos_token_id, *listed]) if id is not None]
+
+
+def check_generation_config(name: str) -> None:
+    """Raise ValueError if the model has a generation config that transformers refuses to read."""
+    from transformers import GenerationConfig
+
+    try:
+        GenerationConfig.from_pretrained(name)
+    except OSError:
+        return  # the model has none
+    except ValueError as error:
+        raise ValueError(f"its generation_config.json is invalid: {error}") from None
 
 
 def _after_answer(tokenizer: Any) -> str:

@@ -18,6 +18,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.text import excerpt
 from marl_ray.learning.policy_model import remove_noise
 from marl_ray.models.names import resolve_model
+from marl_ray.models.tokenization import save_tokenizer
 
 TOKENS = 8192
 """Maximum number of tokens, with padding, that are scored at once."""
@@ -89,7 +90,7 @@ class RewardModel:
     def save(self, folder: Path) -> None:
         """Write the model and its tokenizer to a folder."""
         self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        save_tokenizer(self.tokenizer, folder)
 
 
 def is_reward_model(name: str) -> bool:

@@ -138,7 +138,7 @@ def test_an_override_of_one_agent_works_without_a_list_in_the_file(tmp_path: Pat
         ([{"resources": 2}], {}, "'agents.0.resources' should be a section with settings, got 2"),
         ([{"name": {"a": 1}}], {}, "agents.0.name should be text, got {'a': 1}"),
         ([{"learning_rate": "fast"}], {}, "agents.0.learning_rate should be a number of at least 0, got 'fast'"),
-        ([{}, {"temperature": 0}], {}, "agents.1.temperature should be above 0, got 0"),
+        ([{}, {"temperature": 0}], {}, "agents.1.temperature should be at least 0.01, got 0"),
         ([{}, {"top_p": 1.5}], {}, "agents.1.top_p should be at most 1, got 1.5"),
         ([{}, {"max_new_tokens": 9999}], {}, "no room for a prompt beside agents.1.max_new_tokens 9999: raise"),
         (

@@ -97,6 +97,8 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
             "magrpo.clip_high is for loss clip, gspo, cispo, gmpo, dppo, dppo_kl, not policy_gradient",
         ),
         ({"magrpo": {"loss": "clip", "train_batch_size": 2, "clip_low": 1.5}}, "clip_low should be at most 1"),
+        ({"model": {"temperature": 0.005}}, "model.temperature should be at least 0.01, got 0.005"),
+        ({"model": {"template_date": "31 Jan"}}, "model.template_date should be a date as text, like '2026-01-31'"),
         ({"magrpo": {"overlong": "mask", "overlong_buffer": 5}}, "magrpo.overlong_buffer is for overlong penalty"),
         (
             {"magrpo": {"overlong": "penalty", "overlong_buffer": 300}},
@@ -148,7 +150,7 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
         ({"resources": {"colocate": True, "learner": {"gpus": 1}}}, "so resources.learner.gpus has no effect"),
         ({"resources": {"deadlines": {"sync_s": 0}}}, "resources.deadlines.sync_s should be above 0"),
         ({"model": "x"}, "'model' should be a section"),
-        ({"model": {"temperature": 0}}, "model.temperature should be above 0"),
+        ({"model": {"temperature": 0}}, "model.temperature should be at least 0.01"),
         ({"magrpo": {"eval_temperature": 2.5}}, "magrpo.eval_temperature should be at most 2, got 2.5"),
         ({"magrpo": {"eval_temperature": -1}}, "magrpo.eval_temperature should be at least 0"),
         ({"model": {"temperature": 2.5}}, "model.temperature should be at most 2, got 2.5"),

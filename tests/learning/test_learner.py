@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,7 +15,9 @@ import torch
 from marl_ray.core.batch import UpdateStats
 from marl_ray.core.errors import UserError
 from marl_ray.learning.learner import STATE_FILE, Learner
+from marl_ray.learning.policy_model import load_policy
 from marl_ray.learning.precision import cast_on_forward, compute_dtype
+from marl_ray.toy import BASE_PATH
 from tests.learning.toy_learners import group, learner, same, state, update
 
 
@@ -30,6 +34,16 @@ def test_a_step_without_a_gradient_changes_nothing() -> None:
     again = update(agent, group(1.0, 0.0))
     assert again.learning_rate == rate[0] < moved.learning_rate
     assert not same(weights, state(agent))
+
+
+def test_a_base_with_values_of_sampling_for_greedy_decoding_can_be_saved(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(BASE_PATH, base)
+    published = {"temperature": 0.6, "top_p": 0.95, "eos_token_id": [1, 2]}
+    (base / "generation_config.json").write_text(json.dumps(published), encoding="utf-8")
+    model = load_policy(str(base), False, torch.device("cpu"))
+    model.save_pretrained(tmp_path / "saved")
+    assert model.generation_config.eos_token_id == [1, 2]
 
 
 def test_a_learning_rate_of_zero_changes_no_weights() -> None:

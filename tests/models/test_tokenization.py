@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from marl_ray.config import ModelConfig, from_tree
 from marl_ray.core.chat import with_system_prompt
 from marl_ray.core.errors import UserError
 from marl_ray.models.names import check_model, describe_prompts
-from marl_ray.models.tokenization import decide_template, encode_prompt, load_tokenizer
+from marl_ray.models.tokenization import decide_template, encode_prompt, load_tokenizer, save_tokenizer
 from marl_ray.toy import BASE_PATH
 
 CHATML = (
@@ -82,6 +83,36 @@ def test_messages_and_variables_reach_the_template(tmp_path: Path) -> None:
     assert tokenizer.decode(thought) == system + user + "<think></think>"
     plain = encode_prompt(tokenizer, prompt, False)
     assert plain == tokenizer("Be brief.\n\ndef f(x):").input_ids, "without a template, contents with an empty line"
+
+
+def test_a_template_that_prints_the_date_prints_the_date_of_the_run(tmp_path: Path) -> None:
+    template = "Today is {{ strftime_now('%d %b %Y') }}. {{ messages[0].content }}"
+    name = model(tmp_path, "Coder-3B", template, ["<|im_end|>"])
+    tokenizer = load_tokenizer(name, ModelConfig(max_length=1024, template_date="2026-01-31"))
+    assert tokenizer.decode(encode_prompt(tokenizer, "Hi.", True)) == "Today is 31 Jan 2026. Hi."
+
+
+def test_a_generation_config_that_cannot_be_read_is_an_error_at_the_start(tmp_path: Path) -> None:
+    folder = tmp_path / "base"
+    shutil.copytree(BASE_PATH, folder)
+    (folder / "generation_config.json").write_text(json.dumps({"num_return_sequences": 4}), encoding="utf-8")
+    with pytest.raises(UserError, match="cannot be loaded: its generation_config.json is invalid: .*return_sequences"):
+        check_model(str(folder), ModelConfig(max_length=1024))
+
+
+def test_a_saved_tokenizer_has_only_what_transformers_4_understands(tmp_path: Path) -> None:
+    name = model(tmp_path, "Coder-3B", CHATML, ["<|im_end|>"])
+    core = load_tokenizer(name, ModelConfig(max_length=1024)).backend_tokenizer
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|im_end|>")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
+    save_tokenizer(tokenizer, tmp_path / "saved")
+    content = json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert content["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert "extra_special_tokens" not in content
+    again = load_tokenizer(str(tmp_path / "saved"), ModelConfig(max_length=1024))
+    text = "def f(x):<|im_start|>user<|im_end|>"
+    assert again(text).input_ids == tokenizer(text).input_ids
+    assert "<|im_start|>" in again.all_special_tokens
 
 
 def test_names_of_base_models_take_precedence_over_stop_tokens(tmp_path: Path) -> None:
