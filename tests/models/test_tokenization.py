@@ -96,7 +96,7 @@ def test_a_generation_config_that_cannot_be_read_is_an_error_at_the_start(tmp_pa
     folder = tmp_path / "base"
     shutil.copytree(BASE_PATH, folder)
     (folder / "generation_config.json").write_text(json.dumps({"num_return_sequences": 4}), encoding="utf-8")
-    with pytest.raises(UserError, match="cannot be loaded: its generation_config.json is invalid: .*return_sequences"):
+    with pytest.raises(UserError, match=r"its generation_config.json is invalid: .*return_sequences"):
         check_model(str(folder), ModelConfig(max_length=1024))
 
 
