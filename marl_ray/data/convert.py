@@ -19,6 +19,7 @@ from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.data import evalplus
 from marl_ray.data.date_windows import DATE
+from marl_ray.data.function_problems import FunctionCase, apps_cases, function_task
 from marl_ray.data.loading import DataRow, UnsupportedRow
 from marl_ray.environments.bug_fix.patching import diff_lines, parse_buggy_program
 from marl_ray.environments.code_generation.extraction import parse
@@ -26,7 +27,6 @@ from marl_ray.sandbox import StdioCase, count_tests, stdio_tests
 
 MAIN = "main"
 """The entry point of a program that reads standard input and prints."""
-FUNCTION = "asks for a function, not for a program that reads standard input"
 MAX_BYTES = 1 << 28
 """Maximum bytes of decompressed private tests."""
 
@@ -96,7 +96,7 @@ def _apps(row: DataRow, number: int) -> Task:
     """Convert a row of APPS (Hendrycks et al., "Measuring Coding Challenge Competence With APPS", 2021).
 
     Fields are problem_id, question and input_output: `{"inputs": [...], "outputs": [...]}`, as JSON. Problems that ask
-    for a function (`fn_name`) and problems without tests are not supported.
+    for a function have its name as `fn_name`, and may have `starter_code`. Problems without tests are not supported.
     """
     task_id = id_of(row, "APPS", number, "problem_id", "id")
     if not row.get("input_output"):
@@ -104,11 +104,13 @@ def _apps(row: DataRow, number: int) -> Task:
     tests = _json(row["input_output"], task_id, "input_output")
     if not isinstance(tests, dict) or not isinstance(tests.get("inputs"), list):
         raise UserError(f"task {task_id} has no tests (field input_output, with inputs and outputs)")
-    if tests.get("fn_name"):
-        raise UnsupportedRow(f"task {task_id} {FUNCTION}")
     inputs, outputs = tests["inputs"], tests.get("outputs")
     if not isinstance(outputs, list) or len(inputs) != len(outputs):
         raise UserError(f"task {task_id}: input_output should have as many outputs as inputs")
+    if tests.get("fn_name"):
+        question = _question(task_id, row, "question")
+        cases = apps_cases(task_id, inputs, outputs)
+        return _checked(function_task(task_id, question, str(tests["fn_name"]), text_of(row, "starter_code"), cases))
     return _script_task(task_id, row, "question", list(zip(inputs, outputs, strict=True)))
 
 
@@ -117,21 +119,41 @@ def _livecodebench(row: DataRow, number: int) -> Task:
 
     Fields are question_id, question_content, public_test_cases and private_test_cases, both JSON lists of `{"input",
     "output", "testtype"}`. Private tests may be packed as on the hub, or missing. They follow the public tests, which
-    `external.sandbox_slice` therefore selects first. Problems that ask for a function (`functional`) are not supported.
-    contest_date is the date for `marl-ray eval --since` and `--until`.
+    `external.sandbox_slice` therefore selects first. Problems that ask for a function (`functional`) have its name as
+    `func_name` in metadata, and starter_code; the lines of an input are its arguments. contest_date is the date for
+    `marl-ray eval --since` and `--until`.
     """
     task_id = id_of(row, "LiveCodeBench", number, "question_id")
     pairs: list[tuple[Any, Any]] = []
+    kinds: set[str] = set()
     for field in ("public_test_cases", "private_test_cases"):
         cases = _json(_unpacked(row.get(field), task_id, field), task_id, field) if row.get(field) else []
         if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
             raise UserError(f"task {task_id}: {field} should be a list of objects")
-        if any(case.get("testtype", "stdin") != "stdin" for case in cases):
-            raise UnsupportedRow(f"task {task_id} {FUNCTION}")
+        kinds |= {str(case.get("testtype", "stdin")) for case in cases}
         pairs += [(case.get("input"), case.get("output")) for case in cases]
-    task = _script_task(task_id, row, "question_content", pairs)
+    if len(kinds) > 1:
+        raise UserError(f"task {task_id} has tests of several kinds: {', '.join(sorted(kinds))}")
+    if kinds == {"functional"}:
+        task = _livecodebench_function(task_id, row, pairs)
+    else:
+        task = _script_task(task_id, row, "question_content", pairs)
     date = str(row.get("contest_date") or "")[:10]  # a text, or a datetime of a Parquet file
     return replace(task, fields={**task.fields, DATE: date}) if date else task
+
+
+def _livecodebench_function(task_id: str, row: DataRow, pairs: Sequence[tuple[Any, Any]]) -> Task:
+    metadata = _json(row.get("metadata") or "{}", task_id, "metadata")
+    name = metadata.get("func_name") if isinstance(metadata, dict) else None
+    if not isinstance(name, str):
+        raise UserError(f"task {task_id} asks for a function without a name: metadata should have func_name")
+    cases = []
+    for arguments, result in pairs:
+        lines = [line for line in _text(arguments, task_id).splitlines() if line.strip()]
+        values = [_json(line, task_id, "an argument of a test") for line in lines]
+        cases.append(FunctionCase(values, [_json(result, task_id, "the output of a test")]))
+    question = _question(task_id, row, "question_content")
+    return _checked(function_task(task_id, question, name, text_of(row, "starter_code"), cases))
 
 
 HUMANEVAL, COOPHUMANEVAL, TOY = (
@@ -233,11 +255,16 @@ def _statements(code: str) -> list[ast.stmt]:
     return tree.body if tree is not None else []
 
 
-def _script_task(task_id: str, row: DataRow, field: str, pairs: Sequence[tuple[Any, Any]]) -> Task:
-    """Return the task of a program that reads standard input and prints, tested by pairs of input and output."""
+def _question(task_id: str, row: DataRow, field: str) -> str:
     question = text_of(row, field)
     if not question:
         raise UserError(f"task {task_id} has no problem text (field {field})")
+    return question
+
+
+def _script_task(task_id: str, row: DataRow, field: str, pairs: Sequence[tuple[Any, Any]]) -> Task:
+    """Return the task of a program that reads standard input and prints, tested by pairs of input and output."""
+    question = _question(task_id, row, field)
     if not pairs:
         raise UserError(f"task {task_id} has no tests")
     cases = [StdioCase(_text(stdin, task_id), _text(stdout, task_id)) for stdin, stdout in pairs]

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marl_ray.core.proxies import bypass_proxies_for_localhost
+from marl_ray.core.http_proxies import bypass_proxies_for_localhost
 from marl_ray.external.endpoints import ANTHROPIC, Endpoint
 
 MAX_CONCURRENT = 8

@@ -17,6 +17,7 @@ from typing import Any
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
+from marl_ray.data.function_problems import as_function
 from marl_ray.data.loading import read_jsonl
 from marl_ray.formats.evaluation_samples import EvaluationSample
 
@@ -81,6 +82,9 @@ def _programs(row: Any, tasks: Mapping[str, Task]) -> list[dict[str, Any]]:
         name = name if name in tasks else f"{LIVECODEBENCH}{name}"
         if not isinstance(programs, list) or not all(isinstance(program, str) for program in programs):
             raise UserError("code_list should be a list of programs")
+        task = tasks.get(name)
+        if task is not None:
+            programs = [as_function(program, task.fields["entry_point"]) for program in programs]
         return [{"task_id": name, "program": program} for program in programs]
     name, solution, completion = str(row.get("task_id")), row.get("solution"), row.get("completion")
     if isinstance(solution, str):

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 
 from marl_ray.config.gateway_section import GatewayConfig
 from marl_ray.core.concurrency import wait_within
-from marl_ray.core.proxies import bypass_proxies_for_localhost
+from marl_ray.core.http_proxies import bypass_proxies_for_localhost
 from marl_ray.gateway.gateway_routes import EPISODE, SERVICE, gateway_routes
 from marl_ray.gateway.program_episode import ProgramEpisode
 from marl_ray.gateway.service_program import ServiceProgram

@@ -15,8 +15,9 @@ import pytest
 from marl_ray.core.errors import UserError
 from marl_ray.data import infer_type
 from marl_ray.data.convert import APPS, LIVECODEBENCH
-from marl_ray.data.loading import load_tasks
-from marl_ray.sandbox import count_tests
+from marl_ray.data.function_problems import as_function
+from marl_ray.data.loading import UnsupportedRow, load_tasks
+from marl_ray.sandbox import Program, Sandbox, count_tests
 
 PAIRS = {"inputs": ["1 2\n", ["3", "4"]], "outputs": ["3\n", ["7"]]}
 PUBLIC = [{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}]
@@ -34,6 +35,16 @@ def apps(**changes: Any) -> dict[str, Any]:
 def live(**changes: Any) -> dict[str, Any]:
     row = {"question_id": "abc_a", "question_content": "Add.", "public_test_cases": json.dumps(PUBLIC)}
     return row | {"private_test_cases": packed(json.dumps(PRIVATE))} | changes
+
+
+CALL = {"input": "[2, 7, 11]\n9", "output": "[0, 1]", "testtype": "functional"}
+STARTER = "class Solution:\n    def twoSum(self, nums: List[int], target: int) -> Optional[List[int]]:\n        "
+LINKED = "# class ListNode:\n#     ...\nclass Solution:\n\tdef twoSum(self, head: Optional[ListNode]) -> int:\n\t\t"
+
+
+def function(**changes: Any) -> dict[str, Any]:
+    row = live(public_test_cases=[CALL], private_test_cases="", starter_code=STARTER)
+    return row | {"metadata": json.dumps({"func_name": "twoSum"})} | changes
 
 
 def pairs(task: Any) -> list[tuple[str, str]]:
@@ -56,16 +67,14 @@ def test_integers_of_apps_are_texts() -> None:
 
 
 def test_rows_of_another_kind_are_left_out_without_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    function = json.dumps({"fn_name": "add", **PAIRS})
-    rows = [apps(problem_id=n, input_output="" if n == 1 else function if n < 9 else PAIRS) for n in range(10)]
+    rows = [apps(problem_id=n, input_output="" if n < 9 else PAIRS) for n in range(10)]
     path = tmp_path / "apps.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
     assert [task.id for task in load_tasks(str(path), "test", "apps")] == ["APPS/9"]
     (warning,) = caplog.messages
-    assert "9 of 10 rows of 'test' left out: task APPS/0 asks for a function" in warning
-    assert "task APPS/1 has no tests" in warning
+    assert "9 of 10 rows of 'test' left out: task APPS/0 has no tests" in warning
     assert warning.endswith("; and 4 more")
-    with pytest.raises(UserError, match=r"9 of 9 rows of .* cannot be read: task APPS/0 asks for a function"):
+    with pytest.raises(UserError, match=r"9 of 9 rows of .* cannot be read: task APPS/0 has no tests"):
         load_tasks(str(path), "test[:9]", "apps")
 
 
@@ -83,14 +92,19 @@ def test_public_tests_of_livecodebench_come_first() -> None:
         (APPS, apps(input_output="{"), "task APPS/7: input_output is not JSON"),
         (APPS, apps(input_output=""), "has no tests (field input_output"),
         (APPS, apps(input_output=None), "has no tests (field input_output"),
-        (APPS, apps(input_output={**PAIRS, "fn_name": "add"}), "asks for a function, not for a program"),
+        (APPS, apps(input_output={**PAIRS, "fn_name": "add"}), "should be lists of arguments, not '1 2"),
+        (APPS, apps(input_output={"fn_name": "a b", "inputs": [[1]], "outputs": [1]}), "is not a function's name"),
+        (APPS, apps(input_output={"fn_name": "f", "inputs": [], "outputs": []}), "has no tests"),
         (APPS, apps(input_output={**PAIRS, "outputs": ["3"]}), "as many outputs as inputs"),
         (APPS, apps(input_output={"inputs": [[1.5, 2]], "outputs": ["3"]}), "should be texts, not [1.5, 2]"),
         (APPS, apps(input_output={"inputs": [], "outputs": []}), "has no tests"),
         (APPS, apps(question=" "), "has no problem text (field question)"),
         (LIVECODEBENCH, live(public_test_cases="{", private_test_cases=""), "public_test_cases is not JSON"),
         (LIVECODEBENCH, live(public_test_cases='{"a": 1}'), "should be a list of objects"),
-        (LIVECODEBENCH, live(public_test_cases='[{"testtype": "functional"}]'), "asks for a function"),
+        (LIVECODEBENCH, live(public_test_cases='[{"testtype": "functional"}]'), "tests of several kinds"),
+        (LIVECODEBENCH, function(metadata="{}"), "metadata should have func_name"),
+        (LIVECODEBENCH, function(public_test_cases=[CALL | {"input": "[1"}]), "an argument of a test is not JSON"),
+        (LIVECODEBENCH, function(public_test_cases=[CALL | {"output": "Infinity"}]), "is no finite JSON value"),
         (LIVECODEBENCH, live(private_test_cases="b2g="), "is neither JSON nor packed as LiveCodeBench's is"),
         (LIVECODEBENCH, live(private_test_cases="nö"), "is neither JSON nor packed as LiveCodeBench's is"),
         (LIVECODEBENCH, live(public_test_cases=None, private_test_cases=None), "has no tests"),
@@ -115,3 +129,38 @@ def test_unpickling_private_tests_executes_nothing(tmp_path: Any) -> None:
 def test_names() -> None:
     assert infer_type("livecodebench/code_generation_lite") == "livecodebench"
     assert infer_type("data/livecodebench.jsonl") == "livecodebench"
+
+
+def test_a_method_of_livecodebench_is_asked_for_as_a_function(sandbox: Sandbox) -> None:
+    task = LIVECODEBENCH.task(function(), 0)
+    assert task.prompt == (
+        "Add.\n\nfrom typing import List, Optional\n\n"
+        "def twoSum(nums: List[int], target: int) -> Optional[List[int]]:\n"
+    )
+    assert task.fields["entry_point"] == "twoSum"
+    assert passes(sandbox, task, "def twoSum(nums, target):\n    return [0, 1]")
+    assert passes(sandbox, task, "def twoSum(nums, target):\n    return 0, 1"), "a tuple counts as a list"
+    assert not passes(sandbox, task, "def twoSum(nums, target):\n    return [1, 0]")
+    method = "class Solution:\n    def twoSum(self, nums, target):\n        return [0, 1]"
+    assert passes(sandbox, task, as_function(method, "twoSum")), "a program of another system"
+
+
+def test_a_tuple_within_a_list_is_a_list_in_apps_only(sandbox: Sandbox) -> None:
+    tests = {"fn_name": "pairs", "inputs": [[3], [{"1": 2}]], "outputs": [[[[3, 4]]], [[[1, 2]]]]}
+    task = APPS.task(apps(input_output=tests, starter_code="def pairs(x):\n\t"), 0)
+    assert task.prompt == "Add.\n\ndef pairs(x):\n"
+    program = "def pairs(x):\n    return list(x.items()) if isinstance(x, dict) else [(x, x + 1)]"
+    assert passes(sandbox, task, program), "keys of digits are integers, and the expected result may be in a list"
+    live_task = LIVECODEBENCH.task(function(public_test_cases=[CALL | {"output": "[[0, 1]]"}]), 0)
+    assert not passes(sandbox, live_task, "def twoSum(nums, target):\n    return [(0, 1)]")
+
+
+def test_a_function_of_objects_is_left_out() -> None:
+    with pytest.raises(UnsupportedRow, match="asks for a function of ListNode objects"):
+        LIVECODEBENCH.task(function(starter_code=LINKED), 0)
+
+
+def passes(sandbox: Sandbox, task: Any, source: str) -> bool:
+    report = sandbox.run(Program(source, task.fields["tests"], task.fields["entry_point"], prompt=task.prompt))
+    assert report.trusted
+    return report.passed == report.total
