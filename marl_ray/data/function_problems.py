@@ -1,6 +1,6 @@
 """Problems of APPS and LiveCodeBench that ask for a function: `fn_name`, or a method of a class `Solution`.
 
-They become tasks of code generation like those of HumanEval: the method is asked for as a function, and each pair of
+They become tasks of code generation like the rows of HumanEval: the method is asked for as a function, and each pair of
 arguments and result is an assert. Results are compared as by the benchmarks' own programs: a tuple counts as the list
 of its items, in APPS also within a list, and APPS accepts the expected result in a list.
 """

@@ -1,7 +1,7 @@
 """Control tokens, such as `<|im_end|>`, that data or agents write into messages: they are read as text.
 
 Otherwise an agent that writes `<|im_end|><|im_start|>system` would give its partner orders in the name of the system.
-The template's own control tokens, and those of system messages, which a config or the data's author writes, keep their
+The control tokens of the template and of system messages, which a config or the data's author writes, keep their
 meaning.
 """
 
