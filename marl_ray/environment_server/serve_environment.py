@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from marl_ray.actors.sandbox_settings import sandbox_settings
 from marl_ray.config import Config
+from marl_ray.core.connections import bind
 from marl_ray.core.stop_signals import StopSignals
 from marl_ray.core.text import pluralize
 from marl_ray.data.loading import load_tasks
@@ -15,7 +16,7 @@ from marl_ray.environment_server.environment_app import EnvironmentApp
 from marl_ray.environment_server.served_episode import check_served
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.evaluation.scoring import LocalSandboxPool
-from marl_ray.serving.http_server import bind, serve_http
+from marl_ray.serving.http_server import serve_http
 from marl_ray.serving.request_guard import LOCAL_NAMES, RequestGuard, ServerLimits
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ def serve_environment(config: Config, request: EnvironmentRequest) -> None:
     tasks = load_tasks(config.dataset.name, split, config.dataset.type, config.dataset.on_bad_row)
     check_served(config, environment, tasks)
     sandboxes = LocalSandboxPool(sandbox_settings(config), request.workers or os.cpu_count() or 1)
-    with bind(HOST, request.port) as listening, StopSignals() as signals, sandboxes:
+    with bind(HOST, request.port, "--port") as listening, StopSignals() as signals, sandboxes:
         app = EnvironmentApp(config, environment, tasks, sandboxes)
         guard = RequestGuard(app.routes(), LIMITS, None, LOCAL_NAMES)
         address = f"http://{HOST}:{listening.getsockname()[1]}"

@@ -19,6 +19,10 @@ from marl_ray.core.errors import UserError
 LAUNCHER = (sys.executable, "-I", "-S", str(Path(__file__).parent / "launcher.py"))
 """Command of the launcher, before its options."""
 CHECK_S = 60.0
+CONNECTIONS = 16
+"""Connections of an episode at the same time; further ones wait."""
+MAX_CONNECTIONS = 256
+"""Connections of a service, which plays many episodes: the launcher needs two threads for each."""
 
 
 def launcher_options(
@@ -38,6 +42,7 @@ def launcher_options(
         "files": files,
         "readable": sorted({*map(os.path.abspath, config.readable), *program_files(words[0])}),
         "port": urlsplit(base_url).port,
+        "connections": min(CONNECTIONS * config.concurrency, MAX_CONNECTIONS) if config.service else CONNECTIONS,
         "processes": config.max_processes,
     }
     return json.dumps({"memory_mb": memory_mb, "confinement": confinement})

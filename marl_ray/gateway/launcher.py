@@ -12,6 +12,7 @@ python launcher.py OPTIONS DRIVER_PID COMMAND ...
 | `files` | names of files in `folder` that the command may read; it may write the last |
 | `readable` | further paths that the command may read |
 | `port` | port on 127.0.0.1 that the command may connect to |
+| `connections` | maximum number of connections at the same time; further ones wait |
 | `processes` | maximum number of processes and threads |
 """
 
@@ -29,8 +30,6 @@ from typing import Any, NoReturn
 PARENT_DEATH_SIGNAL, CHILD_SUBREAPER = 1, 36
 """PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of prctl(2)."""
 SANDBOX = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "sandbox")
-MAX_CONNECTIONS = 256
-"""Connections of a confined command at the same time; further ones wait."""
 CHUNK = 1 << 16
 WAITED = {signal.SIGTERM, signal.SIGCHLD}
 """Signals that all threads block and `wait` takes: a handler would not run while the main thread waits for a child and
@@ -68,7 +67,7 @@ def start_confined(confinement: dict[str, Any], memory_mb: int, command: list[st
     from inside.isolation.confined_command import ConfinedCommand  # type: ignore[import-not-found]
 
     confined = ConfinedCommand(confinement, memory_mb, lambda: run(memory_mb, command))
-    places = threading.BoundedSemaphore(MAX_CONNECTIONS)
+    places = threading.BoundedSemaphore(confinement["connections"])
     threading.Thread(target=accept, args=(confined.listening, confinement["port"], places), daemon=True).start()
     return confined
 
@@ -82,23 +81,24 @@ def accept(listening: socket.socket, port: int, places: threading.BoundedSemapho
 
 
 def connect(inner: socket.socket, port: int, places: threading.BoundedSemaphore) -> None:
-    """Pass on what both sides of a connection send, until both have ended."""
+    """Pass on what both sides of a connection send, until the gateway has ended it."""
     with contextlib.suppress(OSError), inner, socket.create_connection(("127.0.0.1", port)) as outer:
         for side in (inner, outer):
             side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        back = threading.Thread(target=copy, args=(outer, inner), daemon=True)
+        back = threading.Thread(target=copy, args=(outer, inner, socket.SHUT_RDWR), daemon=True)
         back.start()
-        copy(inner, outer)
+        copy(inner, outer, socket.SHUT_WR)
         back.join()
     places.release()
 
 
-def copy(source: socket.socket, target: socket.socket) -> None:
-    """Pass on what `source` sends until its end, or until `target` has gone: then nothing more is read."""
+def copy(source: socket.socket, target: socket.socket, ends: int) -> None:
+    """Pass on what `source` sends until its end, and then end these directions of `target`: a gateway that has ended a
+    connection reads nothing more. If `target` has gone, nothing more is read."""
     try:
         while data := source.recv(CHUNK):
             target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
+        target.shutdown(ends)
     except OSError:
         for side in (source, target):
             with contextlib.suppress(OSError):

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Mapping, Sequence
 
 from marl_ray.core.errors import UserError
+from marl_ray.core.page_server import Page, PageServer
 from marl_ray.reports.html_report import render_report
 from marl_ray.storage.run_folder import RunFolder
 
@@ -57,34 +57,20 @@ def serve_report(folders: Sequence[RunFolder], episodes: int, port: int, on_read
     report = LiveReport(folders, episodes)
     report.page()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            name = self.headers.get("host", "").rpartition(":")[0] or self.headers.get("host", "")
-            content = {"/": report.page, "/version": report.version}.get(self.path)
-            if name not in NAMES or content is None:
-                self.send_error(421 if content is not None else 404)
-                return
-            try:
-                body = content()
-            except UserError as error:
-                self.send_error(500, str(error)[:200])
-                return
-            self.send_response(200)
-            kind = "text/html; charset=utf-8" if self.path == "/" else "text/plain"
-            for header, value in (("Content-Type", kind), ("Content-Length", str(len(body)))):
-                self.send_header(header, value)
-            self.send_header("Cache-Control", "no-store")
-            self.end_headers()
-            self.wfile.write(body)
+    def make_page(path: str, headers: Mapping[str, str]) -> Page:
+        host = headers.get("host", "")
+        name = host.rpartition(":")[0] or host
+        content = {"/": report.page, "/version": report.version}.get(path)
+        if content is None:
+            return Page("", b"there is no such page", 404)
+        if name not in NAMES:
+            return Page("", b"this server does not serve the requested host", 421)
+        try:
+            body = content()
+        except UserError as error:
+            return Page("", str(error)[:200].encode(), 500)
+        return Page("text/html; charset=utf-8" if path == "/" else "text/plain", body)
 
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    try:
-        server = ThreadingHTTPServer((HOST, port), Handler)
-    except OSError as error:
-        raise UserError(f"port {port} cannot be used ({error.strerror}): give another --port") from None
-    server.daemon_threads = True
-    with server:
-        on_ready(f"http://{HOST}:{server.server_address[1]}/")
+    with PageServer(HOST, port, make_page, "--port") as server:
+        on_ready(f"http://{HOST}:{server.server_port}/")
         server.serve_forever()

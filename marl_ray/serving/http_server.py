@@ -13,7 +13,7 @@ import re
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import Any, Literal
 
@@ -23,8 +23,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from marl_ray.core.errors import UserError
+from marl_ray.core.connections import CHECK_S, HEADER_S, WRITE_S, BoundedListener, connection_limit
 from marl_ray.serving.api_routes import ApiRoutes
 from marl_ray.serving.mcp_tool import mcp_app, mcp_installed
 from marl_ray.serving.request_formats import ApiError
@@ -79,32 +80,67 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raises UserError if the address cannot be used."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol, asyncio disables Nagle's algorithm, which would delay the second part of a reply by 40 ms.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-    except OSError as error:
-        listening.close()
-        raise UserError(f"{host}:{port} cannot be used ({error.strerror}): give another --host or --port") from None
-    return listening
+class _Protocol(H11Protocol):
+    """uvicorn's protocol of a connection, which limits the connection's waits."""
+
+    def __init__(self, listening: BoundedListener, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._listening = listening
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._connection = self._listening.connections[transport.get_extra_info("peername")]
+        self._connection.end = transport.abort
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.transport.get_protocol() is not self:
+            return  # a WebSocket, whose own protocol notices a client that has gone
+        if self._is_answering():
+            self._connection.begin_request()
+        else:  # the headers of a request have begun
+            self._connection.shorten_wait(HEADER_S)
+
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        self._connection.begin_request()
+        super().handle_websocket_upgrade(event)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()  # begins the next request if it has arrived already
+        if not self._is_answering():
+            self._connection.await_request(KEEP_ALIVE_S)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._connection.shorten_wait(WRITE_S)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._is_answering():
+            self._connection.begin_request()
+        else:
+            self._connection.await_request(KEEP_ALIVE_S)
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
 
 
 async def serve_http(
     guard: Any,
-    listening: socket.socket,
+    listening: BoundedListener,
     limits: ServerLimits,
     on_ready: Callable[[], None],
     ws: Literal["none", "auto"] = "none",
+    reserved_files: int = 0,
 ) -> None:
     """Serve until the task is cancelled, then stop as the module's docstring says. Call `on_ready` as soon as the
-    server accepts connections. `ws` auto: accept WebSockets too, which `guard` does not check."""
+    server accepts connections. `ws` auto: accept WebSockets too, which `guard` does not check. `reserved_files` are
+    descriptors that the process needs beside the connections. Raises UserError if there are too few."""
+    # A client may keep as many idle connections as it has requests in progress.
+    listening.limit = connection_limit(2 * limits.requests, reserved_files)
     settings = uvicorn.Config(
         guard,
-        http="h11",
+        http=partial(_Protocol, listening),  # type: ignore[arg-type]
         ws=ws,
         ws_max_size=limits.body_bytes,
         lifespan="on",
@@ -117,6 +153,7 @@ async def serve_http(
     )
     server = _Uvicorn(settings, on_ready)
     serving = asyncio.ensure_future(server.serve(sockets=[listening]))
+    ending = asyncio.ensure_future(_end_overdue(listening))
     try:
         await asyncio.shield(serving)
     except asyncio.CancelledError:
@@ -127,6 +164,14 @@ async def serve_http(
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
         raise
+    finally:
+        ending.cancel()
+
+
+async def _end_overdue(listening: BoundedListener) -> None:
+    while True:
+        await asyncio.sleep(CHECK_S)
+        listening.end_overdue()
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +12,13 @@ from typing import Any
 
 from marl_ray.config import Config
 from marl_ray.core.concurrency import gather, run_with_background
+from marl_ray.core.connections import BoundedListener, bind
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
 from marl_ray.environments.base import Environment
 from marl_ray.evaluation.running_models import RunningModel, prepare_model, run_with_model
-from marl_ray.serving.http_server import LOOPBACK, bind, make_app, serve_http
+from marl_ray.serving.http_server import LOOPBACK, make_app, serve_http
 from marl_ray.serving.request_guard import ServerLimits
 from marl_ray.serving.team_player import TeamPlayer
 
@@ -71,7 +71,7 @@ async def _serve(
     running: RunningModel,
     request: ServeRequest,
     key: str | None,
-    listening: socket.socket,
+    listening: BoundedListener,
     on_ready: Callable[[str], None],
 ) -> None:
     player = TeamPlayer(running.config, running.environment, running.generators, running.sandbox)

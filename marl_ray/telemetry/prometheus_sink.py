@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from marl_ray.config.sections import OutputConfig
+from marl_ray.core.page_server import Page, PageServer
 from marl_ray.telemetry.metrics import MetricRow
 from marl_ray.telemetry.sinks import Sink
 
@@ -31,14 +33,16 @@ class PrometheusSink(Sink):
     sent_step = -1
 
     def __init__(self, output: OutputConfig, actor_gauges: Callable[[], Iterable[Gauge]]) -> None:
-        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client import CollectorRegistry
 
         self._actor_gauges = actor_gauges
         self._rows: dict[str, MetricRow] = {}
-        registry = CollectorRegistry()
-        registry.register(self)  # type: ignore[arg-type]
+        self._registry = CollectorRegistry()
+        self._registry.register(self)  # type: ignore[arg-type]
         assert output.prometheus_port is not None
-        self.server, self._thread = start_http_server(output.prometheus_port, output.prometheus_host, registry)
+        settings = "output.prometheus_host or output.prometheus_port"
+        self.server = PageServer(output.prometheus_host, output.prometheus_port, self._scrape, settings)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
         logger.info(f"metrics are served at http://{output.prometheus_host}:{self.server.server_port}/metrics")
 
     def row(self, row: MetricRow, name: str) -> None:
@@ -47,6 +51,12 @@ class PrometheusSink(Sink):
     def close(self) -> None:
         self.server.shutdown()
         self.server.server_close()
+
+    def _scrape(self, path: str, headers: Mapping[str, str]) -> Page:
+        from prometheus_client.exposition import choose_encoder
+
+        encode, kind = choose_encoder(headers.get("accept", ""))
+        return Page(kind, encode(self._registry))  # type: ignore[arg-type]
 
     def collect(self) -> Iterator[Any]:
         """Yield the metric families of a scrape."""

@@ -19,10 +19,12 @@ import pytest
 from marl_ray.core.episode import Episode
 from marl_ray.core.errors import UserError
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.gateway.confinement import LAUNCHER, launcher_options
+from marl_ray.external.transition import Transition
+from marl_ray.gateway.confinement import CONNECTIONS, LAUNCHER, launcher_options
 from marl_ray.toy import BASE_PATH
 from tests.factories import ROOT
-from tests.gateway.scripted_agents import ASK, ScriptedAgent, command, gateway_config, play, root
+from tests.gateway.scripted_agents import ASK, TASK, ScriptedAgent, command, gateway_config, play, root
+from tests.rollout.helpers import NoExecutor
 from tests.sandbox.attacks.level_suite import ORDINARY_UID, python_for
 
 HOSTILE = Path(__file__).with_name("hostile_program.py")
@@ -134,6 +136,7 @@ def test_a_command_of_an_ordinary_user_reaches_nothing_either(listening: tuple[i
             "files": ["task.json", "reward.json"],
             "readable": [str(script), str(Path(python).parents[1])],
             "port": 1,
+            "connections": 16,
             "processes": 64,
         }
         options = json.dumps({"memory_mb": 512, "confinement": confinement})
@@ -231,6 +234,38 @@ while True:
         launcher.terminate()
         assert launcher.wait(timeout=20) == 1
         launcher.stdout.close()
+
+
+@needs_namespaces
+def test_a_program_has_few_connections_to_the_driver(tmp_path: Path) -> None:
+    script = """
+import socket, urllib.parse
+where = urllib.parse.urlsplit(os.environ["OPENAI_BASE_URL"])
+held = [socket.create_connection((where.hostname, where.port)) for _ in range(100)]
+for connection in held[:50]:
+    connection.sendall(b"GET /health HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\n\\r\\n")
+held[49].recv(1)
+print(1)
+"""
+    folder = tmp_path / "program"
+    folder.mkdir()
+    (folder / "script.py").write_text(ASK + script)
+    config = gateway_config(command=command(folder / "script.py"), readable=[str(folder)], **CONFINED)
+    environment = ENVIRONMENTS.get("gateway").from_config(config)
+    runner = environment.make_runner(config, Transition(config.external, environment), agents(), NoExecutor())
+
+    async def most_connections() -> int:
+        server = await environment.server(config)
+        playing = asyncio.ensure_future(runner.run_episode(TASK, 1, "train", 0))
+        most = 0
+        while not playing.done():
+            await asyncio.sleep(0.005)
+            most = max(most, len(server.listening.connections))
+        assert [action.reward for action in root(playing.result()).joint_actions] == [1.0]
+        await environment.close()
+        return most
+
+    assert asyncio.run(most_connections()) <= CONNECTIONS
 
 
 @needs_namespaces

@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from marl_ray.core.connections import bind
 from marl_ray.core.episode import Completion, Generation, SamplingSpec
 from marl_ray.core.errors import UserError
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.evaluation.scoring import LocalSandboxPool
 from marl_ray.sandbox import Limits, SandboxSettings
-from marl_ray.serving.http_server import bind, make_app, serve_http
+from marl_ray.serving.http_server import make_app, serve_http
 from marl_ray.serving.request_guard import ServerLimits
 from marl_ray.serving.team_player import TeamPlayer
 from tests.factories import quickstart_config

@@ -16,7 +16,8 @@ from starlette.testclient import TestClient
 
 from marl_ray.actors.text_streams import TextStream
 from marl_ray.cli.main import main
-from marl_ray.serving.http_server import bind, page
+from marl_ray.core.connections import bind
+from marl_ray.serving.http_server import page
 from marl_ray.serving.request_formats import (
     ApiError,
     ChatRequest,
