@@ -61,8 +61,8 @@ def connection_limit(most: int, reserved: int = 0) -> int:
     return limit
 
 
-class Connection(socket.socket):
-    """An accepted connection, and the time until which it may wait. Times are those of `time.monotonic`."""
+class ServerConnection(socket.socket):
+    """An accepted connection, and the time until which it may wait. Times are of `time.monotonic`."""
 
     def __init__(self, listener: BoundedListener, accepted: socket.socket, address: Any) -> None:
         family, kind, protocol = accepted.family, accepted.type, accepted.proto
@@ -110,7 +110,7 @@ class BoundedListener(socket.socket):
         # With the protocol, asyncio disables Nagle's algorithm, which would delay the second part of a reply by 40 ms.
         super().__init__(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self.limit = MIN_CONNECTIONS
-        self.connections: dict[Any, Connection] = {}
+        self.connections: dict[Any, ServerConnection] = {}
         """Open connections by the client's address, the oldest first."""
         self._has_refused = False
 
@@ -124,7 +124,7 @@ class BoundedListener(socket.socket):
         if is_full:
             self._refuse(accepted)
             raise ConnectionAbortedError
-        connection = Connection(self, accepted, address)
+        connection = ServerConnection(self, accepted, address)
         self.connections[address] = connection
         return connection, address
 
@@ -135,7 +135,7 @@ class BoundedListener(socket.socket):
             if connection.deadline is not None and connection.deadline < now:
                 self._end(connection)
 
-    def forget(self, address: Any, connection: Connection) -> None:
+    def forget(self, address: Any, connection: ServerConnection) -> None:
         """Remove a closed connection. A newer connection may have its address by now."""
         if self.connections.get(address) is connection:
             del self.connections[address]
@@ -154,7 +154,7 @@ class BoundedListener(socket.socket):
             self._end(longest)
         return bool(waiting)
 
-    def _end(self, connection: Connection) -> None:
+    def _end(self, connection: ServerConnection) -> None:
         connection.is_ending = True
         connection.end()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Protocol
 
 from marl_ray.core.chat import Prompt
@@ -105,6 +106,32 @@ class Outcome:
     rewards: tuple[float, ...] = ()
     evidence: Evidence | None = None
     failure: str = ""
+
+
+MAX_REWARD = 1e6
+"""Greatest absolute value of a reward or level. Squares and sums of greater ones overflow, or hide all others."""
+MAX_METRIC = 1e100
+"""Greatest absolute value of a metric, which may be a time in nanoseconds or a number of bytes."""
+
+
+def bounded_outcome(outcome: Outcome) -> Outcome:
+    """Return the outcome, or a failure in its place if one of its numbers is too large. All rewards of a rollout pass
+    through this function.
+
+    Example:
+        >>> bounded_outcome(Outcome(1e300)).failure
+        'the reward 1e+300 is beyond 1e+06'
+    """
+    if outcome.failure:
+        return outcome
+    rewards = [("reward", reward) for reward in (outcome.reward, *outcome.rewards)]
+    levels = [(f"level {name}", value) for name, value in outcome.levels.items()]
+    metrics = [(f"metric {name}", value) for name, value in outcome.metrics.items()]
+    for numbers, limit in ((rewards + levels, MAX_REWARD), (metrics, MAX_METRIC)):
+        for name, number in numbers:
+            if isinstance(number, Real) and abs(number) > limit:
+                return Outcome(0.0, failure=f"the {name} {number!r:.40} is beyond {limit:g}")
+    return outcome
 
 
 @dataclass(frozen=True, slots=True)

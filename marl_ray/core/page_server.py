@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from marl_ray.core.connections import BACKLOG, WRITE_S, bind, connection_limit
@@ -21,7 +22,7 @@ class Page:
     status: int = 200
 
 
-PageMaker = Callable[[str, Mapping[str, str]], Page]
+PageMaker = Callable[[str, Message], Page]
 """Returns the page of a path for the headers of a request."""
 
 

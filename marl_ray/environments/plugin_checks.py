@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
-from marl_ray.core.episode import Outcome
+from marl_ray.core.episode import Outcome, bounded_outcome
 
 TURN_NAMES = {
     *("reward_mean", "reward_std", "reward_max_mean", "group_std_mean", "expected_return", "ended_early"),
@@ -93,6 +93,15 @@ def check_order(method: str, order: Any, num_agents: int) -> None:
     if not all(stages) or sorted(agents, key=repr) != sorted(range(num_agents), key=repr):
         expected = f"lists that contain each agent from 0 to {num_agents - 1} once"
         raise ValueError(f"{method} must return {expected}, not {order!r:.80}")
+
+
+def checked_outcome(environment: Any, method: str, outcome: Any) -> Outcome:
+    """Return the outcome that a method of an environment has returned; a failure in its place if one of its numbers is
+    too large. Raises TypeError or ValueError for an invalid outcome."""
+    if isinstance(outcome, Outcome):
+        outcome = bounded_outcome(outcome)
+    check_outcome(qualified_method_name(environment, method), outcome, environment.num_agents)
+    return outcome
 
 
 def check_outcome(method: str, outcome: Any, num_agents: int) -> None:

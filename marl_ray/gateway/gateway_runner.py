@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from marl_ray.config import Config
 from marl_ray.core.chat import Prompt
 from marl_ray.core.concurrency import gather
-from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Stop, Task
+from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Stop, Task, bounded_outcome
 from marl_ray.environments.base import Executor
 from marl_ray.environments.plugin_checks import TURN_NAMES
 from marl_ray.external.transition import Transition
@@ -122,7 +122,11 @@ class GatewayRunner(EpisodeRunner):
             raise episode.broken
         if failure or episode.failure:
             raise ProgramFailed(failure or episode.failure)
-        return await self._outcome(episode, parse_result(value, environment.names, not self._judge))
+        result = parse_result(value, environment.names, not self._judge)
+        outcome = bounded_outcome(await self._outcome(episode, result))
+        if outcome.failure:
+            raise ProgramFailed(outcome.failure)
+        return outcome
 
     def _failed(self, episode: ProgramEpisode, reason: str) -> PlayedEpisode:
         task = episode.task.id

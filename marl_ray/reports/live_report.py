@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from email.message import Message
 
 from marl_ray.core.errors import UserError
 from marl_ray.core.page_server import Page, PageServer
@@ -57,7 +58,7 @@ def serve_report(folders: Sequence[RunFolder], episodes: int, port: int, on_read
     report = LiveReport(folders, episodes)
     report.page()
 
-    def make_page(path: str, headers: Mapping[str, str]) -> Page:
+    def make_page(path: str, headers: Message) -> Page:
         host = headers.get("host", "")
         name = host.rpartition(":")[0] or host
         content = {"/": report.page, "/version": report.version}.get(path)

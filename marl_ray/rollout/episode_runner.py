@@ -37,9 +37,9 @@ from marl_ray.credit.returns import completion_returns, median_index
 from marl_ray.environments.base import Attempt, Environment, Executor, collect_programs, group_reports
 from marl_ray.environments.plugin_checks import (
     check_order,
-    check_outcome,
     check_prompts,
     check_reports,
+    checked_outcome,
     qualified_method_name,
 )
 from marl_ray.external.transition import Transition
@@ -325,16 +325,19 @@ class EpisodeRunner:
         outcomes = await self.outcomes([self.environment.attempt(task, list(texts), last) for texts in joint])
         return [math.nan if outcome.failure else self._processed(outcome.reward) for outcome in outcomes]
 
-    def score(self, task: Task, texts: Sequence[str], last: bool) -> JointAction:
-        """Return a joint answer with its reward, in an environment without programs."""
-        return self._rewarded((), self.environment.outcome(self.environment.attempt(task, list(texts), last), None))
+    def score(self, task: Task, texts: Sequence[str], last: bool) -> JointAction | None:
+        """Return a joint answer with its reward, in an environment without programs; None without a verdict."""
+        attempt = self.environment.attempt(task, list(texts), last)
+        outcome = checked_outcome(self.environment, "outcome", self.environment.outcome(attempt, None))
+        return None if outcome.failure else self._rewarded((), outcome)
 
     async def outcomes(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
         """Return each attempt's outcome, from one execution of its programs."""
         of_attempt = group_reports(attempts, await self._execute(collect_programs(attempts)))
-        outcomes = [self.environment.outcome(a, report) for a, report in zip(attempts, of_attempt, strict=True)]
-        for outcome in outcomes:
-            check_outcome(qualified_method_name(self.environment, "outcome"), outcome, self.config.num_agents)
+        outcomes = [
+            checked_outcome(self.environment, "outcome", self.environment.outcome(attempt, report))
+            for attempt, report in zip(attempts, of_attempt, strict=True)
+        ]
         if not probe and not self.environment.pays_probes:
             return outcomes
         return await self._probe(attempts, of_attempt, outcomes)
@@ -345,12 +348,11 @@ class EpisodeRunner:
         """Return the outcomes after executing each attempt's probes."""
         probes = [self.environment.probes(a, report) for a, report in zip(attempts, reports, strict=True)]
         results = iter(await self._execute([program for of_attempt in probes for program in of_attempt]))
-        probed = [
-            self.environment.probed_outcome(a, report, outcome, [next(results) for _ in of_attempt])
-            for a, report, outcome, of_attempt in zip(attempts, reports, outcomes, probes, strict=True)
-        ]
-        for outcome in probed:
-            check_outcome(qualified_method_name(self.environment, "probed"), outcome, self.config.num_agents)
+        probed = []
+        for attempt, report, outcome, of_attempt in zip(attempts, reports, outcomes, probes, strict=True):
+            own = [next(results) for _ in of_attempt]
+            after = self.environment.probed_outcome(attempt, report, outcome, own)
+            probed.append(checked_outcome(self.environment, "probed", after))
         return probed
 
     async def _execute(self, programs: list[Any]) -> list[Any]:

@@ -87,7 +87,9 @@ class StepMeasures:
 
         def rewarded(texts: Texts) -> JointAction | None:
             if texts not in known and not self._environment.runs_programs:
-                known[texts] = self._runner.score(task, texts, last)
+                scored = self._runner.score(task, texts, last)
+                if scored is not None:
+                    known[texts] = scored
             return known.get(texts)
 
         return rewarded

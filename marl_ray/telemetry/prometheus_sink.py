@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from email.message import Message
 from typing import Any, NamedTuple
 
 from marl_ray.config.sections import OutputConfig
@@ -52,7 +53,7 @@ class PrometheusSink(Sink):
         self.server.shutdown()
         self.server.server_close()
 
-    def _scrape(self, path: str, headers: Mapping[str, str]) -> Page:
+    def _scrape(self, path: str, headers: Message) -> Page:
         from prometheus_client.exposition import choose_encoder
 
         encode, kind = choose_encoder(headers.get("accept", ""))

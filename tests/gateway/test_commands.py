@@ -83,6 +83,11 @@ def test_an_environment_may_judge_the_answers(tmp_path: Path, sandbox: Sandbox) 
         ("import time; os.kill(os.getppid(), 9); time.sleep(1000)", "signal 9"),  # it ends with its launcher
         ("print('not a number')", "is not JSON"),
         ("print('NaN')", "number"),
+        ("print(1e300)", "the reward 1e+300 is beyond 1e+06"),
+        ("print(10**400)", "number"),
+        ("print(json.dumps({'rewards': {'coder': 1e308, 'tester': -1e308}}))", "beyond 1e+06"),
+        ("print(json.dumps({'reward': 1, 'metrics': {'size': 1e308}}))", "the metric size 1e+308 is beyond"),
+        ("print(json.dumps({'reward': 1, 'metrics': {'size': 10**400}}))", "numbers by name"),
         ("", "printed no line"),
         ("ask('other', 'x')", "404"),
         ("print('x' * 300_000)", "not JSON"),

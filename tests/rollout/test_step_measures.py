@@ -243,3 +243,17 @@ def test_ranks_of_equal_values_are_their_mean() -> None:
     assert rank_correlation([(1.0, 1.0), (2.0, 2.0), (2.0, 3.0), (5.0, 9.0)]) == pytest.approx(0.9486833)
     assert rank_correlation([(1.0, 1.0), (1.0, 2.0)]) is None
     assert rank_correlation([(1.0, 1.0)]) is None
+
+
+def test_a_huge_reward_of_a_replay_leaves_the_credit_of_its_step_out() -> None:
+    class Huge(FreeSum):
+        def outcome(self, attempt: Sum, report: Any) -> Outcome:
+            rewarded = super().outcome(attempt, report)
+            return replace(rewarded, reward=1e300) if attempt.numbers == [1, 5] else rewarded
+
+    given = config(num_generations=2)
+    found, episodes = measured(given, Huge(2))
+    assert episodes[0].root is not None
+    assert [episodes[0].root.texts(action) for action in episodes[0].root.joint_actions] == [("1", "1"), ("0", "5")]
+    assert "agent_0/turn_1/credit_variance" in found
+    assert "agent_0/turn_1/influence" not in found

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from marl_ray.config import Config, from_tree
 from marl_ray.core.episode import Episode, Generation, Outcome, SamplingSpec
-from tests.rollout.counting import Counting, Dice, run_batch, tree_config
+from tests.rollout.counting import Counting, Dice, Sum, run_batch, tree_config
 
 
 def joint_samples(episodes: Sequence[Episode]) -> int:
@@ -108,6 +109,22 @@ def test_a_lost_branch_is_one_stop_and_other_branches_continue() -> None:
         assert sorted(episode.root.transitions) == [0, 1, 2, 3]
         lost += len(missing)
     assert 0 < lost < 8, "some, not all"
+
+
+@pytest.mark.parametrize("huge", [1e300, -1e7, 10**400, float("inf")])
+def test_a_huge_reward_is_the_failure_of_its_episode(huge: float) -> None:
+    class Huge(Counting):
+        def outcome(self, attempt: Sum, report: Any) -> Outcome:
+            rewarded = super().outcome(attempt, report)
+            return replace(rewarded, reward=huge) if attempt.numbers == [1, 5] else rewarded
+
+    failed = []
+    for episode in run_batch(tree_config(num_turns=1), Huge(2)):
+        failed += [stop.detail for stop in episode.stops]
+        assert (episode.root is None) == bool(episode.stops)
+    (detail,) = failed
+    assert detail.startswith("the reward ")
+    assert detail.endswith(" is beyond 1e+06")
 
 
 def test_stops_do_not_depend_on_the_order_of_events() -> None:
