@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from marl_ray.core.concurrency import DeadlineExceeded, gather
+from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.serving.reply_format import ReplyFormat, Usage
 from marl_ray.serving.request_formats import (
@@ -22,10 +23,11 @@ from marl_ray.serving.request_formats import (
     CompletionRequest,
     SamplingRequest,
     encode_event,
-    make_task,
     parse_request,
+    read_tasks,
     task_text,
 )
+from marl_ray.serving.request_guard import ServerLimits
 from marl_ray.serving.team_player import Answer, OnEvent, TeamPlayer
 
 logger = logging.getLogger(__name__)
@@ -36,8 +38,13 @@ T = TypeVar("T")
 class ApiRoutes:
     """The endpoints, for one team."""
 
-    def __init__(self, player: TeamPlayer, roles: list[str | None], answer_s: float) -> None:
-        self.player, self._answer_s, self._roles = player, answer_s, roles
+    def __init__(self, player: TeamPlayer, roles: list[str | None], limits: ServerLimits) -> None:
+        self.player, self._roles = player, roles
+        self._answer_s, self._max_answers = limits.answer_s, limits.requests
+        self._places = asyncio.Semaphore(limits.requests)
+        """Places of answers in progress, of all requests."""
+        self._turn = asyncio.Lock()
+        """Held by the answer that begins next."""
         self.created = int(time.time())
         self.agents = {f"agent_{number}": number for number in range(player.config.num_agents)}
 
@@ -69,9 +76,9 @@ class ApiRoutes:
         """Answer /v1/chat/completions."""
         asked = parse_request(ChatRequest, await request.body())
         agent, form = self._agent(asked.model), ReplyFormat(asked.model, is_chat=True)
+        self._check_choices(asked, 1)
         if agent is None:
-            prompt = _only_user_message(asked)
-            task = make_task(prompt, asked.marl_ray)
+            (task,) = await self._tasks([_only_user_message(asked)], asked)
             return await self._reply(request, asked, form, [self._ask_team(task, asked)])
         messages = [{"role": "system" if m.role == "developer" else m.role, "content": m.text} for m in asked.messages]
         choices = [self._ask_agent(agent, messages, asked, choice) for choice in range(asked.n or 1)]
@@ -82,13 +89,31 @@ class ApiRoutes:
         asked = parse_request(CompletionRequest, await request.body())
         agent = self._agent(asked.model)
         prompts = [asked.prompt] if isinstance(asked.prompt, str) else asked.prompt
+        self._check_choices(asked, len(prompts))
         if agent is None:
-            calls = [self._ask_team(make_task(prompt, asked.marl_ray), asked) for prompt in prompts]
+            calls = [self._ask_team(task, asked) for task in await self._tasks(prompts, asked)]
         else:
             calls = [
                 self._ask_agent(agent, prompt, asked, choice) for prompt in prompts for choice in range(asked.n or 1)
             ]
         return await self._reply(request, asked, ReplyFormat(asked.model, is_chat=False), calls)
+
+    def _check_choices(self, asked: SamplingRequest, prompts: int) -> None:
+        """Raise ApiError (400) for too many answers to one request."""
+        choices = prompts * (asked.n or 1)
+        if asked.stream and choices > 1:
+            raise ApiError(400, "a streamed reply has one choice", "unsupported_parameter", "stream")
+        if choices > self._max_answers:
+            message = f"the request asks for {choices} answers, more than {self._max_answers} (--max-requests)"
+            raise ApiError(400, message, "too_large", "n")
+
+    async def _tasks(self, prompts: Sequence[str], asked: SamplingRequest) -> list[Task]:
+        """Return the tasks of a request. Raises ApiError."""
+        try:
+            async with asyncio.timeout(self._answer_s):
+                return await read_tasks(prompts, asked.marl_ray)
+        except TimeoutError:
+            raise ApiError(504, f"the tests were not parsed within {self._answer_s:g} s", "timeout") from None
 
     def _agent(self, name: str) -> int | None:
         """Return the number of an agent, None for the team. Raises ApiError (404) for another name."""
@@ -121,8 +146,6 @@ class ApiRoutes:
 
     async def _reply(self, request: Request, asked: SamplingRequest, form: ReplyFormat, calls: list[Ask]) -> Response:
         if asked.stream:
-            if len(calls) > 1:
-                raise ApiError(400, "a streamed reply has one choice", "unsupported_parameter", "stream")
             first: Events = asyncio.Queue()
             play = asyncio.ensure_future(self._play(calls[0], first))
             try:  # an error before the first part still has a status
@@ -139,7 +162,9 @@ class ApiRoutes:
     async def _play(self, call: Ask, events: Events | None) -> Answer:
         """Return the answer within the time limit, and report its events. Raises ApiError."""
         try:
-            async with asyncio.timeout(self._answer_s):
+            async with asyncio.timeout(self._answer_s), self._places:
+                async with self._turn:
+                    await asyncio.sleep(0)  # submitting takes a millisecond: other requests come between two answers
                 return await call(None if events is None else events.put_nowait)
         except TimeoutError:
             raise ApiError(504, f"no answer within {self._answer_s:g} s", "timeout") from None

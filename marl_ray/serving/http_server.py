@@ -42,7 +42,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 def make_app(player: TeamPlayer, roles: list[str | None], limits: ServerLimits, key: str | None, host: str) -> Any:
     """Return the guarded ASGI application."""
-    routes: list[Any] = [*ApiRoutes(player, roles, limits.answer_s).routes(), Route("/", _page)]
+    routes: list[Any] = [*ApiRoutes(player, roles, limits).routes(), Route("/", _page)]
     mounted = mcp_app(player, limits.answer_s, limits.body_bytes) if mcp_installed() else None
     if mounted is not None:
         routes.append(Mount("/", mounted))

@@ -10,7 +10,7 @@ import importlib.util
 import logging
 from typing import Any
 
-from marl_ray.serving.request_formats import TEAM, ApiError, SamplingRequest, TeamFields, make_task
+from marl_ray.serving.request_formats import TEAM, ApiError, SamplingRequest, TeamFields, read_tasks
 from marl_ray.serving.team_player import TeamPlayer
 
 DESCRIPTION = """Ask a team of language models for a Python program. `task` describes the function to write,
@@ -42,7 +42,8 @@ def mcp_app(player: TeamPlayer, answer_s: float, body_bytes: int) -> Any:
             given = TeamFields.model_validate({"entry_point": entry_point, "tests": tests or None})
             async with asyncio.timeout(answer_s):
                 request = SamplingRequest(model=TEAM)
-                answer = await player.ask_team(make_task(task, given), request)
+                (read,) = await read_tasks([task], given)
+                answer = await player.ask_team(read, request)
         except ApiError as error:
             raise ToolError(error.message) from None
         except TimeoutError:

@@ -6,9 +6,11 @@ fields, and whether the answer has each agent's part.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -22,6 +24,8 @@ DEFAULT_ENTRY_POINT = "solution"
 MAX_TEST_BYTES = 1 << 16
 MAX_STOPS = 8
 MAX_CHOICES = 16
+PARSER = ThreadPoolExecutor(1, "parse_tests")
+"""One thread: with more of them, the event loop would wait longer for its turn."""
 UNSUPPORTED = ("tools", "functions", "tool_choice", "logit_bias", "logprobs", "top_logprobs", "audio", "suffix", "echo")
 """Settings that would change the answer, and that this server does not have."""
 DEFINITION = re.compile(r"^\s*def\s+([A-Za-z_]\w*)\s*\(", re.MULTILINE)
@@ -160,9 +164,36 @@ def task_text(message: str) -> str:
     return message if found is None else found[1] + "\n"
 
 
-def make_task(prompt: str, given: TeamFields) -> Task:
-    """Return the task of a request. Without an entry point the last function that the prompt begins, or `solution`, is
-    the entry point. Raises ApiError for tests that cannot be parsed."""
+async def read_tasks(prompts: Sequence[str], given: TeamFields) -> list[Task]:
+    """Return the task of each prompt of a request. Parsing takes seconds for thousands of tests, so a thread parses,
+    one request after the other. Raises ApiError for tests that cannot be parsed."""
+    return await asyncio.get_running_loop().run_in_executor(PARSER, _make_tasks, prompts, given)
+
+
+def _make_tasks(prompts: Sequence[str], given: TeamFields) -> list[Task]:
+    tasks: list[Task] = []
+    parsed: set[str] = set()
+    for prompt in prompts:
+        task = _make_task(prompt, given)
+        entry_point = task.fields["entry_point"]
+        if task.fields["tests"] and entry_point not in parsed:
+            _check_tests(task)
+        parsed.add(entry_point)
+        tasks.append(task)
+    return tasks
+
+
+def _check_tests(task: Task) -> None:
+    """Raise ApiError for tests that cannot be parsed."""
+    try:
+        count_tests(task.fields["tests"], task.fields["entry_point"])
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        raise ApiError(400, f"tests: {str(error)[:200]}", "invalid_value", "marl_ray.tests") from None
+
+
+def _make_task(prompt: str, given: TeamFields) -> Task:
+    """Return the task of a prompt. Without an entry point the last function that the prompt begins, or `solution`, is
+    the entry point. Raises ApiError for tests that are too large."""
     entry_point = given.entry_point or next(reversed(DEFINITION.findall(prompt)), DEFAULT_ENTRY_POINT)
     fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in given.fields.items()}
     tests: Any = ()
@@ -178,10 +209,6 @@ def make_task(prompt: str, given: TeamFields) -> Task:
             raise ApiError(
                 400, f"tests have {size} characters, more than {MAX_TEST_BYTES}", "too_large", "marl_ray.tests"
             )
-        try:
-            count_tests(tests, entry_point)
-        except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
-            raise ApiError(400, f"tests: {str(error)[:200]}", "invalid_value", "marl_ray.tests") from None
     return Task("request", prompt, {**fields, "entry_point": entry_point, "tests": tests})
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
 from marl_ray.core import connections
-from marl_ray.serving import http_server
+from marl_ray.sandbox import count_tests
+from marl_ray.serving import http_server, request_formats
 from tests.serving.canned_team import canned_team
 
 REQUEST = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -83,3 +87,56 @@ def test_a_client_that_does_not_read_loses_its_connection(monkeypatch: pytest.Mo
     monkeypatch.setattr(http_server, "CHECK_S", 0.05)
     with canned_team() as (address, _, _), connect(address) as deaf:
         assert seconds_open(deaf, REQUEST.replace(b"/health", b"/") * 100) < 20
+
+
+def test_other_requests_are_answered_between_the_submissions_of_many_answers() -> None:
+    with canned_team() as (address, streams, _), ThreadPoolExecutor(1) as pool:
+        answer = streams.stream
+        submitted = list[float]()
+
+        def submit(*arguments: Any, **settings: Any) -> Any:
+            submitted.append(time.monotonic())
+            time.sleep(0.005)  # a call of an actor blocks the event loop about as long
+            return answer(*arguments, **settings)
+
+        streams.stream = submit  # type: ignore[method-assign, assignment]
+        body = {"model": "agent_0", "prompt": ["x"] * 8, "n": 16, "max_tokens": 4}
+        large = pool.submit(httpx.post, f"{address}/v1/completions", json=body, timeout=60)
+        replied = list[float]()
+        with httpx.Client() as client:
+            while not large.done():
+                assert client.get(f"{address}/health", timeout=60).status_code == 200
+                replied.append(time.monotonic())
+        assert large.result().status_code == 200
+        assert len(submitted) == 128
+        assert sum(submitted[0] < when < submitted[-1] for when in replied) > 5
+
+
+def test_other_requests_are_answered_while_tests_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    proceed = threading.Event()
+    parsed = list[Any]()
+
+    def parse(tests: Any, entry_point: str) -> int:
+        parsed.append(entry_point)
+        assert proceed.wait(60)
+        return count_tests(tests, entry_point)
+
+    monkeypatch.setattr(request_formats, "count_tests", parse)
+    with canned_team() as (address, _, _), ThreadPoolExecutor(1) as pool:
+        body = {"model": "team", "prompt": ["def f(n):\n"] * 4, "marl_ray": {"tests": ["assert f(2) == 4"]}}
+        waiting = pool.submit(httpx.post, f"{address}/v1/completions", json=body, timeout=60)
+        while not parsed:
+            time.sleep(0.001)
+        assert httpx.get(f"{address}/health", timeout=60).status_code == 200
+        proceed.set()
+        assert waiting.result().status_code == 200
+        assert parsed == ["f"], "equal tests are parsed once"
+
+
+def test_a_request_for_too_many_answers_is_refused_before_the_first() -> None:
+    with canned_team(requests=100) as (address, streams, _):
+        body = {"model": "agent_0", "prompt": ["x"] * 64, "n": 16}
+        reply = httpx.post(f"{address}/v1/completions", json=body, timeout=60)
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "n")
+        assert "1024 answers, more than 100 (--max-requests)" in reply.text
+        assert streams.calls == []

@@ -17,19 +17,25 @@ from starlette.testclient import TestClient
 from marl_ray.actors.text_streams import TextStream
 from marl_ray.cli.main import main
 from marl_ray.core.connections import bind
+from marl_ray.core.episode import Task
 from marl_ray.serving.http_server import page
 from marl_ray.serving.request_formats import (
     ApiError,
     ChatRequest,
     CompletionRequest,
     TeamFields,
-    make_task,
     parse_request,
+    read_tasks,
     task_text,
 )
 from marl_ray.serving.request_guard import RequestGuard, ServerLimits
 
 CHAT: dict[str, Any] = {"model": "team", "messages": [{"role": "user", "content": "hello"}]}
+
+
+def read_task(prompt: str, given: TeamFields) -> Task:
+    (task,) = asyncio.run(read_tasks([prompt], given))
+    return task
 
 
 def chat(**changes: Any) -> bytes:
@@ -80,17 +86,17 @@ def test_a_malformed_request_is_rejected_with_its_place(body: bytes, param: str 
 
 def test_a_task_is_made_from_a_prompt() -> None:
     prompt = 'def helper(x):\n    pass\n\ndef double(n: int) -> int:\n    """Return twice n."""\n'
-    task = make_task(prompt, TeamFields(tests=["assert double(1) == 2"], fields={"buggy": "x"}))
+    task = read_task(prompt, TeamFields(tests=["assert double(1) == 2"], fields={"buggy": "x"}))
     assert task.fields == {"buggy": "x", "entry_point": "double", "tests": ("assert double(1) == 2",)}
-    assert make_task("Add two numbers.", TeamFields()).fields == {"entry_point": "solution", "tests": ()}
-    script = make_task("Print it.", TeamFields.model_validate({"tests": [{"stdin": "1", "stdout": "2"}]}))
+    assert read_task("Add two numbers.", TeamFields()).fields == {"entry_point": "solution", "tests": ()}
+    script = read_task("Print it.", TeamFields.model_validate({"tests": [{"stdin": "1", "stdout": "2"}]}))
     assert script.fields["script"] is True
 
 
 @pytest.mark.parametrize("tests", [["assert ("], ["x = 1"], "assert " + "(" * 50_000, ["assert f(1) == 1"] * 9000])
 def test_tests_that_cannot_be_parsed_are_rejected(tests: Any) -> None:
     with pytest.raises(ApiError) as caught:
-        make_task("t", TeamFields(entry_point="f", tests=tests))
+        read_task("t", TeamFields(entry_point="f", tests=tests))
     assert (caught.value.status, caught.value.param) == (400, "marl_ray.tests")
 
 
