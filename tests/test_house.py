@@ -57,6 +57,16 @@ def test_a_file_name_has_one_meaning() -> None:
     assert {name: files for name, files in names.items() if name not in PER_ENVIRONMENT} == {}
 
 
+def test_no_failure_leaves_tasks_behind() -> None:
+    """`asyncio.gather` raises the first failure and lets other tasks run on. `core.concurrency.gather` ends them."""
+    found = []
+    for path in sources("marl_ray"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "asyncio.gather" and not node.keywords:
+                found.append(str(path.relative_to(ROOT)))
+    assert found == ["marl_ray/core/concurrency.py"]
+
+
 def test_files_have_at_most_400_lines() -> None:
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in sources("marl_ray", "tests", "tools")}
     assert {str(path.relative_to(ROOT)): count for path, count in lines.items() if count > MAX_LINES} == {}

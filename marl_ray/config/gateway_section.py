@@ -15,13 +15,16 @@ class GatewayConfig(Section):
     command: str | None = None
     """Command of an episode, without a shell. `{task_file}` is replaced by the path of a JSON file with the task, and
     `{reward_file}` by the path that reward `file` reads. null: `function` plays the episodes."""
+    task_fields: tuple[str, ...] | None = None
+    """Fields of the task in the task file, besides `id` and `prompt`. null: with `judge` only `entry_point`, because
+    others, such as tests, tell the right answer; otherwise all fields."""
     function: str | None = None
     """Async function `module:function` that plays an episode in the driver process and returns its reward. null:
     `command` plays the episodes."""
     service: bool = False
     """Whether `command` is one long-running process, which asks for tasks (GET /v1/tasks/next), plays their episodes
-    and posts the results. command null: the user starts the service, with the address and the token in the run's log.
-    `concurrency` is then the number of episodes that the service plays at the same time."""
+    and posts the results. command null: the user starts the service; the log has the address and a file with the
+    token. `concurrency` is then the number of episodes that the service plays at the same time."""
     roles: tuple[str, ...] = ()
     """Model name of each agent in requests, such as [coder, tester]. Empty: agent_0, agent_1, and so on."""
     reward: Literal["last_line", "file", "post", "judge"] = "last_line"
@@ -50,8 +53,9 @@ class GatewayConfig(Section):
     not trusted, or run code that a model has written. Such a command reads `readable`, its interpreter and the system's
     libraries, writes to the episode's temporary folder only, and connects to the gateway only. Needs Linux with user
     namespaces, and `memory_mb`."""
-    readable: tuple[str, ...] = (".",)
-    """Files and folders that a command in namespaces may read. The default is the working folder of the run."""
+    readable: tuple[str, ...] = ()
+    """Files and folders that a command in namespaces may read. Empty: the folder of its program, and the files and
+    folders that it names; of the working folder and the home folder only the named files."""
     max_processes: PositiveInt = 256
     """Maximum number of processes and threads of a command in namespaces."""
     pass_variables: tuple[str, ...] = ()

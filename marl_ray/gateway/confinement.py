@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import logging
 import os
 import shutil
 import stat
@@ -16,6 +18,7 @@ from urllib.parse import urlsplit
 from marl_ray.config.gateway_section import GatewayConfig
 from marl_ray.core.errors import UserError
 
+logger = logging.getLogger(__name__)
 LAUNCHER = (sys.executable, "-I", "-S", str(Path(__file__).parent / "launcher.py"))
 """Command of the launcher, before its options."""
 CHECK_S = 60.0
@@ -40,12 +43,43 @@ def launcher_options(
     confinement = {
         "folder": os.path.realpath(folder),
         "files": files,
-        "readable": sorted({*map(os.path.abspath, config.readable), *program_files(words[0])}),
+        "readable": sorted({*readable_paths(config, words), *program_files(words[0])}),
         "port": urlsplit(base_url).port,
         "connections": min(CONNECTIONS * config.concurrency, MAX_CONNECTIONS) if config.service else CONNECTIONS,
         "processes": config.max_processes,
     }
     return json.dumps({"memory_mb": memory_mb, "confinement": confinement})
+
+
+def readable_paths(config: GatewayConfig, words: Sequence[str]) -> list[str]:
+    """Return the paths besides the interpreter and the system that a command may read."""
+    return [os.path.abspath(path) for path in config.readable] or sorted(own_paths(words))
+
+
+def own_paths(words: Sequence[str]) -> Iterator[str]:
+    """Yield the folder of a command's program, and the other files and folders that the command names. The program is
+    the first file, or the module after `-m`.
+
+    A folder that contains the working folder or the home folder may have secrets, so a program in it is shown alone.
+    """
+    named: list[str] = []
+    for before, word in itertools.pairwise(words):
+        package = word.partition(".")[0]
+        if before == "-m":
+            named += filter(os.path.exists, (package, f"{package}.py"))
+        elif os.path.exists(word):
+            named.append(word)
+    if not named and os.path.isfile(words[0]):
+        named.append(words[0])
+    private = [os.path.realpath(place) for place in (os.getcwd(), os.path.expanduser("~"))]
+    for place, path in enumerate(map(os.path.abspath, named)):
+        is_program = place == 0 and os.path.isfile(path)
+        shown = os.path.dirname(path) if is_program else path
+        real = os.path.realpath(shown)
+        if not any(os.path.commonpath([real, one]) == real for one in private):
+            yield shown
+        elif os.path.isfile(path):
+            yield path
 
 
 def program_files(word: str) -> Iterator[str]:
@@ -67,7 +101,9 @@ def check_confinement(config: GatewayConfig, words: Sequence[str]) -> None:
     """Run a program without effects in the confinement. Raises UserError if a part of it cannot be enforced here."""
     if config.memory_mb is None:
         raise UserError("gateway.sandbox namespaces needs a limit of memory: set gateway.memory_mb, such as 2048")
-    for path in config.readable:
+    paths = readable_paths(config, words)
+    logger.info(f"a command in namespaces reads {', '.join(paths) or 'no files of yours'} (gateway.readable)")
+    for path in paths:
         if not os.path.exists(path):
             raise UserError(f"gateway.readable: {path} does not exist")
         if os.geteuid() == 0 and not os.stat(path).st_mode & stat.S_IROTH:

@@ -15,6 +15,7 @@ from marl_ray.credit.requirements import estimator_requirements
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, Executor
 from marl_ray.environments.text_environment import TextAttempt
+from marl_ray.gateway.program_episode import task_as_data
 from marl_ray.gateway.programs import FUNCTIONS, CommandProgram, EpisodeProgram, FunctionProgram
 from marl_ray.gateway.prompt_renderer import PromptRenderer
 from marl_ray.gateway.service_program import ServiceProgram
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from marl_ray.gateway.gateway_server import GatewayServer
 
 NAME = "gateway"
+JUDGED_FIELDS = ("entry_point",)
+"""Fields of a task that a program may read whose answers another environment judges."""
 MAX_PROBE_CHARS = 400
 """Characters of a task that stand for the unknown prompts of a program when a run checks its models."""
 
@@ -40,6 +43,10 @@ class GatewayEnvironment(Environment[TextAttempt]):
     def __init__(self, config: Config, program: EpisodeProgram, judge: Environment[Any] | None) -> None:
         super().__init__(config.num_agents)
         self.program, self.judge = program, judge
+        fields = config.gateway.task_fields
+        self._named_fields = fields or ()
+        self._fields = JUDGED_FIELDS if fields is None and judge is not None else fields
+        """Fields of a task that a program reads, None for all."""
         self.names = list(config.gateway.roles) or [f"agent_{number}" for number in range(config.num_agents)]
         self.limit = asyncio.Semaphore(config.gateway.concurrency)
         """Places of running episodes."""
@@ -59,6 +66,16 @@ class GatewayEnvironment(Environment[TextAttempt]):
     def check_task(self, task: Task) -> None:
         if self.judge is not None:
             self.judge.check_task(task)
+        for name in self._named_fields:
+            if name not in task_as_data(task):
+                raise UserError(f"gateway.task_fields: task {task.id} has no field {name}")
+
+    def shown(self, task: Task) -> dict[str, Any]:
+        """Return the task as a program reads it."""
+        data = task_as_data(task)
+        if self._fields is None:
+            return data
+        return {name: value for name, value in data.items() if name in ("id", "prompt", *self._fields)}
 
     def roles(self, task: Task) -> list[str]:
         return self.names

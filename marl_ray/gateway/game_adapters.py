@@ -8,12 +8,12 @@ mean is always 0: give the seats of such a game different roles.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, NotRequired, TypedDict, Unpack
 
+from marl_ray.core.concurrency import gather
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.gateway.program_episode import ProgramEpisode
 
@@ -103,7 +103,7 @@ async def play_parallel(
     try:
         while env.agents:
             acting = list(env.agents)
-            found = await asyncio.gather(*(game.action(seat, observations[seat]) for seat in acting))
+            found = await gather(*(game.action(seat, observations[seat]) for seat in acting))
             actions = dict(zip(acting, found, strict=True))
             illegal = [seat for seat, action in actions.items() if action is None]
             if illegal:

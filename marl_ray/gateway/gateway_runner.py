@@ -15,7 +15,7 @@ from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcom
 from marl_ray.environments.base import Executor
 from marl_ray.environments.plugin_checks import TURN_NAMES
 from marl_ray.external.transition import Transition
-from marl_ray.gateway.program_episode import AgentAccess, AgentCall, ProgramEpisode, TokenGenerator, task_as_data
+from marl_ray.gateway.program_episode import AgentAccess, AgentCall, ProgramEpisode, TokenGenerator
 from marl_ray.gateway.program_result import ProgramFailed, ProgramResult, parse_result
 from marl_ray.rollout.episode_runner import EpisodeRunner
 
@@ -163,7 +163,7 @@ class GatewayRunner(EpisodeRunner):
 
     def _task_data(self, task: Task) -> dict[str, Any]:
         """Return the task as the program reads it, with the prompts of the judge."""
-        data = task_as_data(task)
+        data = self.gateway.shown(task)
         if self.gateway.judge is not None:
             prompts = self.gateway.judge.first_prompts(task)
             data["prompts"] = dict(zip(self.gateway.names, prompts, strict=True))

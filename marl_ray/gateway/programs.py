@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from marl_ray.config.gateway_section import GatewayConfig
+from marl_ray.core.concurrency import gather
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import json_or
 from marl_ray.gateway.confinement import LAUNCHER, check_confinement, launcher_options
@@ -126,7 +127,7 @@ class CommandProgram:
         assert process.stderr is not None
         readers = [asyncio.ensure_future(_end_of(stream)) for stream in (process.stdout, process.stderr)]
         try:
-            output, errors = await asyncio.gather(*readers)
+            output, errors = await gather(*readers)
             code = await process.wait()
         finally:
             await _end(process)

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import tempfile
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 from marl_ray.config.gateway_section import GatewayConfig
@@ -23,8 +25,8 @@ class ServiceProgram:
     """Episodes that a service asks for, with the token of the service (`GET /v1/tasks/next`), and plays with the token
     of each episode.
 
-    The run starts the command once, and again if it ends. Without a command, the user starts the service with the
-    address and the token that the run logs. For use from a single event loop.
+    The run starts the command once, and again if it ends. Without a command, the user starts the service: the run logs
+    the address, and the file with the token, which only the user may read. For use from a single event loop.
     """
 
     def __init__(self, config: GatewayConfig) -> None:
@@ -35,7 +37,7 @@ class ServiceProgram:
         self._open: set[str] = set()
         """Tokens of the episodes that wait or are played."""
         self._changed = asyncio.Condition()
-        self._is_announced = False
+        self._token_file: Path | None = None
 
     async def play(self, episode: ProgramEpisode) -> Any:
         process = self._start(episode.base_url)
@@ -77,13 +79,19 @@ class ServiceProgram:
             self._process.cancel()
             await asyncio.gather(self._process, return_exceptions=True)
             self._process = None
+        if self._token_file is not None:
+            self._token_file.unlink(missing_ok=True)
+            self._token_file = None
 
     def _start(self, base_url: str) -> asyncio.Future[Any]:
         """Return the running process, or a future that never ends if the user starts the service."""
         if self._command is None:
-            if not self._is_announced:
-                logger.info(f"waiting for a service: GET {base_url}/tasks/next, Authorization: Bearer {self.token}")
-                self._is_announced = True
+            if self._token_file is None:
+                descriptor, name = tempfile.mkstemp(prefix="marl_ray_service_token_")
+                with open(descriptor, "w", encoding="utf-8") as file:
+                    file.write(self.token)
+                self._token_file = Path(name)
+                logger.info(f"waiting for a service: GET {base_url}/tasks/next, with the token in {name}")
             return asyncio.get_running_loop().create_future()
         if self._process is None or self._process.done():
             self._process = asyncio.ensure_future(self._command.serve(base_url, self.token))

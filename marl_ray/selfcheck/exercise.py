@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -18,6 +17,7 @@ from marl_ray.actors.run_actors import RunActors, start_actors
 from marl_ray.config import Config, from_tree
 from marl_ray.core.batch import Batch, Group, GroupQueue, MiniBatch
 from marl_ray.core.chat import Prompt
+from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Generation, SamplingSpec, Task
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
@@ -150,7 +150,7 @@ async def sample(config: Config, generators: GeneratorGroup, prompts: int = PROM
     specs = [
         SamplingSpec(group, agent.max_new_tokens, agent.temperature, 1.0, None, seed) for seed in range(len(texts))
     ]
-    return list(await asyncio.gather(*map(generators.generate, texts, specs)))
+    return await gather(*map(generators.generate, texts, specs))
 
 
 def first_prompts(config: Config, number: int) -> list[Prompt]:

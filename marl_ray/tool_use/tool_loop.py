@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from marl_ray.core.chat import Prompt, as_messages, prepend
+from marl_ray.core.concurrency import gather
 from marl_ray.environments.base import Environment
 from marl_ray.gateway.program_episode import CallAnswer, ProgramEpisode
 from marl_ray.gateway.program_result import ProgramFailed
@@ -62,7 +62,7 @@ class ToolLoop:
 
     async def play(self, episode: ProgramEpisode) -> dict[str, Any]:
         prompts = self._environment.first_prompts(episode.task)
-        found = await asyncio.gather(*(self._answer(episode, agent, prompt) for agent, prompt in enumerate(prompts)))
+        found = await gather(*(self._answer(episode, agent, prompt) for agent, prompt in enumerate(prompts)))
         names = [access.name for access in episode.agents]
         count = max(1, len(self._agents))
         metrics = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from marl_ray.core.episode import Episode
+from marl_ray.core.episode import Episode, Task
 from marl_ray.core.errors import UserError
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.sandbox import Sandbox
@@ -62,6 +62,7 @@ def test_the_reward_may_be_in_a_file_or_posted(
 def test_an_environment_may_judge_the_answers(tmp_path: Path, sandbox: Sandbox) -> None:
     script = (
         ASK + "task = json.load(open(sys.argv[1]))\nfor name, prompt in task['prompts'].items(): ask(name, prompt)\n"
+        "print(json.dumps({'metrics': dict.fromkeys(task, 1)}))\n"
     )
     (tmp_path / "script.py").write_text(script)
     own = {"command": command(tmp_path / "script.py", "{task_file}"), "reward": "judge", "judge": "code_generation"}
@@ -71,8 +72,27 @@ def test_an_environment_may_judge_the_answers(tmp_path: Path, sandbox: Sandbox) 
         team = [ScriptedAgent(str(BASE_PATH), lambda *_, text=text: text) for text in (AUX, main)]
         (episode,) = asyncio.run(play(config, team, CODE_TASK, executor=DirectExecutor(sandbox)))
         rewards.append(root(episode).joint_actions[0].reward)
-        assert root(episode).joint_actions[0].outcome.metrics["all_passed"] == float(main == GOOD)
+        metrics = root(episode).joint_actions[0].outcome.metrics
+        assert metrics["all_passed"] == float(main == GOOD)
+        assert {"id", "prompt", "prompts", "entry_point"} <= metrics.keys()
+        assert "tests" not in metrics, "the judge's tests are not in the task file"
     assert rewards[0] > rewards[1]
+
+
+def test_a_program_reads_the_fields_that_the_config_names(tmp_path: Path) -> None:
+    task = Task("task/1", "Count.", {"limit": 3, "hidden": 4})
+    script = "print(json.dumps({'reward': 0, 'metrics': dict.fromkeys(json.load(open(sys.argv[1])), 1)}))"
+    (tmp_path / "script.py").write_text(ASK + script)
+    read = {}
+    for fields in (None, ["limit"], []):
+        config = gateway_config(command=command(tmp_path / "script.py", "{task_file}"), task_fields=fields)
+        (episode,) = asyncio.run(play(config, agents(), task))
+        read[str(fields)] = set(root(episode).joint_actions[0].outcome.metrics)
+    own = {"id", "prompt"}
+    assert read == {"None": own | {"limit", "hidden"}, "['limit']": own | {"limit"}, "[]": own}
+    environment = ENVIRONMENTS.get("gateway").from_config(gateway_config(command="true", task_fields=["other"]))
+    with pytest.raises(UserError, match=r"gateway\.task_fields: task task/1 has no field other"):
+        environment.check_task(task)
 
 
 @pytest.mark.parametrize(

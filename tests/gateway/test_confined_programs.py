@@ -20,7 +20,7 @@ from marl_ray.core.episode import Episode
 from marl_ray.core.errors import UserError
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external.transition import Transition
-from marl_ray.gateway.confinement import CONNECTIONS, LAUNCHER, launcher_options
+from marl_ray.gateway.confinement import CONNECTIONS, LAUNCHER, launcher_options, own_paths
 from marl_ray.toy import BASE_PATH
 from tests.factories import ROOT
 from tests.gateway.scripted_agents import ASK, TASK, ScriptedAgent, command, gateway_config, play, root
@@ -182,6 +182,42 @@ open(sys.argv[2], 'w').write(json.dumps(task['limit']))
     for agent in (0, 1):  # concurrent calls arrive in any order
         own, others = (sorted(c.token_ids for c in node.completions[agent]) for node in (confined, free))
         assert own == others
+
+
+@needs_namespaces
+@pytest.mark.parametrize("place", [".", "agents"])
+def test_the_working_folder_is_not_shown_with_the_program(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / place
+    folder.mkdir(exist_ok=True)
+    (tmp_path / "secret.env").write_text("SECRET")
+    (folder / "helpers.py").write_text("")
+    script = folder / "program.py"
+    script.write_text("import os\nprint(sum(map(os.path.exists, ['secret.env', 'agents/helpers.py', __file__])))\n")
+    monkeypatch.chdir(tmp_path)
+    config = gateway_config(command=command(script.relative_to(tmp_path)), **CONFINED)
+    (episode,) = asyncio.run(play(config, agents()))
+    # The program itself; and the modules beside it where its folder is not the working folder.
+    assert root(episode).joint_actions[0].reward == (1.0 if place == "." else 2.0)
+
+
+def test_paths_of_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("home/.keep", "home/work/one.py", "home/work/agents/main.py", "data/rows.jsonl", "home/away.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    work = tmp_path / "home" / "work"
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(work)
+    rows = str(tmp_path / "data" / "rows.jsonl")
+    assert list(own_paths(["python", "one.py", "{task_file}"])) == [str(work / "one.py")]
+    assert list(own_paths(["python", "agents/main.py", rows])) == [str(work / "agents"), rows]
+    assert list(own_paths(["python", "-m", "agents.main"])) == [str(work / "agents")]
+    assert list(own_paths(["python", "-m", "one"])) == [str(work / "one.py")]
+    assert list(own_paths(["python", "../away.py"])) == [str(tmp_path / "home" / "away.py")]
+    assert list(own_paths(["python", "one.py", "--root", "."])) == [str(work / "one.py")]
+    assert list(own_paths(["agents/main.py"])) == [str(work / "agents")]
+    assert list(own_paths(["true"])) == []
 
 
 @needs_namespaces

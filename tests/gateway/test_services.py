@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from marl_ray.core.episode import Episode, Task
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external.transition import Transition
+from marl_ray.gateway.service_program import ServiceProgram
 from marl_ray.toy import BASE_PATH
 from tests.gateway.scripted_agents import ASK, ScriptedAgent, command, gateway_config, play, root
 from tests.rollout.helpers import NoExecutor
@@ -109,6 +111,25 @@ def test_attempts_are_limited(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     assert episode.root is None
     assert marks.read_text() == "x" * 6
     assert caplog.text.count("exit code 3") == 2
+
+
+def test_the_token_of_a_service_that_the_user_starts_is_in_a_private_file(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    config = gateway_config(service=True, reward="post", roles=["coder", "tester"], timeout_s=30)
+
+    async def token_file() -> Path:
+        program = ServiceProgram(config.gateway)
+        for _ in range(2):
+            program._start("http://127.0.0.1:1/v1")
+        (line,) = [line for line in caplog.messages if "waiting for a service" in line]
+        path = Path(line.rpartition(" ")[2])
+        assert path.read_text() == program.token
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert program.token not in caplog.text
+        await program.close()
+        return path
+
+    assert not asyncio.run(token_file()).exists()
 
 
 def test_an_episode_that_was_given_to_a_lost_service_is_offered_again_at_once() -> None:

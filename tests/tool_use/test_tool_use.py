@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from marl_ray.config import Config
-from marl_ray.core.episode import Episode, Node
+from marl_ray.core.episode import Episode, Generation, Node
 from marl_ray.core.errors import UserError
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.environments import ENVIRONMENTS
@@ -101,6 +101,35 @@ def test_a_conversation_with_tools_is_one_row_of_sampled_ids(native: bool, tmp_p
     assert [len(row.completions) for row in batcher._pending] == [4, 2]
     first, second = batcher._pending
     assert [first.contains(0), first.contains(1), second.contains(0)] == [True] * 3
+
+
+def test_a_failed_agent_ends_the_answers_of_its_partners(sandbox: Sandbox) -> None:
+    cancelled = []
+
+    class WithoutRoom(ScriptedAgent):
+        async def generate(self, prompt: Any, sampling: Any, priority: int = 0) -> Generation:
+            await asyncio.sleep(0.05)
+            return Generation(prompt.token_ids, ())
+
+    class Endless(ScriptedAgent):
+        async def generate(self, prompt: Any, sampling: Any, priority: int = 0) -> Generation:
+            try:
+                return await asyncio.get_running_loop().create_future()
+            finally:
+                cancelled.append(prompt)
+
+    config = tool_config()
+    environment = ENVIRONMENTS.get("tool_use").from_config(config)
+    agents = [kind(str(BASE_PATH), lambda *_: "") for kind in (WithoutRoom, Endless)]
+    transition = Transition(config.external, environment)
+    runner = environment.make_runner(config, transition, agents, DirectExecutor(sandbox))
+
+    async def play() -> int:
+        episode = await runner.run_episode(TASK, 2, "train", 0)
+        assert "exceed the context" in episode.stops[0].detail
+        return len(cancelled)
+
+    assert asyncio.run(play()) == 2
 
 
 def test_failures_are_results(sandbox: Sandbox) -> None:
