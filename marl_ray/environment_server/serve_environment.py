@@ -21,7 +21,7 @@ from marl_ray.serving.request_guard import LOCAL_NAMES, RequestGuard, ServerLimi
 
 logger = logging.getLogger(__name__)
 HOST = "127.0.0.1"
-LIMITS = ServerLimits(body_bytes=1 << 20, drain_s=1.0)
+LIMITS = ServerLimits(body_bytes=1 << 20, requests=1024, drain_s=1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ HEADER_BYTES = 1 << 16
 KEEP_ALIVE_S = 120
 """Seconds until the server closes an idle connection. Clients and proxies close theirs earlier by default (httpx after
 5 s, nginx after 60 s, Go after 90 s), so that no client sends a request on a connection that is about to close."""
+CONNECTIONS = 512
+"""Connections of a server with few requests in progress."""
 PAGE_HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "x-frame-options": "DENY"}
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -136,8 +138,8 @@ async def serve_http(
     """Serve until the task is cancelled, then stop as the module's docstring says. Call `on_ready` as soon as the
     server accepts connections. `ws` auto: accept WebSockets too, which `guard` does not check. `reserved_files` are
     descriptors that the process needs beside the connections. Raises UserError if there are too few."""
-    # A client may keep as many idle connections as it has requests in progress.
-    listening.limit = connection_limit(2 * limits.requests, reserved_files)
+    # Clients may keep as many idle connections as they have requests in progress.
+    listening.limit = connection_limit(max(CONNECTIONS, 2 * limits.requests), reserved_files)
     settings = uvicorn.Config(
         guard,
         http=partial(_Protocol, listening),  # type: ignore[arg-type]

@@ -51,8 +51,9 @@ def seconds_open(connection: socket.socket, data: bytes, pause_s: float = 0.0) -
 
 
 @pytest.mark.parametrize("first", [b"", REQUEST[:-2], REQUEST])
-def test_waiting_connections_make_room_for_new_ones(first: bytes) -> None:
-    with canned_team(requests=8) as (address, _, _):
+def test_waiting_connections_make_room_for_new_ones(first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "connection_limit", lambda most, reserved: 16)
+    with canned_team() as (address, _, _):
         waiting = []
         for _ in range(100):
             connection = connect(address)

@@ -54,6 +54,16 @@ def ask_team(client: openai.OpenAI, task: Any, **more: Any) -> Any:
     return client.chat.completions.create(model="team", messages=messages, extra_body={"marl_ray": team}, **more)
 
 
+def test_idle_connections_leave_descriptors_for_the_actors(server: RunningServer, client: openai.OpenAI) -> None:
+    process = psutil.Process(server.process.pid)
+    before, where = process.num_fds(), urlsplit(server.address)
+    idle = [socket.create_connection((where.hostname, where.port), timeout=60) for _ in range(1200)]
+    assert client.completions.create(model="agent_0", prompt="x", max_tokens=2).choices
+    assert process.num_fds() < before + 550
+    for connection in idle:
+        connection.close()
+
+
 def test_the_team_answers_with_the_bytes_of_an_evaluation(client: openai.OpenAI, run: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         replies = list(pool.map(lambda task: ask_team(client, task), TASKS))
