@@ -21,9 +21,14 @@ from marl_ray.core.errors import UserError
 from marl_ray.models.control_tokens import RenderedText, encode_rendered, mark_control_tokens
 from marl_ray.models.names import resolve_model
 from marl_ray.models.tokenization import decide_template, load_tokenizer
+from marl_ray.serving.request_formats import ApiError
 
 KEPT_PROMPTS = 256
 """Number of first prompts whose token ids are kept, because all siblings of a task send the same ones."""
+CHARS_PER_TOKEN = 8
+"""Of a text that is longer than the context at this rate, only the beginning is encoded first. Text has 3 to 5."""
+CUT_TOKENS = 16
+"""Tokens that a cut may add to a beginning."""
 TemplateMessage = Mapping[str, Any]
 """A message of a request, with the keys of the chat template: role, content, and for tools tool_calls and others."""
 
@@ -74,7 +79,7 @@ class PromptRenderer:
         path = resolve_model(agent.name)
         self._tokenizer = load_tokenizer(path, model)
         self._through_template, _ = decide_template(path, self._tokenizer, model)
-        self._agent = agent
+        self._agent, self._context = agent, model.max_length
         self._encoded = lru_cache(KEPT_PROMPTS)(self._encode_whole)
 
     @property
@@ -85,7 +90,8 @@ class PromptRenderer:
     def chat(
         self, messages: Sequence[TemplateMessage], tools: Sequence[Any], conversations: SampledConversations
     ) -> RenderedRequest:
-        """Return the prompt of a conversation. Raises UserError if the template rejects the messages."""
+        """Return the prompt of a conversation. Raises UserError if the template rejects the messages, and ApiError if
+        they are far beyond the context."""
         if self._agent.system_prompt is not None:
             messages = as_messages(with_system_prompt(messages, self._agent.system_prompt))
         answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
@@ -125,10 +131,21 @@ class PromptRenderer:
         prefix = conversations.longest_prefix(text, ends)
         continues = prefix is not None and (last_answer is None or prefix.answer == last_answer)
         is_rewritten = last_answer is not None and not continues and conversations.has_answer(last_answer)
+        self._check_length(text)
         if prefix is None:
             return RenderedRequest(text, self._encoded(rendered), is_rewritten)
         rest = encode_rendered(self._tokenizer, rendered, start=len(prefix.text))
         return RenderedRequest(text, (*prefix.token_ids, *rest), is_rewritten)
+
+    def _check_length(self, text: str) -> None:
+        """Raise ApiError for a text far beyond the context. Encoding all of it would keep the event loop of the run for
+        seconds per MB."""
+        beginning = text[: self._context * CHARS_PER_TOKEN]
+        if len(beginning) < len(text):
+            tokens = len(self._tokenizer(beginning, add_special_tokens=False).input_ids)
+            if tokens > self._context + CUT_TOKENS:
+                problem = f"the prompt has more tokens than the context of the model, {self._context}"
+                raise ApiError(400, problem, "context_length_exceeded", "messages")
 
     def _encode_whole(self, rendered: RenderedText) -> tuple[int, ...]:
         """Return the token ids of a prompt that continues no conversation."""

@@ -227,6 +227,25 @@ def test_only_the_token_of_a_running_episode_is_accepted() -> None:
     run(use)
 
 
+def test_a_prompt_far_beyond_the_context_is_refused_without_encoding_all_of_it() -> None:
+    async def use(episode: ProgramEpisode, client: AsyncOpenAI, agents: list[ScriptedAgent]) -> None:
+        renderer: Any = episode.agents[0].renderer
+        encode, lengths = renderer._tokenizer, []
+
+        def measured(text: str, **settings: Any) -> Any:
+            lengths.append(len(text))
+            return encode(text, **settings)
+
+        renderer._tokenizer = measured
+        with pytest.raises(APIStatusError) as refused:
+            await client.completions.create(model="coder", prompt="def f(x): return x " * 50_000)
+        assert (refused.value.status_code, refused.value.code) == (400, "context_length_exceeded")
+        assert lengths == [8 * 1024]
+        assert agents[0].requests == []
+
+    run(use)
+
+
 def test_calls_beyond_the_limit_are_refused() -> None:
     async def use(episode: ProgramEpisode, client: AsyncOpenAI, agents: list[ScriptedAgent]) -> None:
         for _ in range(2):
