@@ -115,14 +115,17 @@ class CommandProgram:
 
     async def _run(self, words: list[str], options: str, variables: dict[str, str]) -> bytes:
         """Return the end of the command's output. Raises ProgramFailed for an exit code other than 0."""
-        process = await asyncio.create_subprocess_exec(
-            *(*LAUNCHER, options, str(os.getpid()), *words),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=variables,
-            start_new_session=True,
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(*LAUNCHER, options, str(os.getpid()), *words),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=variables,
+                start_new_session=True,
+            )
+        except OSError as error:  # too many processes, open files or bytes of arguments
+            raise ProgramFailed(f"the command cannot be started ({error.strerror})") from None
         assert process.stdout is not None
         assert process.stderr is not None
         readers = [asyncio.ensure_future(_end_of(stream)) for stream in (process.stdout, process.stderr)]

@@ -123,6 +123,12 @@ def test_an_episode_without_a_reward_is_lost_and_said(
     assert caplog.text.count("an episode of task task/1 failed") == 2
 
 
+def test_a_command_that_cannot_be_started_is_the_failure_of_its_episode() -> None:
+    too_long = gateway_config(command="true " + "x" * 200_000)
+    (episode,) = asyncio.run(play(too_long, agents()))
+    assert "cannot be started (Argument list too long)" in episode.stops[0].detail
+
+
 def test_a_failed_episode_may_count_as_zero(tmp_path: Path) -> None:
     node = root(run(tmp_path, "ask('coder', 'x')\nsys.exit(1)", on_failure="zero"))
     assert [action.reward for action in node.joint_actions] == [0.0, 0.0]
