@@ -27,6 +27,9 @@ HEADER_S = 10.0
 """Seconds in which a client sends the headers of a request."""
 WRITE_S = 30.0
 """Seconds in which a client reads a part of a reply."""
+FILES = 1 << 16
+"""Open files that suffice for every server. With the hard limit of some systems, a billion, a child process that closes
+all possible descriptors would need minutes."""
 CHECK_S = 1.0
 """Seconds between two searches for overdue connections."""
 MIN_CONNECTIONS = 16
@@ -36,14 +39,18 @@ REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: cl
 
 
 def raise_file_limit() -> int:
-    """Raise the limit of open files of this process to its hard limit, and return it."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    """Raise the limit of open files of this process to its hard limit or to `FILES`, and return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return FILES
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    if soft >= wanted:
+        return soft
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError):  # some systems have a lower limit than the hard limit that they name
-        pass
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (1 << 31) if soft == resource.RLIM_INFINITY else soft
+        return soft
+    return wanted
 
 
 def connection_limit(most: int, reserved: int = 0) -> int:
