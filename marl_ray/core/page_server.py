@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from marl_ray.core.connections import BACKLOG, WRITE_S, bind, connection_limit
 
@@ -47,8 +49,10 @@ class PageServer(ThreadingHTTPServer):
         """End overdue connections; `serve_forever` calls this twice per second."""
         self.listener.end_overdue()
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore the error of a connection that has ended."""
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print the error of a page, but not the error of a connection that has ended."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from marl_ray.config import Config
+from marl_ray.core import connections
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.environment_server import environment_app
@@ -21,6 +22,7 @@ from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.sandbox import Sandbox
+from marl_ray.serving import http_server
 from marl_ray.serving.request_guard import LOCAL_NAMES, RequestGuard
 from tests.rollout.helpers import AUX, GOOD, TASK, WRONG, DirectExecutor, FailingExecutor, rollout_config
 
@@ -109,6 +111,33 @@ def test_a_connection_plays_episodes_of_its_own(client: TestClient) -> None:
         socket.send_text("not JSON")
         assert socket.receive_json()["type"] == "error"
         socket.send_json({"type": "close"})
+
+
+def test_a_connection_of_an_episode_may_be_silent_for_longer_than_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    websockets = pytest.importorskip("websockets.asyncio.client")
+    monkeypatch.setattr(connections, "HEADER_S", 0.2)
+    monkeypatch.setattr(http_server, "CHECK_S", 0.05)
+    config = rollout_config()
+    environment = ENVIRONMENTS.get(config.environment).from_config(config)
+    app = EnvironmentApp(config, environment, TASKS, FailingExecutor()).routes()
+
+    async def play() -> None:
+        ready = asyncio.Event()
+        guard = RequestGuard(app, LIMITS, None, LOCAL_NAMES)
+        with connections.bind("127.0.0.1", 0) as listening:
+            serving = asyncio.ensure_future(http_server.serve_http(guard, listening, LIMITS, ready.set, ws="auto"))
+            await ready.wait()
+            async with websockets.connect(f"ws://127.0.0.1:{listening.getsockname()[1]}/ws", proxy=None) as client:
+                await asyncio.sleep(0.5)
+                await client.send('{"type": "reset"}')
+                assert '"observation"' in await client.recv()
+                assert len(listening.connections) == 1
+            await asyncio.sleep(0.1)
+            assert len(listening.connections) == 0
+            serving.cancel()
+            await asyncio.wait({serving})
+
+    asyncio.run(play())
 
 
 def test_the_description_of_the_environment(client: TestClient) -> None:
