@@ -1,4 +1,5 @@
-"""Coalitions of agents: the joint actions of a node with the completions of some agents left empty."""
+"""Joint actions beside those of a node, for estimators that compare with them: the completions of some agents left
+empty (coalitions), or one agent's completion replaced."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Mapping
 from itertools import chain, combinations
 
 from marl_ray.core.episode import Node
+from marl_ray.credit.returns import completion_returns, median_index
 
 Coalition = frozenset[int]
 """Agents whose completions are present."""
@@ -24,6 +26,26 @@ def coalition_texts(node: Node) -> list[dict[Coalition, tuple[str, ...]]]:
         {present: tuple(text if agent in present else "" for agent, text in enumerate(texts)) for present in every}
         for texts in map(node.texts, node.joint_actions)
     ]
+
+
+def counterfactual_texts(node: Node, agent: int, counterfactual: str) -> list[list[tuple[str, ...]]]:
+    """Return the texts [J][R] of every joint action with each of R replacements of the agent's completion.
+
+    `counterfactual` is the setting `counterfactual`: siblings, median, or the empty completion.
+    """
+    replacement = ""
+    if counterfactual == "median":
+        returns = completion_returns(node, agent, [action.rewards[agent] for action in node.joint_actions])
+        replacement = node.completions[agent][median_index(returns)].text
+    found = []
+    for action in node.joint_actions:
+        replacements = [replacement]
+        if counterfactual == "siblings":
+            own = action.indices[agent]
+            replacements = [completion.text for n, completion in enumerate(node.group(agent)) if n != own]
+        texts = node.texts(action)
+        found.append([(*texts[:agent], text, *texts[agent + 1 :]) for text in replacements])
+    return found
 
 
 def shapley_value(agent: int, values: Mapping[Coalition, float]) -> float:

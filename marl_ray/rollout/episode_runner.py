@@ -33,7 +33,6 @@ from marl_ray.core.episode import (
 )
 from marl_ray.core.random_streams import random_stream, stream_seed
 from marl_ray.credit.requirements import estimator_requirements
-from marl_ray.credit.returns import completion_returns, median_index
 from marl_ray.environments.base import Attempt, Environment, Executor, collect_programs, group_reports
 from marl_ray.environments.plugin_checks import (
     check_order,
@@ -45,7 +44,7 @@ from marl_ray.environments.plugin_checks import (
 from marl_ray.external.transition import Transition
 from marl_ray.models.json_schemas import schema_text
 from marl_ray.rollout import HANDOFFS, JOINT_MODES
-from marl_ray.rollout.coalitions import coalition_texts, shapley_value
+from marl_ray.rollout.coalitions import coalition_texts, counterfactual_texts, shapley_value
 from marl_ray.rollout.turn import TurnResult, check_handoff, sample_turn
 
 
@@ -265,7 +264,8 @@ class EpisodeRunner:
 
     async def _add_baselines(self, task: Task, node: Node, greedy: Sequence[Completion], last: bool) -> None:
         """Add the rewards that the estimators need beside the node's joint actions. Raises _NoVerdict."""
-        counterfactual = {agent: self._counterfactual_texts(node, agent) for agent in self.counterfactual_agents}
+        kind = self.config.credit.counterfactual
+        counterfactual = {agent: counterfactual_texts(node, agent, kind) for agent in self.counterfactual_agents}
         coalitions = coalition_texts(node) if self.coalition_agents else []
         joint = [texts for of_agent in counterfactual.values() for of_action in of_agent for texts in of_action]
         joint += [texts for of_action in coalitions for texts in of_action.values()]
@@ -290,26 +290,6 @@ class EpisodeRunner:
             ]
         if greedy:
             node.greedy = GreedySample(tuple(greedy), rewarded[joint[-1]].reward, rewarded[joint[-1]].rewards)
-
-    def _counterfactual_texts(self, node: Node, agent: int) -> list[list[tuple[str, ...]]]:
-        """Return the texts [J][R] of every joint action with each of R replacements of the agent's completion."""
-        joint = [(a.indices[agent], node.texts(a)) for a in node.joint_actions]
-        if self.config.credit.counterfactual == "siblings":
-            siblings = [[c.text for n, c in enumerate(node.group(agent)) if n != own] for own, _ in joint]
-        else:
-            siblings = [[self._replacement(node, agent)]] * len(joint)
-        return [
-            [(*texts[:agent], text, *texts[agent + 1 :]) for text in own]
-            for (_, texts), own in zip(joint, siblings, strict=True)
-        ]
-
-    def _replacement(self, node: Node, agent: int) -> str:
-        """Return the replacement of the agent's completion that all joint actions of a node share."""
-        replacement = ""
-        if self.config.credit.counterfactual == "median":
-            returns = completion_returns(node, agent, [action.rewards[agent] for action in node.joint_actions])
-            replacement = node.completions[agent][median_index(returns)].text
-        return replacement
 
     async def _evaluate_attempts(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
         """Return the outcomes. Raises _NoVerdict if an execution failed."""
