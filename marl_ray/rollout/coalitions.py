@@ -1,5 +1,5 @@
-"""Joint actions beside those of a node, for estimators that compare with them: the completions of some agents left
-empty (coalitions), or one agent's completion replaced."""
+"""Joint actions that estimators compare with the sampled ones: the completions of some agents are left empty
+(coalitions), or one agent's completion is replaced."""
 
 from __future__ import annotations
 
