@@ -134,7 +134,9 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
         return [
             attempt.with_statement(statement, limits)
             for name in self._called(attempt)
-            for statement in probe_statements(name, main.function, conditions_on(main, name), bool(attempt.call), passed)
+            for statement in probe_statements(
+                name, main.function, conditions_on(main, name), bool(attempt.call), passed
+            )
         ]
 
     def probed(self, attempt: CodeAttempt, report: Any, reports: Sequence[Any]) -> dict[str, float]:

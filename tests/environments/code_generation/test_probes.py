@@ -79,7 +79,10 @@ def test_one_test_shows_that_a_constant_helper_is_not_needed(sandbox: Sandbox, n
 
 def test_helper_use_is_paid_times_the_share_of_passed_tests(sandbox: Sandbox) -> None:
     """Check a team whose program fails one of five tests, and the same helper use by the text."""
-    helper, main = "def aux(x, y):\n    return x + 1 if x >= 0 else 9", "def f(x, y):\n    return max(aux(x, y) - 1, y) + 2"
+    helper, main = (
+        "def aux(x, y):\n    return x + 1 if x >= 0 else 9",
+        "def f(x, y):\n    return max(aux(x, y) - 1, y) + 2",
+    )
     static, executed = (assess(sandbox, [helper, main], rule, passed=0.8) for rule in ("static", "executed"))
     assert static.levels["aux_called"] + static.levels["not_thin"] == 1.5
     assert executed.levels["aux_called"] == pytest.approx(0.4)
