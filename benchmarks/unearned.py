@@ -11,8 +11,8 @@ reference solution, which the answers "right, ..." contain. docs/explanation/une
 from __future__ import annotations
 
 import argparse
+import ast
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean

@@ -225,8 +225,9 @@ class CodeGenerationConfig(Section):
 
     helper_reward: Literal["executed", "static"] = "executed"
     """Condition for the levels of helper use. executed: the tests show that main needs the helper and adds something to
-    it, at up to eight more executions per helper for each distinct program that passes a test and calls the helper,
-    and the levels are paid times the share of passed tests; static: main's text calls the helper and is no thin wrapper, as in CoMLRL."""
+    it, at up to eight more executions per helper for each distinct program that passes a test and calls the helper. The
+    levels are paid times the share of passed tests, and a program that fails a test earns less than a right one without
+    a helper; static: main's text calls the helper and is no thin wrapper, as in CoMLRL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

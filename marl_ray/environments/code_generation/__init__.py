@@ -131,13 +131,12 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
             return []
         cpu_s = PROBE_CPU_S + 2 * round(report.cpu_s)
         limits = Limits(cpu_s, 3 * cpu_s, 6 * cpu_s, max_timeouts=1, memory_mb=self._memory_mb)
-        return [
-            attempt.with_statement(statement, limits)
-            for name in self._called(attempt)
-            for statement in probe_statements(
-                name, main.function, conditions_on(main, name), bool(attempt.call), passed
-            )
-        ]
+        probes = []
+        for name in self._called(attempt):
+            conditions = conditions_on(main, name)
+            statements = probe_statements(name, main.function, conditions, bool(attempt.call), passed)
+            probes += [attempt.with_statement(statement, limits) for statement in statements]
+        return probes
 
     def probed(self, attempt: CodeAttempt, report: Any, reports: Sequence[Any]) -> dict[str, float]:
         """Return the share of helpers that main needs (`helper_needed`), and of helpers that suffice alone, so that

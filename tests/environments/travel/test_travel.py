@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from marl_ray.contracts import check_environment
-from marl_ray.core.episode import Outcome
+from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.data import infer_type
 from marl_ray.data.loading import load_tasks
