@@ -11,8 +11,8 @@ reference solution, which the answers "right, ..." contain. docs/explanation/une
 from __future__ import annotations
 
 import argparse
-import ast
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -21,15 +21,13 @@ from typing import Any
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments.base import Environment, collect_programs, group_reports
-from marl_ray.environments.bug_fix import BugFix
+from marl_ray.environments.bug_fix import BugFix, BugFixPatchers
 from marl_ray.environments.builder import HouseBuilder, WordBuilder
 from marl_ray.environments.code_completion import CodeCompletion
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.environments.function_calls import FunctionCalls
 from marl_ray.environments.grid import LetterGrid, PrivateGrid
 from marl_ray.environments.solver_tester import SolverTester
-from marl_ray.environments.solver_tester.attempt import written_tests
-from marl_ray.environments.solver_tester.prompts import TESTS_PER_WRITER
 from marl_ray.environments.tags import Tagging
 from marl_ray.environments.travel import TravelPlanning
 from marl_ray.environments.travel.prompts import fields_of
@@ -90,13 +88,12 @@ def _reference_alone(task: Task) -> str:
 
 
 def copied_examples(task: Task) -> str:
-    """Return up to three of the problem's own tests, as if its text showed all of them as examples."""
+    """Return the examples in a problem's text as tests, or else one test that a tester can write without reading."""
     name = task.fields["entry_point"]
-    tests = task.fields["tests"]
-    source = tests if isinstance(tests, str) else "\n".join(tests)
-    asserts = [ast.unparse(node) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assert)]
-    copied = [text.replace("candidate(", f"{name}(", 1) for text in asserts]
-    return "\n".join(written_tests("\n".join(copied), name)[:TESTS_PER_WRITER])
+    shown = re.findall(rf">>>\s*({name}\(.*\))\s*\n\s*(.+)", task.prompt)
+    shown += re.findall(rf"({name}\(.*?\))\s*(?:==|=>|➞|->|=|[Rr]eturns?:?)\s*(.+)", task.prompt)
+    tests = [f"assert {call} == {value}" for call, value in shown]
+    return "\n".join(tests) or f"assert {name}(0) == 0"
 
 
 def constants_and_copied_examples(value: str) -> Writer:
@@ -119,6 +116,10 @@ def unchanged_program(task: Task) -> Answers:
     return "line: 1\nwhy: it is wrong", task.fields["buggy"]
 
 
+def unchanged_by_one_patcher(task: Task) -> Answers:
+    return (task.fields["buggy"],)
+
+
 # ---- texts and plans
 
 
@@ -134,7 +135,7 @@ def calls_with_wrong_arguments(task: Task) -> Answers:
 
 
 def first_entries(task: Task) -> Answers:
-    """Return a plan of the first entries of the catalogue that differ, without a look at prices and wishes."""
+    """Return a plan of the catalogue's first entries, with no place twice, without a look at prices and wishes."""
     trip = task.fields["trip"]
     plan = dict(_first_entries(trip))
     answers = []
@@ -155,8 +156,7 @@ def _first_entries(trip: Trip) -> Iterator[tuple[tuple[int, str], str]]:
         yield (day, CITY), city_value(trip, day)
         if trip.moves(day):
             journeys = trip.connections_on(day)
-            same = journeys
-            yield (day, TRANSPORT), str(same[0])
+            yield (day, TRANSPORT), str(journeys[0])
         else:
             restaurants = trip.of_kind(MEALS[0], [start])
             for meal in MEALS:
@@ -233,10 +233,16 @@ def cases() -> dict[str, Case]:
         "solver_tester": Case(SolverTester(2), 3.5, *toy, tested),
         "code_completion": Case(CodeCompletion(2), 6.0, "", "classeval", methods),
         "bug_fix": Case(BugFix(2), 3.5, "", "bug_fix", {"the program unchanged": unchanged_program}),
+        "bug_fix_patchers": Case(
+            BugFixPatchers(1), 3.0, "", "bug_fix", {"the program unchanged": unchanged_by_one_patcher}
+        ),
         "function_calls": Case(
             FunctionCalls(2), 1.1, "bundled:requests", "function_calls", {"wrong arguments": calls_with_wrong_arguments}
         ),
         "travel": Case(TravelPlanning(2), 1.0, "bundled:trips", "travel", {"first entries": first_entries}),
+        "travel, added": Case(
+            TravelPlanning(2, "added"), 1.0, "bundled:trips", "travel", {"first entries": first_entries}
+        ),
         "writing_tldr": Case(SummaryAndDetails(2), 3.0, "bundled:posts", "tldr", {"a constant text": constant_text}),
         "writing_arxiv": Case(
             PaperIntroduction(2), 3.0, "bundled:abstracts", "arxiv", {"a constant text": constant_introduction}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -76,6 +77,13 @@ def test_levels(
     assert outcome.metrics["mistakes_found"] == (tests != EASY and "-5) == 0" in tests and solution != RIGHT)
 
 
+def test_copied_examples_are_no_tests(sandbox: Sandbox) -> None:
+    shown = replace(TASK, prompt="Double x.\n>>> f( 1 )\n2\nf(3) -> 6\n")
+    _, attempt, outcome = played(sandbox, EASY, RIGHT, task=shown)
+    assert attempt.written == (("assert f(2) == 4",),)
+    assert (outcome.levels["valid"], outcome.levels["found"]) == pytest.approx((0.5 / 3, 1.0))
+
+
 def test_several_testers_and_a_solver_alone(sandbox: Sandbox) -> None:
     _, _, three = played(sandbox, SHARP, EASY, WRONG)
     assert three.rewards == pytest.approx((0.5 + 2 / 3, 0.5, 1.5 + 1 / 3))
@@ -145,6 +153,7 @@ def test_references_and_tests_of_public_problems_earn_the_maximum(sandbox: Sandb
         function = task.fields["entry_point"]
         tests = task.fields["tests"]
         text = "\n".join(tests) if isinstance(tests, tuple) else tests.replace("candidate(", f"{function}(")
+        task = replace(task, prompt="Examples in the problem's text would be no tests.")
         body = ast.parse(task.fields["reference"]).body
         alone = sum(not isinstance(node, ast.Import | ast.ImportFrom) for node in body) == 1
         if not alone or len(written_tests(text, function)) < TESTS_PER_WRITER:
