@@ -173,7 +173,7 @@ def _first_entries(trip: Trip) -> Iterator[tuple[tuple[int, str], str]]:
 SUMMARY = "The post tells a story about people, and asks others for advice."
 DETAILS = (
     "First, the post tells a story: also, for example, people ask others; therefore, however, and indeed, clearly, "
-    "they want advice. Overall, just as before, although nobody knows, if asked, many would answer later on."
+    "they want advice. Overall, just as before, although many hesitate, if asked, some would answer later on."
 )
 
 
