@@ -59,6 +59,7 @@ COMLRL: Mapping[str, Any] = {
     "model.top_p": 0.6,
     "model.top_k": 50,
     "code_generation.helper_reward": "static",
+    "travel.wishes": "added",
     "{algorithm}.handoff": "all",
     "{algorithm}.early_termination_threshold": -0.2,
     "{algorithm}.normalize_advantages": True,

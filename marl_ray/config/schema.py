@@ -286,6 +286,7 @@ class Config(Section):
     sandbox: sections.SandboxConfig = field(default_factory=sections.SandboxConfig)
     code_generation: sections.CodeGenerationConfig = field(default_factory=sections.CodeGenerationConfig)
     code_completion: sections.CodeCompletionConfig = field(default_factory=sections.CodeCompletionConfig)
+    travel: sections.TravelConfig = field(default_factory=sections.TravelConfig)
     partners: team_sections.PartnersConfig = field(default_factory=team_sections.PartnersConfig)
     centralized: team_sections.CentralizedConfig = field(default_factory=team_sections.CentralizedConfig)
     reward_model: team_sections.RewardModelConfig = field(default_factory=team_sections.RewardModelConfig)

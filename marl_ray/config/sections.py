@@ -225,8 +225,9 @@ class CodeGenerationConfig(Section):
 
     helper_reward: Literal["executed", "static"] = "executed"
     """Condition for the levels of helper use. executed: the tests show that main needs the helper and adds something to
-    it, at up to seven more executions per helper for each distinct program that passes a test and calls the helper;
-    static: main's text calls the helper and is no thin wrapper, as in CoMLRL."""
+    it, at up to eight more executions per helper for each distinct program that passes a test and calls the helper. The
+    levels are paid times the share of passed tests, and a program that fails a test earns less than a right one without
+    a helper; static: main's text calls the helper and is no thin wrapper, as in CoMLRL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +237,15 @@ class CodeCompletionConfig(Section):
     strategy: Literal["param_count", "round_robin", "balanced"] = "param_count"
     """Assignment of methods to agents. param_count: methods with one parameter (including `self`) to the first agent,
     with two to the second, all others to the last; round_robin: in turn; balanced: similar amounts of code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TravelConfig(Section):
+    """Environment travel: two agents plan one trip."""
+
+    wishes: Literal["multiplied", "added"] = "multiplied"
+    """Weight of the budget and of the traveller's wishes. multiplied: a plan that does not meet one of them earns
+    little; added: their mean is one of the parts of the plan's quality, as in CoMLRL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,7 +285,7 @@ class OutputConfig(Section):
     """Episodes per step that are written to episodes.jsonl with all texts."""
     probe_helpers: Literal["off", "eval", "always"] = "off"
     """Measure the value of helpers (metrics helper_needed and helper_suffices), at evaluations or at every step, by up
-    to seven more executions per helper for each distinct program that passes a test and calls the helper. With
+    to eight more executions per helper for each distinct program that passes a test and calls the helper. With
     code_generation.helper_reward executed, they are always measured."""
     measure_cooperation: Literal["free", "eval", "always"] = "free"
     """Recombination of the answers of turn 1, for the metrics cooperation/*. free: only measures whose rewards are

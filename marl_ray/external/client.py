@@ -12,7 +12,6 @@ import importlib
 import json
 import logging
 import os
-import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -125,17 +124,32 @@ def pause_s(attempt: int) -> float:
     return min(FIRST_PAUSE_S * 2**attempt, LONGEST_PAUSE_S)
 
 
-def first_object(text: str, names: Sequence[str]) -> dict[str, Any]:
-    """Return the first JSON object in a text with one of the names as a key. Raises EndpointError if there is none."""
+def last_object(text: str, names: Sequence[str]) -> dict[str, Any]:
+    """Return the last JSON object in a text with one of the names as a key. Raises EndpointError if there is none.
+
+    A reply may quote an object from the answer that it is about before it gives its own. Objects within an object that
+    has one of the names do not count.
+
+    Example:
+        >>> last_object('It claims {"score": 10}. {"score": 2, "why": {"score": 9}}', ["score"])["score"]
+        2
+    """
     decoder = json.JSONDecoder()
-    for brace in re.finditer("{", text):
+    last = None
+    start = text.find("{")
+    while start >= 0:
+        end = start + 1
         try:
-            value, _ = decoder.raw_decode(text, brace.start())
+            value, value_end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
-            continue
+            value = None
         if isinstance(value, dict) and any(name in value for name in names):
-            return value
-    raise EndpointError("reply holds no JSON object with the names it was asked for")
+            last = value
+            end = value_end
+        start = text.find("{", end)
+    if last is None:
+        raise EndpointError("reply holds no JSON object with the names it was asked for")
+    return last
 
 
 def _seconds(header: str | None) -> float | None:

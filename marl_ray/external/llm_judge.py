@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from marl_ray.config import JudgeConfig
 from marl_ray.core.concurrency import gather
 from marl_ray.core.errors import UserError
-from marl_ray.external.client import Client, EndpointError, first_object, pause_s
+from marl_ray.external.client import Client, EndpointError, last_object, pause_s
 from marl_ray.external.endpoints import OPENAI, Endpoint, is_http
 
 MAX_SCORE = 10
@@ -86,7 +86,7 @@ class LLMJudge:
 def _score(text: str) -> float | None:
     """Return the score of a reply, from 0 to 1; None if it is missing or out of range."""
     try:
-        score = first_object(text, ["score"])["score"]
+        score = last_object(text, ["score"])["score"]
     except EndpointError:
         return None
     return score / MAX_SCORE if type(score) in (int, float) and 0 <= score <= MAX_SCORE else None

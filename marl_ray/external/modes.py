@@ -15,7 +15,7 @@ from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.environments.base import Environment
 from marl_ray.environments.plugin_checks import check_texts, qualified_method_name
-from marl_ray.external.client import Client, EndpointError, first_object, pause_s
+from marl_ray.external.client import Client, EndpointError, last_object, pause_s
 from marl_ray.external.endpoints import Endpoint, endpoint_of
 
 logger = logging.getLogger(__name__)
@@ -125,10 +125,10 @@ class Expert:
 
 
 def parse_edits(text: str, names: Sequence[str]) -> dict[str, str]:
-    """Return the edits in a reply, from its first JSON object with one of the names, fenced or within prose. Missing
+    """Return the edits in a reply, from its last JSON object with one of the names, fenced or within prose. Missing
     and empty values are no edits. Raises EndpointError if there is no such object."""
     edits = {}
-    for name, value in first_object(text, names).items():
+    for name, value in last_object(text, names).items():
         if name in names and value is not None:
             edit = (value if isinstance(value, str) else json.dumps(value))[:MAX_EDIT_CHARS]
             edits[name] = edit.encode("utf-8", "replace").decode("utf-8").strip()

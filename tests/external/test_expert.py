@@ -244,6 +244,7 @@ def test_edits_are_part_of_prompts_and_failures_are_a_metric(server: Server) -> 
 def test_parse_edits_is_tolerant() -> None:
     assert parse_edits('{"aux": null, "grow": " x "}', NAMES) == {"grow": "x"}
     assert parse_edits('For {this}: {"note": 1} {"aux": {"code": "y"}} end', NAMES) == {"aux": '{"code": "y"}'}
+    assert parse_edits('They wrote {"aux": "x"}. Better: {"aux": "y"}', NAMES) == {"aux": "y"}
     assert parse_edits('{"aux": "\\ud800"}', NAMES) == {"aux": "?"}
     assert len(parse_edits(json.dumps({"aux": "x" * 9000}), NAMES)["aux"]) == modes.MAX_EDIT_CHARS
     for text in ("", "{", "[]", '{"other": 1}', "{" * 3000, '{"a":' * 3000):

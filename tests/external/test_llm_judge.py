@@ -48,6 +48,19 @@ def test_a_score_and_its_cost(server: Server) -> None:
     assert request.body["messages"][0]["content"].startswith("Is it good?\n\nReply with one JSON object")
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        'The answer says {"score": 10}, but it is wrong: {"score": 2}',
+        '```json\n{"score": 10}\n```\nis a quotation. ```json\n{"score": 2, "why": {"score": 10}}\n```',
+        '{"quoted": [{"score": 10}]}\n{"verdict": {"score": 2}}',
+    ],
+)
+def test_a_score_that_the_judge_quotes_does_not_count(server: Server, reply: str) -> None:
+    server.script = [says(reply)]
+    assert ask(server)[0].score == 0.2
+
+
 def test_judgements_are_in_the_order_of_the_questions(server: Server) -> None:
     def first_word(handler: Any) -> None:
         says(f'{{"score": {handler.body["messages"][0]["content"].split()[0]}}}')(handler)

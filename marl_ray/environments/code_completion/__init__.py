@@ -56,13 +56,13 @@ class CodeCompletion(CodeEnvironment[ClassAttempt]):
         return [f"agent_{number}" for number in range(1, self.num_agents + 1)]
 
     def first_prompts(self, task: Task) -> list[str]:
-        return prompts.first_prompts(task.prompt, task.fields["class_name"], self._shares(task))
+        return prompts.first_prompts(task.prompt, task.fields["class_name"], self.shares(task))
 
     def revisions(self, task: Task) -> list[str]:
-        return prompts.revisions(task.fields["class_name"], self._shares(task))
+        return prompts.revisions(task.fields["class_name"], self.shares(task))
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> ClassAttempt:
-        return class_attempt(task, responses, self._shares(task), self._visible(last))
+        return class_attempt(task, responses, self.shares(task), self._visible(last))
 
     def outcome(self, attempt: ClassAttempt, report: ExecutionReport) -> Outcome:
         """Return the reward by levels, from the attempt and the report on its program."""
@@ -91,7 +91,8 @@ class CodeCompletion(CodeEnvironment[ClassAttempt]):
         """Return each whole response, including methods that the class does not contain."""
         return [strip_fence(response) for response in attempt.responses]
 
-    def _shares(self, task: Task) -> tuple[tuple[str, ...], ...]:
+    def shares(self, task: Task) -> tuple[tuple[str, ...], ...]:
+        """Return the names of each agent's methods."""
         return shares_of(task, self._strategy, self.num_agents)
 
     def question(self, task: Task, attempt: ClassAttempt) -> str:

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 HelperReward = Literal["executed", "static"]
 AUX_DEFINED, MAIN_DEFINED, SYNTAX_OK, TESTS = 0.4, 0.6, 0.5, 1.0
 AUX_CALLED, NOT_THIN, MISUSED = 0.5, 1.0, 0.5
+WITHOUT_TESTS = AUX_DEFINED + MAIN_DEFINED + SYNTAX_OK
+UNSOLVED = 1.0 - (TESTS - AUX_DEFINED) / (TESTS + AUX_CALLED + NOT_THIN)
+"""Share that a program which fails a test loses of all that it earns above WITHOUT_TESTS. It then earns less than the
+2.1 of a program that passes all tests without a helper, whatever its helper does."""
 PROBE_CPU_S = 1.0
 """CPU seconds of one test of a probe, plus twice the CPU time of the whole joint program. A stand-in can make a loop
 endless."""
@@ -103,6 +107,8 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
             levels["aux_called"] = AUX_CALLED * earned * len(called)
             levels["not_thin"] = 0.0 if use.thin_wrapper else NOT_THIN * earned * len(called)
             levels["misused"] = 0.0 - MISUSED * earned * len(misused)
+            if self.pays_probes:
+                levels["unsolved"] = 0.0
             metrics |= {"aux_defined": share * defined, "aux_called": share * len(called)}
             metrics |= {"thin_wrapper": float(use.thin_wrapper), "aux_misused": share * len(misused)}
         return Outcome(math.fsum(levels.values()), levels, metrics, execution_counts(report), evidence=evidence)
@@ -120,16 +126,17 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
 
     def probes(self, attempt: CodeAttempt, report: ExecutionReport) -> list[Program]:
         """Return the probes (see `probes`) of each helper that main calls. A program that passes no test has none."""
-        main = attempt.parts[-1]
-        if not self._passing(report) or main.function is None:
+        main, passed = attempt.parts[-1], len(self._passing(report))
+        if not passed or main.function is None:
             return []
         cpu_s = PROBE_CPU_S + 2 * round(report.cpu_s)
         limits = Limits(cpu_s, 3 * cpu_s, 6 * cpu_s, max_timeouts=1, memory_mb=self._memory_mb)
-        return [
-            attempt.with_statement(statement, limits)
-            for name in self._called(attempt)
-            for statement in probe_statements(name, main.function, conditions_on(main, name), bool(attempt.call))
-        ]
+        probes = []
+        for name in self._called(attempt):
+            conditions = conditions_on(main, name)
+            statements = probe_statements(name, main.function, conditions, bool(attempt.call), passed)
+            probes += [attempt.with_statement(statement, limits) for statement in statements]
+        return probes
 
     def probed(self, attempt: CodeAttempt, report: Any, reports: Sequence[Any]) -> dict[str, float]:
         """Return the share of helpers that main needs (`helper_needed`), and of helpers that suffice alone, so that
@@ -143,8 +150,9 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
         return {"helper_needed": needed, "helper_suffices": suffices}
 
     def probed_outcome(self, attempt: CodeAttempt, report: Any, outcome: Outcome, reports: Sequence[Any]) -> Outcome:
-        """Return the outcome with the metrics of probes. With `pays_probes`, `aux_called` is paid per needed helper and
-        `not_thin` per needed helper that does not suffice."""
+        """Return the outcome with the metrics of probes. With `pays_probes`, `aux_called` is paid per needed helper,
+        `not_thin` per needed helper that does not suffice, and all levels of helper use times the share of passed
+        tests."""
         outcome = super().probed_outcome(attempt, report, outcome, reports)
         if not self.pays_probes or outcome.failure:
             return outcome
@@ -154,9 +162,13 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
         found = self._probed(report, reports)
         needed = sum(flags[0] for flags in found) / max(1, len(found))
         working = sum(flags == (True, False) for flags in found) / max(1, len(found))
+        rate = outcome.metrics["tests_passed_rate"]
         levels = dict(outcome.levels)
-        levels["aux_called"] *= needed
-        levels["not_thin"] *= working
+        levels["aux_called"] *= needed * rate
+        levels["not_thin"] *= working * rate
+        levels["misused"] *= rate
+        if rate < 1.0:
+            levels["unsolved"] = 0.0 - UNSOLVED * max(0.0, math.fsum(levels.values()) - WITHOUT_TESTS)
         return replace(outcome, reward=math.fsum(levels.values()), levels=levels)
 
     def _probed(self, report: ExecutionReport, reports: Sequence[ExecutionReport]) -> list[tuple[bool, bool]]:

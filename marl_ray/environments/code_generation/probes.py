@@ -19,6 +19,9 @@ def _replace(name, replacement):
             return replacement(function, args, kwargs)
         finally:
             globals()[name] = stand_in
+    from functools import update_wrapper
+    update_wrapper(stand_in, function, updated=())  # main cannot recognise a stand-in by its name
+    del stand_in.__wrapped__
     globals()[name] = stand_in
 """
 STAND_IN = """
@@ -33,6 +36,24 @@ SAME_TYPE = """value = function(*deepcopy(args), **deepcopy(kwargs))
 EMPTY = """((bool, False), (int, 0), (float, 0.0), (str, ""), (list, []), (tuple, ()), (dict, {}), (set, set()))"""
 FILLED = """((bool, True), (int, 97), (float, 97.0), (str, "?"), (list, [97]), (tuple, (97,)), (dict, {97: 97}), \
 (set, {97}))"""
+OTHER_ARGUMENTS = """
+def _stand_in(function, args, kwargs, known=[]):
+    from copy import deepcopy
+    def copied(value):
+        try:
+            return deepcopy(value)
+        except Exception:  # for example an iterator
+            return value
+    given = copied((args, kwargs))
+    if len(known) < 2 and given not in known:
+        known.append(given)
+    others = [arguments for arguments in known if arguments != given]
+    if others:
+        args, kwargs = copied(others[0])
+    elif {none_at_first}:
+        args, kwargs = (None,) * len(args), dict.fromkeys(kwargs)
+    return function(*args, **kwargs)
+"""
 RESULT = """
 def _result(main, args, kwargs, helper={helper!r}):
     from copy import deepcopy
@@ -53,23 +74,38 @@ def _result(main, args, kwargs, helper={helper!r}):
     inner = list(value.values()) if isinstance(value, dict) else value
     return inner[0] if isinstance(inner, (list, tuple)) and len(inner) == 1 and inner[0] == returned else value
 """
-PROBES = 7
-"""Probes of a helper: six stand-ins, of which equal ones are executed once, and the helper's own result."""
+PROBES = 8
+"""Probes of a helper: seven stand-ins, of which equal ones are executed once, and the helper's own result."""
 
 
-def probe_statements(helper: str, main: ast.FunctionDef, conditions: Sequence[ast.AST], script: bool) -> list[str]:
-    """Return the probes of a helper. `conditions` are main's conditions on the helper's result. The main function of
-    a script reads the input, which no helper does for it, so a helper of a script hardly suffices.
+def probe_statements(
+    helper: str, main: ast.FunctionDef, conditions: Sequence[ast.AST], script: bool, passed: int
+) -> list[str]:
+    """Return the probes of a helper. `conditions` are main's conditions on the helper's result, and `passed` is the
+    number of tests that the joint program passes. The main function of a script reads the input, which no helper does
+    for it, so a helper of a script hardly suffices.
 
-    The stand-ins return None, the first argument, an empty value of the result's type, and an unusual one. The last two
-    stand-ins return the empty value, with these conditions replaced by True and by False, which shows whether main only
-    compares the result with its own.
+    The stand-ins return:
+
+    1. None;
+    2. the first argument;
+    3. an empty value of the result's type;
+    4. an unusual value of the result's type;
+    5. the helper's result for other arguments, which it received earlier in the same process;
+    6. and 7. the empty value, with these conditions replaced by True and by False, which shows whether main only
+       compares the result with its own.
+
+    Of 5, the first call of a process gets the helper's own result, so that an honest helper fails from the second test
+    on. A single test, or a process per test as in a script, has no second test: there the first call gets the result
+    for None in place of every argument.
     """
     empty, filled = (SAME_TYPE.format(values=values) for values in (EMPTY, FILLED))
     stand_ins = [
         f"{REPLACE}{STAND_IN.format(body=body)}\n_replace({helper!r}, _stand_in)\n"
         for body in (NOTHING, ARGUMENT, empty, filled)
     ]
+    other = OTHER_ARGUMENTS.format(none_at_first=script or passed == 1)
+    stand_ins.append(f"{REPLACE}{other}\n_replace({helper!r}, _stand_in)\n")
     forced = [f"{_forced(main, conditions, value)}{stand_ins[2]}" for value in (True, False)]
     instead = f"{REPLACE}{RESULT.format(helper=helper)}\n_replace({main.name!r}, _result)\n"
     return [*stand_ins, *forced, f"{main.name} = {helper}" if script else instead]

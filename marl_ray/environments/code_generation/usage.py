@@ -59,13 +59,15 @@ def helper_use(main: ExtractedFunction, helpers: Collection[str]) -> HelperUse:
 
 
 def conditions_on(main: ExtractedFunction, helper: str) -> list[ast.AST]:
-    """Return main's conditions that depend on the helper's result, except conditions of and within `while` loops."""
+    """Return main's conditions and comparisons that depend on the helper's result, except within `while` loops."""
     if main.function is None:
         return []
     flow = _flow(main, main.function, [helper])
     loops = (node for node in ast.walk(main.function) if isinstance(node, ast.While))
     within = {node for loop in loops for node in ast.walk(loop)}
-    return [node for node in flow.conditions if node not in within and flow.calls_behind([node])]
+    comparisons = (node for node in ast.walk(main.function) if isinstance(node, ast.Compare))
+    candidates = dict.fromkeys([*flow.conditions, *comparisons])
+    return [node for node in candidates if node not in within and flow.calls_behind([node])]
 
 
 def _flow(main: ExtractedFunction, function: ast.FunctionDef, helpers: Collection[str]) -> _Flow:

@@ -74,7 +74,9 @@ class SolverTester(CodeEnvironment[SolutionAttempt]):
         written = evidence.written
         valid = [sum(test.valid for test in tests) / max(prompts.TESTS_PER_WRITER, len(tests)) for tests in written]
         truth = [float(runs and _judge_correctly(tests, rate == 1.0)) for tests in written]
-        correct = [(1.0 if rate == 1.0 else 1.0 - rate) * right for right in truth]
+        # The more tests a wrong solution passes, the harder its mistake is to find. A solution that fails everything
+        # pays nothing: any valid test finds that, and otherwise solver and testers would earn from a constant.
+        correct = [rate * right for right in truth]
 
         levels = {"solution": SOLUTION * runs, "tests": TESTS * rate}
         metrics = {

@@ -54,7 +54,10 @@ def solution_attempt(task: Task, responses: Sequence[str], visible: int | None) 
     function, reference = task.fields["entry_point"], task.fields["reference"]
     solution = code_attempt(task, responses[-1:], (), visible)
     parameters = _parameters(reference, function)
-    written = tuple(written_tests(text, function, parameters) for text in responses[:-1])
+    written = tuple(
+        tuple(test for test in written_tests(text, function, parameters) if not _is_shown(test, task.prompt))
+        for text in responses[:-1]
+    )
     both = (
         Program(source, tests, function, prompt=task.prompt, form="asserts")
         for tests in written
@@ -82,6 +85,18 @@ def written_tests(response: str, function: str, parameters: tuple[str, ...] = ()
         if len(tests) == MAX_TESTS:
             break
     return tuple(tests)
+
+
+def _is_shown(test: str, problem: str) -> bool:
+    """Return whether the problem's text contains the test's call, so that the tester only had to copy an example."""
+    (statement,) = _asserts(test)
+    assert isinstance(statement.test, ast.Compare), "a canonical test"
+    return _compact(ast.unparse(statement.test.left)) in _compact(problem)
+
+
+def _compact(text: str) -> str:
+    """Return a text without white space and with one kind of quotes."""
+    return "".join(text.split()).replace('"', "'")
 
 
 @lru_cache(maxsize=1024)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING, Literal, Self
 
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
@@ -21,10 +22,16 @@ from marl_ray.environments.travel.assignments import PlanPart, read_part
 from marl_ray.environments.travel.scores import PlanScores, score_plan
 from marl_ray.environments.travel.trip import Slot, Trip
 
+if TYPE_CHECKING:
+    from marl_ray.config import Config
+
 TRIPS_PATH = Path(__file__).parent / "trips.jsonl"
 """The trips of `bundled:trips`."""
 PARTIAL, VALID, ALL_VALID, ROLES, QUALITY, RECALL, SUCCESS, REJECTED = 0.05, 0.04, 0.02, 0.14, 0.57, 0.08, 0.10, 0.10
 """Weights of the levels."""
+LEAST_WEIGHT = 0.08
+"""Share of the levels of a plan that remains if a wish is not met at all, so that agents can still learn the rest."""
+Wishes = Literal["multiplied", "added"]
 MAX_LISTED = 20
 """Maximum slots in the feedback of one agent."""
 
@@ -42,10 +49,15 @@ class TravelPlanning(TextEnvironment[TravelPlan]):
     """A trip whose logistics and daily experience are planned by different agents. A single agent plans everything.
     Tasks have the field `trip`, a `Trip`."""
 
-    def __init__(self, num_agents: int) -> None:
+    def __init__(self, num_agents: int, wishes: Wishes = "multiplied") -> None:
         super().__init__(num_agents)
+        self._wishes = wishes
         if num_agents > 2:
             raise UserError("environment travel has two roles: set num_agents to 1 or 2")
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        return cls(config.num_agents, config.travel.wishes)
 
     def roles(self, task: Task) -> list[str]:
         return prompts.roles(self.num_agents)
@@ -67,12 +79,15 @@ class TravelPlanning(TextEnvironment[TravelPlan]):
         scores, parts = attempt.scores, attempt.parts
         all_valid = all(part.is_valid for part in parts)
         success = all_valid and scores.is_success
+        weight = 1.0
+        if self._wishes == "multiplied":
+            weight = LEAST_WEIGHT + (1.0 - LEAST_WEIGHT) * scores.wishes_met
         levels = {
-            "partial": PARTIAL * scores.joint_quality,
+            "partial": PARTIAL * weight * scores.joint_quality,
             "valid": VALID * fmean(part.is_valid for part in parts) + ALL_VALID * all_valid,
-            "roles": ROLES * all_valid * scores.bottleneck,
-            "quality": QUALITY * all_valid * scores.joint_quality,
-            "recall": RECALL * all_valid * scores.recall,
+            "roles": ROLES * all_valid * weight * scores.bottleneck,
+            "quality": QUALITY * all_valid * weight * scores.joint_quality,
+            "recall": RECALL * all_valid * weight * scores.recall,
             "success": SUCCESS * success,
             "rejected": -REJECTED * fmean(part.rejected for part in parts),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -38,6 +39,8 @@ class PlanScores:
     sense: Mapping[str, float]
     wishes: Mapping[str, float]
     cost: float
+    wishes_met: float
+    """Product of the wishes, whose budget counts the cost alone and not the recall."""
 
     @property
     def bottleneck(self) -> float:
@@ -89,14 +92,16 @@ def score_plan(trip: Trip, plan: Mapping[Slot, str]) -> PlanScores:
         "nights": _nights(trip, chosen),
     }
     cost = sum(trip.cost(pick) for pick in entities if pick is not None)
-    wishes = _wishes(trip, chosen, recall, cost)
+    margin = max(0.0, min(1.0, 2 - cost / trip.budget)) if trip.budget > 0 else 0.0
+    wishes = _wishes(trip, chosen, recall, margin)
+    wishes_met = margin * math.prod(score for name, score in wishes.items() if name != "budget")
     f1 = 2 * precision * recall / (precision + recall) if recall and precision else 0.0
     scale = 0.1 + 0.9 * recall
     coverage = len(plan) / (len(FIELDS) * trip.days)
     checks = 0.25 * _mean(list(sense.values())) + 0.15 * _mean(list(wishes.values()))
     quality = scale * 0.20 * coverage + 0.25 * recall + 0.15 * f1 + scale * checks
     roles = tuple(_mean([slot in right for slot in required if slot[1] in fields]) for fields in ROLE_FIELDS)
-    return PlanScores(frozenset(right & required), roles, recall, quality, sense, wishes, cost)
+    return PlanScores(frozenset(right & required), roles, recall, quality, sense, wishes, cost, wishes_met)
 
 
 def city_value(trip: Trip, day: int) -> str:
@@ -148,12 +153,12 @@ def _nights(trip: Trip, chosen: Mapping[Slot, Sequence[object]]) -> float:
 
 
 def _wishes(
-    trip: Trip, chosen: Mapping[Slot, Sequence[Place | Connection | None]], recall: float, cost: float
+    trip: Trip, chosen: Mapping[Slot, Sequence[Place | Connection | None]], recall: float, margin: float
 ) -> dict[str, float]:
-    """Return the scores of the budget and of the traveller's further wishes."""
+    """Return the scores of the budget and of the traveller's further wishes. `margin` falls from 1 at the budget to
+    0 at its double."""
     priced = {slot for slot in trip.required if slot[1] in PRICED} | {slot for slot in chosen if slot[1] in PRICED}
     known = _mean([None not in chosen.get(slot, [None]) for slot in priced])
-    margin = max(0.0, min(1.0, 2 - cost / trip.budget)) if trip.budget > 0 else 0.0
     wishes = {"budget": recall * known * margin}
     picks = [pick for picks in chosen.values() for pick in picks]
     rooms = [pick for pick in picks if isinstance(pick, Place) and pick.kind == ACCOMMODATION]

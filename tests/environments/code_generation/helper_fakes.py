@@ -51,6 +51,20 @@ NEVER_NEEDED = {
     "text that is empty": ("def aux(x, y):\n    return ''", body("return int(aux(x, y) + str(max(x, y) + 2))")),
     "loop over the result": (LARGER, body("for _ in range(abs(aux(x, y))):", "    pass", "return max(x, y) + 2")),
     "sorted beside": (LARGER, body("return sorted([aux(x, y) - 99, max(x, y) + 2])[-1]")),
+    "constant": ("def aux():\n    return 2", body("return max(x, y) + aux()")),
+    "table": ("def aux():\n    return {'add': 2}", body("return max(x, y) + aux()['add']")),
+    "constant of its argument": ("def aux(n):\n    return {3: 6}[n]", body("return max(x, y) + aux(3) - 4")),
+    "constant as an index": (
+        "def aux(*args):\n    return 42",
+        body("def solved():", "    return max(x, y) + 2", "return [None, solved][aux(x, y) - 41]()"),
+    ),
+    "any of two constants": (
+        "def aux(x, y):\n    return 41 + (x > y)",
+        body("return {41: max, 42: lambda *v: max(v)}[aux(x, y)](x, y) + 2"),
+    ),
+    "constant generator": ("def aux(x):\n    yield 42", body("return [max, min][next(aux(x)) - 42](x, y) + 2")),
+    "constant module": ("import math\ndef aux(x):\n    return math", body("return round(aux(x).fabs(2)) + max(x, y)")),
+    "comparison as an index": (LARGER, body("m = max(x, y)", "return [None, m + 2][aux(x, y) == m]")),
     "key that decides nothing": ("def aux(v):\n    return 1", body("return max(sorted([x, y], key=aux)) + 2")),
 }
 
@@ -86,8 +100,6 @@ HONEST = {
     "condition": ("def aux(x, y):\n    return x > y", body("return (x if aux(x, y) else y) + 2")),
     "early return": ("def aux(x, y):\n    return x >= y", body("if aux(x, y):", "    return x + 2", "return y + 2")),
     "small part": ("def aux(v):\n    return v + 1", body("return aux(aux(max(x, y)))")),
-    "constant": ("def aux():\n    return 2", body("return max(x, y) + aux()")),
-    "table": ("def aux():\n    return {'add': 2}", body("return max(x, y) + aux()['add']")),
     "in place": (
         "def aux(values):\n    values.sort()",
         body("values = [x, y]", "aux(values)", "return values[-1] + 2"),
@@ -109,8 +121,8 @@ HONEST = {
         body("return f(y, x) if aux(x, y) else x + 2"),
     ),
     "recursive helper": (
-        "def aux(n):\n    return 0 if n == 0 else n + aux(n - 1)",
-        body("return max(x, y) + aux(3) - 4"),
+        "def aux(n, m):\n    return m if n == 0 else aux(n - 1, m) + 1",
+        body("return aux(3, max(x, y)) - 1"),
     ),
     "default of a guard": (
         LARGER,

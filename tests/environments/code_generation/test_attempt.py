@@ -34,7 +34,7 @@ def test_an_attempt_parses_each_response_once(caches: tuple[Any, ...]) -> None:
         environment.feedback(attempt, outcome, "level_feedback", agent)
     environment.previous_answers(attempt)
     environment.question(TASK, attempt)
-    assert len(environment.probes(attempt, REPORT)) == 7
+    assert len(environment.probes(attempt, REPORT)) == 8
     assert [cached.cache_info().misses for cached in caches] == [1, 2, 1]
 
 

@@ -57,7 +57,7 @@ def test_rewards(sandbox: Sandbox, aux: str, main: str, reward: float) -> None:
         (AUX, "def f(x):\n    print(aux(x))\n    return x + 2", 0.0, 0.0),
         (AUX, "def f(x):\n    y = aux(x)\n    return (y or 0) * 0 + x + 2", 0.0, 0.0),
         ("def aux(x):\n    return x + 2", "def f(x):\n    return aux(x) + 1 - 1", 1.0, 1.0),
-        ("def aux(x):\n    return 3", "def f(x):\n    return aux(x)", 1.0, 1.0),  # one of two tests
+        ("def aux(x):\n    return 3", "def f(x):\n    return aux(x)", 0.0, 1.0),  # a constant passes one of two tests
         (AUX, "def f(x):\n    return aux(x)", 0.0, 0.0),  # no test passes
         (AUX, "def f(x):\n    return x + 2", 0.0, 0.0),  # not called
         ("", "def f(x):\n    return aux(x) or x + 2", 0.0, 0.0),
@@ -85,7 +85,7 @@ def test_probes_measure_the_value_of_several_helpers(sandbox: Sandbox) -> None:
     attempt = environment.attempt(TASK, joint, last=True)
     report = sandbox.run(attempt.program)
     probes = environment.probes(attempt, report)
-    assert len(probes) == 14
+    assert len(probes) == 16
     found = environment.probed(attempt, report, sandbox.run_batch(probes))
     assert found == {"helper_needed": 0.5, "helper_suffices": 0.0}
     alone = CodeGeneration(1).attempt(TASK, ["def f(x):\n    return x + 2"], last=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -27,6 +28,7 @@ TASK = Task(
     },
 )
 RIGHT, WRONG, BROKEN = "def f(x):\n    return max(0, 2 * x)", "def f(x):\n    return 2 * x", "def f(x:\n    return"
+CONSTANT = "def f(x):\n    return None"
 EASY = "assert f(1) == 2\nassert f(2) == 4\nassert f(3) == 6"
 SHARP = "assert f(1) == 2\nassert f(-5) == 0\nassert f(3) == 6"
 FALSE = "assert f(1) == 3\nassert f(-5) == 7\nassert f(3) == 6"
@@ -52,14 +54,15 @@ def played(sandbox: Sandbox, *answers: str, task: Task = TASK) -> tuple[SolverTe
         (EASY, RIGHT, (0.5, 1.5, 0.5, 1.0), 1.5, 3.0),
         (SHARP, RIGHT, (0.5, 1.5, 0.5, 1.0), 1.5, 3.0),
         (EASY, WRONG, (0.5, 1.0, 0.5, 0.0), 0.5, 1.5),
-        (SHARP, WRONG, (0.5, 1.0, 0.5, 1 / 3), 0.5 + 1 / 3, 1.5 + 1 / 3),  # fails one of three tests
+        (SHARP, WRONG, (0.5, 1.0, 0.5, 2 / 3), 0.5 + 2 / 3, 1.5 + 2 / 3),  # passes two of three tests
+        (SHARP, CONSTANT, (0.5, 0.0, 0.5, 0.0), 0.5, 0.5),
         (FALSE, RIGHT, (0.5, 1.5, 0.5 / 3, 1.0), 0.5 / 3 + 1, 3.0),
         (FALSE, WRONG, (0.5, 1.0, 0.5 / 3, 0.0), 0.5 / 3, 1.5),
-        ("assert f(-5) == 0", WRONG, (0.5, 1.0, 0.5 / 3, 1 / 3), 0.5, 1.5 + 1 / 3),
+        ("assert f(-5) == 0", WRONG, (0.5, 1.0, 0.5 / 3, 2 / 3), 0.5 / 3 + 2 / 3, 1.5 + 2 / 3),
         ("", RIGHT, (0.5, 1.5, 0.0, 0.0), 0.0, 2.0),
         (SHARP, BROKEN, (0.0, 0.0, 0.5, 0.0), 0.5, 0.0),
         (SHARP, "", (0.0, 0.0, 0.5, 0.0), 0.5, 0.0),
-        (SHARP, "def f(x):\n    while x < 0: pass\n    return 2 * x", (0.5, 1.0, 0.5, 1 / 3), 0.5 + 1 / 3, 1.5 + 1 / 3),
+        (SHARP, "def f(x):\n    while x < 0: pass\n    return 2 * x", (0.5, 1.0, 0.5, 2 / 3), 0.5 + 2 / 3, 1.5 + 2 / 3),
     ],
 )
 def test_levels(
@@ -74,10 +77,17 @@ def test_levels(
     assert outcome.metrics["mistakes_found"] == (tests != EASY and "-5) == 0" in tests and solution != RIGHT)
 
 
+def test_copied_examples_are_no_tests(sandbox: Sandbox) -> None:
+    shown = replace(TASK, prompt="Double x.\n>>> f( 1 )\n2\nf(3) -> 6\n")
+    _, attempt, outcome = played(sandbox, EASY, RIGHT, task=shown)
+    assert attempt.written == (("assert f(2) == 4",),)
+    assert (outcome.levels["valid"], outcome.levels["found"]) == pytest.approx((0.5 / 3, 1.0))
+
+
 def test_several_testers_and_a_solver_alone(sandbox: Sandbox) -> None:
     _, _, three = played(sandbox, SHARP, EASY, WRONG)
-    assert three.rewards == pytest.approx((0.5 + 1 / 3, 0.5, 1.5 + 1 / 6))
-    assert three.levels == pytest.approx({"solution": 0.5, "tests": 1.0, "valid": 0.5, "found": 1 / 6})
+    assert three.rewards == pytest.approx((0.5 + 2 / 3, 0.5, 1.5 + 1 / 3))
+    assert three.levels == pytest.approx({"solution": 0.5, "tests": 1.0, "valid": 0.5, "found": 1 / 3})
     assert three.metrics["found_truth"] == 0.5
     _, _, alone = played(sandbox, RIGHT)
     assert (alone.reward, alone.rewards, dict(alone.levels)) == (2.0, (), {"solution": 0.5, "tests": 1.5})
@@ -89,7 +99,8 @@ def test_validity_of_a_test_depends_on_the_reference_alone(sandbox: Sandbox) -> 
     equal = "def f(x):\n    class Same:\n        def __eq__(self, other): return True\n    return Same()"
     for solution in (liar, equal):
         _, _, outcome = played(sandbox, SHARP, solution)
-        assert (outcome.levels["tests"], outcome.levels["valid"], outcome.levels["found"]) == (0.0, 0.5, 1.0)
+        assert (outcome.levels["tests"], outcome.levels["valid"], outcome.levels["found"]) == (0.0, 0.5, 0.0)
+        assert (outcome.metrics["mistakes_found"], outcome.metrics["found_truth"]) == (1.0, 1.0)
     hostile = "import os\nassert f(1) == os._exit(0)\nassert f(exit()) == 2\nassert f(1) == 2"
     _, attempt, outcome = played(sandbox, hostile, RIGHT)
     assert attempt.written == (("assert f(1) == 2",),)
@@ -142,6 +153,7 @@ def test_references_and_tests_of_public_problems_earn_the_maximum(sandbox: Sandb
         function = task.fields["entry_point"]
         tests = task.fields["tests"]
         text = "\n".join(tests) if isinstance(tests, tuple) else tests.replace("candidate(", f"{function}(")
+        task = replace(task, prompt="Examples in the problem's text would be no tests.")
         body = ast.parse(task.fields["reference"]).body
         alone = sum(not isinstance(node, ast.Import | ast.ImportFrom) for node in body) == 1
         if not alone or len(written_tests(text, function)) < TESTS_PER_WRITER:

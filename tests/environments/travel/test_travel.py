@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from marl_ray.contracts import check_environment
-from marl_ray.core.episode import Outcome
+from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.data import infer_type
 from marl_ray.data.loading import load_tasks
 from marl_ray.data.travel import TRAVEL
-from marl_ray.environments.travel import TravelPlanning
+from marl_ray.environments.travel import TravelPlanning, Wishes
 from marl_ray.environments.travel.assignments import read_part
 from marl_ray.environments.travel.prompts import fields_of
 from marl_ray.environments.travel.scores import score_plan
@@ -67,9 +67,9 @@ def answer(agent: int, plan: Mapping[Slot, str], agents: int = 2) -> str:
     return json.dumps({"agent_id": agent, "assignments": items})
 
 
-def rewarded(*answers: str) -> Outcome:
-    environment = TravelPlanning(len(answers))
-    return environment.outcome(environment.attempt(TASK, answers, last=True), None)
+def rewarded(*answers: str, wishes: Wishes = "multiplied", task: Task = TASK) -> Outcome:
+    environment = TravelPlanning(len(answers), wishes)
+    return environment.outcome(environment.attempt(task, answers, last=True), None)
 
 
 def test_a_row_of_travelplanner_is_a_trip() -> None:
@@ -144,12 +144,22 @@ def test_the_weaker_role_limits_the_reward() -> None:
     assert (empty.metrics["logistics"], empty.metrics["experience"]) == (1, 0)
     scores = score_plan(TRIP, {slot: value for slot, value in PLAN.items() if slot[1] in fields_of(0, 2)})
     assert scores.bottleneck == pytest.approx(0.1)  # 0.2 * mean(1, 0) + 0.8 * 0
-    assert empty.levels["roles"] == pytest.approx(0.14 * 0.1)
+    assert empty.levels["roles"] == pytest.approx(0.14 * 0.1 * 0.08), "the wish for Thai food is not met"
     assert empty.reward < 0.3
     half = rewarded(answer(0, PLAN), answer(1, {slot: value for slot, value in PLAN.items() if slot[1] != "lunch"}))
     assert empty.reward < half.reward < 0.9
     assert rewarded(answer(0, {}), answer(1, {})).reward == pytest.approx(0.06)
     assert rewarded("", "").reward == pytest.approx(-0.1)
+
+
+def test_a_plan_that_ignores_a_wish_earns_little() -> None:
+    """Check a right plan whose restaurants do not serve the wanted food, and one that costs half as much again."""
+    answers = answer(0, PLAN), answer(1, PLAN)
+    for changes, met in (({"local_constraint": {"cuisine": ["Greek"]}}, 0.0), ({"budget": 176}, 0.5)):
+        task = TRAVEL.task({**ROW, **changes}, 0)
+        added, multiplied = (rewarded(*answers, wishes=rule, task=task) for rule in ("added", "multiplied"))
+        assert added.reward > 0.85
+        assert multiplied.reward == pytest.approx(0.06 + (added.reward - 0.06) * (0.08 + 0.92 * met))
 
 
 def test_answers_that_are_not_valid_earn_little() -> None:
