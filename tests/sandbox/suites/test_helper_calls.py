@@ -27,6 +27,8 @@ DECIDED = (
     "assert close(2, f(1))",
     "assert not diff(f(1), 2)",
     "assert diff(f(1), 2) == 0",
+    "assert [diff(f(1))] == [0]",
+    "assert diff(f(1)) == 0",
     "ok = close(f(1), 2)\nassert ok",
     "got = f(1)\nassert close(got, 2)",
     "got = f(1)\nok = close(got, 2)\nassert ok is True",
@@ -84,6 +86,7 @@ HONEST = (
     ("total", "assert total(Node(1, Node(2))) == 3"),
     ("total", "n = None\nfor v in (1, 2):\n    n = Node(v, n)\nassert total(n) == 3"),
     ("f", "assert f(make(1)[0]) == 2"),
+    ("f", "assert make(f(1)) == [2]"),
 )
 
 

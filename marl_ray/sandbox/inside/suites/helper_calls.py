@@ -3,7 +3,7 @@
 A program defines more than the function under test. In `assert close(f(1), 2)` the program's own `close` decides,
 and so it does in `ok = close(f(1), 2)`, `all(map(close, ...))` or `Checker().ok(f(1))`. Every call of such a helper
 with a value that derives from the function under test makes the verdict untrusted, wherever it stands: the mark follows
-the value.
+the value. Only a helper that converts the value, and is not told the expected result, keeps the trust.
 """
 
 from __future__ import annotations
@@ -48,6 +48,25 @@ class HelperCalls:
         if not any(map(self._is_derived, arguments)):
             return False
         return self._is_helper(node.func) or any(map(self._passes_helper, arguments))
+
+    def is_compared(self, call: ast.AST, expected: ast.AST) -> bool:
+        """Return whether a call of a helper only converts a derived value, whose result the judge compares with data:
+        `to_list(f(x)) == [3, 2, 1]`. A helper that is not told the expected value cannot decide about it.
+
+        Data are lists and the like with an item other than 0, 1, True, False, None and empty ones, which are the words
+        of a verdict.
+        """
+        if (
+            not isinstance(call, ast.Call)
+            or len(call.args) != 1
+            or call.keywords
+            or not isinstance(call.func, ast.Name)
+        ):
+            return False
+        if not isinstance(expected, ast.List | ast.Tuple | ast.Set | ast.Dict):
+            return False
+        items = [part.value for part in ast.walk(expected) if isinstance(part, ast.Constant)]
+        return any(item not in (0, 1, None, "", b"") and not isinstance(item, str) for item in items)
 
     def compares(self, left: ast.AST, right: ast.AST) -> bool:
         """Return whether a derived value is compared with a value of a helper."""

@@ -32,6 +32,8 @@ class RequestRewriter(ast.NodeTransformer):
         self._remote = remote
         self._helpers = helpers
         self._expects_type_error = False
+        self._compared: set[ast.AST] = set()
+        """Calls of helpers whose whole results the judge compares with data, see `HelperCalls.is_compared`."""
 
     # --- expected TypeErrors ---
 
@@ -63,6 +65,8 @@ class RequestRewriter(ast.NodeTransformer):
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         is_decided = any(self._helpers.compares(node.left, side) for side in node.comparators)
+        if len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq):
+            self._note_compared(node.left, node.comparators[0])
         self.generic_visit(node)
         if is_decided:
             node.left = call_of(ASKED, node.left)
@@ -81,7 +85,9 @@ class RequestRewriter(ast.NodeTransformer):
     # --- items in blocks ---
 
     def visit_Call(self, node: ast.Call) -> Any:
-        is_decided = self._helpers.decides(node)
+        is_decided = node not in self._compared and self._helpers.decides(node)
+        if last_name(node.func) == "assertEqual" and len(node.args) > 1:
+            self._note_compared(*node.args[:2])
         pairs = itertools.combinations(node.args, 2) if is_assertion(node) else ()
         compares = any(self._helpers.compares(*pair) for pair in pairs)
         self.generic_visit(node)
@@ -89,6 +95,11 @@ class RequestRewriter(ast.NodeTransformer):
             node.args[0] = call_of(ASKED, node.args[0])
         node = self._with_blocks(node)
         return call_of(ASKED, node) if is_decided else node
+
+    def _note_compared(self, left: ast.expr, right: ast.expr) -> None:
+        for call, expected in ((left, right), (right, left)):
+            if self._helpers.is_compared(call, expected):
+                self._compared.add(call)
 
     def _with_blocks(self, node: ast.Call) -> ast.Call:
         """Return the call with `ALL` around items of the program that it consumes to the end."""
