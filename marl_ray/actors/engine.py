@@ -37,8 +37,8 @@ MAX_BATCH_WAIT_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """Settings of an engine. `transport` is the weight transport. With `drain`, requests in flight are finished before
-    weights are updated. A `colocated` engine starts asleep, and sleeps while a learner uses its device."""
+    """Settings of an engine. `transport` is the weight transport. A `colocated` engine starts asleep, and sleeps while
+    a learner uses its device."""
 
     model: str
     dtype: str
@@ -50,7 +50,6 @@ class EngineSpec:
     kv_cache_mb: int
     max_num_seqs: int | None
     transport: str
-    drain: bool = False
     colocated: bool = False
 
 
@@ -140,12 +139,11 @@ class Engine:
     vLLM adds itself.
 
     Requests in flight during a weight update keep their KV cache and continue with the new weights (vLLM's spans record
-    the version of each token), or are finished first. Later requests share no KV cache with earlier ones: the salt of
-    vLLM's prefix cache is the number of updates.
+    the version of each token), unless `drain` has finished them before. Later requests share no KV cache with earlier
+    ones: the salt of vLLM's prefix cache is the number of updates.
     """
 
     def __init__(self, spec: EngineSpec, eos: int | None) -> None:
-        self._drain = spec.drain
         self._stop_ids = [] if eos is None else [eos]
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._requests: dict[str, Future] = {}
@@ -203,6 +201,16 @@ class Engine:
 
         self._inbox.put(command)
         return asyncio.wrap_future(future)
+
+    def drain(self) -> asyncio.Future[None]:
+        """Finish all requests in flight. No steps are made before the next `update_weights`."""
+
+        def finish(engine: Any) -> None:
+            while self._requests and self._failure is None:
+                self._step()
+            self._pause()
+
+        return self.call(finish)
 
     def begin_update(self, method: Callable[[Any], T]) -> asyncio.Future[T]:
         """Submit the first stage of a weight update. No steps are made until `update_weights` returns."""
@@ -307,10 +315,8 @@ class Engine:
             raise self._broken()
 
     def _finish_steps(self) -> None:
-        """Finish the steps in progress, and with `drain` all requests in flight. On a GPU vLLM starts a step before it
-        has the tokens of the last one; these tokens would be labelled with the next version."""
-        while self._drain and self._requests:
-            self._step()
+        """Finish the steps in progress. On a GPU vLLM starts a step before it has the tokens of the last one; these
+        tokens would be labelled with the next version."""
         if self._core.batch_queue:
             self._engine.sleep(level=0, mode="keep")
             while self._core.batch_queue and self._failure is None:

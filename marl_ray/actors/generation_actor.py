@@ -200,6 +200,10 @@ class GenerationActor(Actor):
             raise StaleSenderError(f"refuses incarnation {incarnation} of its learner, {current}")
         self.learner_incarnation = incarnation
 
+    async def drain(self) -> None:
+        """Finish all requests in flight before a weight update."""
+        await self.engine.drain()
+
     async def run_stage(self, incarnation: int, stage: TransferStage, info: dict[str, Any] | None = None) -> bool:
         """Run one stage of a weight update that the learner drives stage by stage. Return whether it succeeded; False
         if another process of the transfer is lost."""

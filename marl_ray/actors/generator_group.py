@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -38,6 +39,7 @@ class GeneratorGroup:
         initialize, restarts, start_lock: see `Supervisor` and `RestartPolicy`.
         reserve: reserves resources for one more replica and returns its spec; None if the group cannot grow.
         release: releases the resources of a removed replica.
+        drains: requests in flight are finished before a weight update.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class GeneratorGroup:
         start_lock: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         reserve: Callable[[int], Awaitable[ActorSpec[GenerationActor]]] | None = None,
         release: Callable[[ActorId], None] = lambda id: None,
+        drains: bool = False,
     ) -> None:
         start = Deadline(deadlines.start_s, "start_s", "to start")
         policy = RestartPolicy(start, restarts, deadlines.heartbeat_s, REMEDY)
@@ -57,6 +60,7 @@ class GeneratorGroup:
         self.workers_per_replica = workers_per_replica
         self._ids = [spec.id for spec in specs]
         self._deadlines, self._reserve, self._release = deadlines, reserve, release
+        self._drains = drains
         self._in_flight: Counter[Handle[GenerationActor]] = Counter()
         self._streams = TextStreams(self, deadlines.rollout_s)
 
@@ -78,6 +82,20 @@ class GeneratorGroup:
     def sequences_in_flight(self) -> int:
         """Number of sequences that replicas are sampling or have queued."""
         return sum(list(self._in_flight.values()))
+
+    async def drain(self, generators: Sequence[Handle[GenerationActor]]) -> None:
+        """Finish the requests in flight of these generators if the group drains. They have as long as for a rollout;
+        generators that die or take longer are reported as lost."""
+        if not self._drains:
+            return
+        deadline = Deadline(self._deadlines.rollout_s, "rollout_s", "to finish its completions")
+        calls = [generator.call(GenerationActor.drain).within(deadline) for generator in generators]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        for generator, result in zip(generators, results, strict=True):
+            if isinstance(result, ActorDied | DeadlineExceeded):
+                self.replicas.report_lost(generator, str(result))
+            elif isinstance(result, BaseException):
+                raise result
 
     async def resize(self, replicas: int) -> None:
         """Start or remove replicas until there are `replicas`, without retired ones, and wait until all of them serve.

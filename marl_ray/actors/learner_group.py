@@ -181,6 +181,7 @@ class LearnerGroup:
         self, generators: Sequence[Handle[GenerationActor]], changed: bool, probe: AgreementProbe | None = None
     ) -> WeightSyncResult:
         """Send the weights to these generators. Generators that die or miss the deadline are reported as lost."""
+        await self._connected.drain(generators)
         deadline = self._deadline("sync_s", "to update weights", GRACE_S)
         replicas = self._connected.replicas
 

@@ -144,7 +144,6 @@ def _make_generator_group(
         kv_cache_mb=settings.generator.kv_cache_mb,
         max_num_seqs=settings.generator.max_num_seqs,
         transport=agent_plan.transport,
-        drain=config.rollout.inflight == "drain",
         colocated=device.is_shared,
     )
     is_local = Path(engine.model).is_dir()
@@ -174,6 +173,7 @@ def _make_generator_group(
         device.lock_for_engine_start,
         None if engine.transport == "ipc" or device.is_shared else reserve_replica,
         placement.remove,
+        drains=config.rollout.inflight == "drain",
     )
 
 

@@ -18,17 +18,34 @@ if TYPE_CHECKING:  # tensors bring their own operations, so this module does not
 
 Estimator = Callable[..., "Tensor"]
 EPSILON = 1e-6
+ROUNDING = 1e-9
+"""Difference of two returns, relative to the largest of them, below which only rounding tells them apart."""
 
 
 def relative(estimator: Estimator) -> Estimator:
-    """Wrap an estimator that compares siblings: equal returns give exact zeros, however the mean is rounded."""
+    """Wrap an estimator that compares siblings: returns that are equal up to rounding give exact zeros."""
 
     @functools.wraps(estimator)
     def exact(returns: Tensor, *others: Tensor) -> Tensor:
-        equal = (returns == returns[..., :1]).all(dim=-1, keepdim=True)
-        return estimator(returns, *others).masked_fill(equal, 0.0)
+        return estimator(returns, *others).masked_fill(_are_equal(returns, returns.abs()), 0.0)
 
     return exact
+
+
+def _are_equal(values: Tensor, sizes: Tensor) -> Tensor:
+    """Return whether the siblings' values [..., G] are equal up to rounding, [..., 1].
+
+    `sizes` [..., G] are the absolute values of the numbers that the values were computed from.
+    """
+    spread = values.amax(dim=-1, keepdim=True) - values.amin(dim=-1, keepdim=True)
+    return spread <= ROUNDING * sizes.amax(dim=-1, keepdim=True)
+
+
+def _difference(returns: Tensor, baselines: Tensor) -> Tensor:
+    """Return R - baseline, and exactly zero where the two are equal up to rounding."""
+    sizes = returns.abs().maximum(baselines.abs())
+    differences = returns - baselines
+    return differences.masked_fill(differences.abs() <= ROUNDING * sizes, 0.0)
 
 
 @relative
@@ -60,13 +77,13 @@ def mareinforce(returns: Tensor) -> Tensor:
 def remax(returns: Tensor, greedy: Tensor) -> Tensor:
     """Return R - R(greedy), where the baseline is the reward of the greedy joint action: ReMax (Li et al., 2024,
     "ReMax: a simple, effective, and efficient reinforcement learning method for aligning large language models")."""
-    return returns - greedy
+    return _difference(returns, greedy)
 
 
 def difference(returns: Tensor, without: Tensor) -> Tensor:
     """Return R - R(without the agent): the difference reward of Wolpert and Tumer (2002, "Optimal payoff functions for
     members of collectives"). The contribution of the other agents cancels."""
-    return returns - without
+    return _difference(returns, without)
 
 
 def centred_difference(returns: Tensor, without: Tensor) -> Tensor:
@@ -76,7 +93,9 @@ def centred_difference(returns: Tensor, without: Tensor) -> Tensor:
     variance. With the baselines of `shapley`, D is the agent's Shapley value (Shapley, 1953, "A value for n-person
     games").
     """
-    return magrpo(returns - without)
+    sizes = returns.abs().maximum(without.abs())
+    differences = returns - without
+    return magrpo(differences).masked_fill(_are_equal(differences, sizes), 0.0)
 
 
 @relative
@@ -110,7 +129,7 @@ def pass_at_k(returns: Tensor) -> Tensor:
     if returns.shape[-1] < 2:
         raise ValueError("pass_at_k needs at least 2 returns in a group")
     best, second = returns.topk(2, dim=-1).values.split(1, dim=-1)
-    return (best - second) * (returns == best)
+    return _difference(best, second) * (returns == best)
 
 
 def gdpo(returns: Tensor, normalized: Tensor) -> Tensor:

@@ -48,13 +48,16 @@ def preference_weights(
 
     `logprobs` [J] are the log-probabilities of the joint actions, less the reference's if there is one. A completion
     that both joint actions of a preference contain cancels. All weights are 0 without a preference.
+
+    If agents answer in an order, completions of other branches answer other prompts and are not learned from. A
+    preference with such a completion is left out: to raise one side of a pair alone is no preference optimization.
     """
     size = len(node.group(agent))
     weights = [0.0] * size
-    for preference in preferences:
-        slope = preference_slope(logprobs[preference.chosen] - logprobs[preference.rejected], beta)
-        for action, value in ((preference.chosen, slope), (preference.rejected, -slope)):
-            index = node.joint_actions[action].indices[agent]
-            if index < size:  # other completions answer other prompts and are not learned from
-                weights[index] += value * size / len(preferences)
+    own = [action.indices[agent] for action in node.joint_actions]
+    learned = [pair for pair in preferences if own[pair.chosen] < size and own[pair.rejected] < size]
+    for pair in learned:
+        slope = preference_slope(logprobs[pair.chosen] - logprobs[pair.rejected], beta)
+        weights[own[pair.chosen]] += slope * size / len(learned)
+        weights[own[pair.rejected]] -= slope * size / len(learned)
     return weights

@@ -72,12 +72,15 @@ def baselines(
       completion replaced;
     - lengths: the number of tokens of each completion;
     - reward levels: see `normalized_levels`, with the `credited` returns [G];
-    - joint log-probabilities: the weights of preferences by the returns of the joint actions, `of_actions` [J].
+    - joint log-probabilities: the weights of preferences by the returns of the joint actions, `of_actions` [J], less
+      the agent's overlong penalty.
     """
     settings = config.agents[agent]
     needs = estimator_requirements(settings.estimator)
     if needs.joint_logprobs:
-        preferences = preferences_by_return(of_actions, config.credit.preference_pairs)
+        own = [node.completions[agent][action.indices[agent]] for action in node.joint_actions]
+        penalized = penalize_overlong(of_actions, own, settings.max_new_tokens, config.credit)
+        preferences = preferences_by_return(penalized, config.credit.preference_pairs)
         return preference_weights(node, agent, preferences, joint_logprobs(node), settings.preference_beta)
     if needs.lengths:
         return [float(len(completion.token_ids)) for completion in node.group(agent)]
@@ -125,7 +128,7 @@ def is_masked(completion: Completion, credit: CreditConfig) -> bool:
 def penalize_overlong(
     returns: Sequence[float], completions: Sequence[Completion], max_new_tokens: int, credit: CreditConfig
 ) -> list[float]:
-    """Return the siblings' returns less each completion's overlong penalty, [G]."""
+    """Return the returns of some completions less each completion's overlong penalty."""
     if credit.overlong != "penalty":
         return list(returns)
     return [

@@ -37,6 +37,7 @@ class LearnerArguments(NamedTuple):
     seed: int = 0
     on_gpu: bool = False
     references: Mapping[int, str] | None = None
+    max_new_tokens: Mapping[int, int] | None = None
 
 
 def learner_arguments(config: Config, policy: PolicyId, on_gpu: bool, total_steps: int) -> LearnerArguments:
@@ -57,6 +58,7 @@ def learner_arguments(config: Config, policy: PolicyId, on_gpu: bool, total_step
         stream_seed(config.seed, "adapter", policy.number),
         on_gpu,
         {number: resolve_model(name) for number, name in references.items()} if settings.reference_kl_coef else None,
+        {number: config.agents[number].max_new_tokens for number in policy.agents},
     )
 
 

@@ -29,7 +29,7 @@ from marl_ray.credit.requirements import loss_requirements
 from marl_ray.learning.arguments import narrows_frozen_matrices
 from marl_ray.learning.critic import Critic, ValueEstimate, make_critic
 from marl_ray.learning.device import choose_device
-from marl_ray.learning.entropy_bonus import entropy_weights
+from marl_ray.learning.entropy_bonus import entropy_weights, of_group
 from marl_ray.learning.gradient_accumulator import (
     GradientAccumulator,
     ImportanceRatioAccumulator,
@@ -82,6 +82,7 @@ class Learner:
     - seed: seed of an adapter's initial weights;
     - on_gpu: True for a GPU, whose absence is a UserError;
     - references: local folder or hub id of the reference policy by number of the agent, by default the initial model;
+    - max_new_tokens: of each agent of the policy by its number, by default that of `agent`;
     - name, beside: this learner's adapter, in the model of another learner. Call `activate` before every use.
 
     `step` is the number of applied batches, and thus the number of the next batch.
@@ -101,6 +102,7 @@ class Learner:
         seed: int = 0,
         on_gpu: bool = False,
         references: Mapping[int, str] | None = None,
+        max_new_tokens: Mapping[int, int] | None = None,
         name: str = NAME,
         beside: Learner | None = None,
         ranks: RankGroup = SINGLE_RANK,
@@ -109,6 +111,7 @@ class Learner:
         # cuDNN's attention plans every new shape anew (0.4 s), and nearly every group has a new shape.
         torch.backends.cuda.enable_cudnn_sdp(False)
         self.agent, self.model, self.credit, self.settings = agent, model, credit, optimizer
+        self.max_new_tokens = max_new_tokens or {}
         self.base, self.lora, self.seed, self.name = model_path, lora, seed, name
         self.dtype = getattr(torch, wire_dtype)
         self.device = choose_device(on_gpu)
@@ -129,7 +132,9 @@ class Learner:
         self.reference: ReferencePolicy | None = None
         if agent.reference_kl_coef:
             paths = references or {0: model_path}
-            self.reference = ReferencePolicy(paths, model_path, model, self.logprob_model, agent, credit, optimizer)
+            self.reference = ReferencePolicy(
+                paths, model_path, model, self.logprob_model, agent, credit, optimizer, self.max_new_tokens
+            )
         if optimizer.gradient_checkpointing:
             self.policy.gradient_checkpointing_enable()
         parameters = [(list(trainable(self.policy)), agent.learning_rate)]
@@ -253,7 +258,7 @@ class Learner:
         return prepared
 
     def _entropy_weights(self, group: Group) -> tuple[float, ...]:
-        return entropy_weights(group, self.agent, self.credit, self.settings)
+        return entropy_weights(group, of_group(self.agent, group, self.max_new_tokens), self.credit, self.settings)
 
     def _add_old_logprobs(self, rows: Sequence[PromptRow]) -> list[PromptRow]:
         """Return the rows with the current policy's log-probabilities."""

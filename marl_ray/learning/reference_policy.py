@@ -16,7 +16,7 @@ import torch
 from marl_ray.config import AgentConfig, CreditConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Group
 from marl_ray.credit.groups import group_shares, weight_group
-from marl_ray.learning.entropy_bonus import entropy_weights
+from marl_ray.learning.entropy_bonus import entropy_weights, of_group
 from marl_ray.learning.losses import k1, k3
 from marl_ray.learning.micro_batches import PromptRow, WeightedCompletion, rows_of, unweighted_row
 from marl_ray.learning.policy_model import LogprobModel, load_policy, probe_layout
@@ -45,7 +45,9 @@ class ReferencePolicy:
         agent: AgentConfig,
         credit: CreditConfig,
         optimizer: OptimizerConfig,
+        max_new_tokens: Mapping[int, int],
     ) -> None:
+        self._max_new_tokens = max_new_tokens
         self._policy, self._agent, self._credit, self._settings = policy, agent, credit, optimizer
         self._paths, self._offloaded = paths, agent.learner.offload_reference
         self._models = {path: self._load(path, path == initial, model) for path in dict.fromkeys(paths.values())}
@@ -95,10 +97,11 @@ class ReferencePolicy:
 
     def _rows(self, group: Group, reference: Sequence[torch.Tensor]) -> list[PromptRow]:
         kl_weights = [0.0] * len(group.completions)
+        agent = of_group(self._agent, group, self._max_new_tokens)
         if self._settings.kl_in_loss:
-            shares = group_shares(group, self._agent, self._credit)
+            shares = group_shares(group, agent, self._credit)
             kl_weights = [self._agent.reference_kl_coef * share for share in shares]
-        bonus = entropy_weights(group, self._agent, self._credit, self._settings)
+        bonus = entropy_weights(group, agent, self._credit, self._settings)
         parts = zip(group.completions, group.weights, kl_weights, bonus, reference, strict=True)
         trained = [
             WeightedCompletion(
@@ -119,7 +122,8 @@ class ReferencePolicy:
             divergences = [sum(value for other, value in pairs if other == sibling) for sibling in group.siblings]
         coefficient = self._agent.reference_kl_coef
         returns = [value - coefficient * kl for value, kl in zip(group.returns, divergences, strict=True)]
-        return weight_group(replace(group, returns=tuple(returns)), self._agent, self._credit)
+        agent = of_group(self._agent, group, self._max_new_tokens)
+        return weight_group(replace(group, returns=tuple(returns)), agent, self._credit)
 
     def _logprobs(self, logprob_model: LogprobModel, groups: Sequence[Group]) -> list[list[torch.Tensor]]:
         """Return log-probabilities per completion per group, empty without tokens.

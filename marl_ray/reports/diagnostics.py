@@ -34,7 +34,8 @@ def find_problems(rows: Rows) -> list[str]:
 def describe_wait_times(config: Config, rows: Rows) -> list[str]:
     """Return the idle times of engines and learners and a setting that reduces them; nothing without training steps."""
     steps = [row for row in rows if row.get("time/step") and "time/idle" in row]
-    seconds = sum(row["time/step"] for row in steps)
+    # `time/step` leaves evaluations out, during which engines and learners may wait for each other, too.
+    seconds = sum(row["time/step"] for row in steps) + sum(row.get("time/eval", 0.0) for row in rows)
     if not seconds:
         return []
     idle = sum(row["time/idle"] for row in steps) / seconds

@@ -55,6 +55,7 @@ def generators(
     deadlines: Deadlines = DEADLINES,
     initialize: Initialize[GenerationActor] = skip_initialization,
     actor_class: type[GenerationActor] = GenerationActor,
+    drains: bool = False,
     **spec_changes: Any,
 ) -> GeneratorGroup:
     """Create the generators of one policy without starting them."""
@@ -72,7 +73,8 @@ def generators(
     async def reserve(replica: int) -> ActorSpec[GenerationActor]:
         return spec(replica)
 
-    return GeneratorGroup([spec(i) for i in range(replicas)], 1, deadlines, initialize, restarts, reserve=reserve)
+    specs = [spec(replica) for replica in range(replicas)]
+    return GeneratorGroup(specs, 1, deadlines, initialize, restarts, reserve=reserve, drains=drains)
 
 
 def learner(

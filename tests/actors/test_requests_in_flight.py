@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -131,7 +132,7 @@ class QueueingGenerator(GenerationActor):
 @pytest.mark.parametrize("drain", [False, True])
 def test_steps_in_progress_are_finished_before_an_update(tmp_path: Path, drain: bool) -> None:
     async def scenario() -> None:
-        async with an_agent(actor_class=QueueingGenerator, drain=drain) as (engine, trainer, _):
+        async with an_agent(actor_class=QueueingGenerator, drains=drain) as (engine, trainer, _):
             batch = as_batch(await sample(engine, PROMPTS))
             await trainer.export(str(tmp_path / "0"), PROMPTS)
             await learn(trainer, batch)
@@ -204,13 +205,43 @@ def test_weights_change_between_tokens_and_new_requests_use_only_new_weights(tmp
 
 def test_with_drain_requests_in_flight_are_finished_before_an_update() -> None:
     async def scenario() -> None:
-        async with an_agent(drain=True) as (engine, trainer, _):
+        async with an_agent(drains=True) as (engine, trainer, _):
             expected = bits(await asyncio.gather(*await long_requests(engine)))
             await learn(trainer, as_batch(await sample(engine, PROMPTS)))
             running = await long_requests(engine)
             await update_weights(trainer)
             assert bits(await asyncio.gather(*running)) == expected, "all of version 0"
             assert {c.weight_version for g in await sample(engine, PROMPTS) for c in g.completions} == {1}
+
+    asyncio.run(scenario())
+
+
+class SlowGenerator(GenerationActor):
+    """A generator whose answers take longer than a weight update may."""
+
+    async def slow_down(self) -> None:
+        step = self.engine._step
+
+        def slow() -> None:
+            time.sleep(0.2)
+            step()
+
+        self.engine._step = slow  # type: ignore[method-assign]
+
+
+def test_a_drain_that_takes_longer_than_an_update_may_loses_no_generator() -> None:
+    async def scenario() -> None:
+        deadlines = replace(DEADLINES, sync_s=3)
+        async with an_agent(actor_class=SlowGenerator, drains=True, deadlines=deadlines) as (engine, trainer, _):
+            await learn(trainer, as_batch(await sample(engine, PROMPTS)))
+            [replica] = engine.replicas.serving()
+            await replica.call(SlowGenerator.slow_down).within(SOON)
+            running = await long_requests(engine)
+            begun = time.monotonic()
+            await update_weights(trainer)
+            assert time.monotonic() - begun > 3
+            assert {c.weight_version for g in await asyncio.gather(*running) for c in g.completions} == {0}
+            assert [one.incarnation for one in engine.replicas.serving()] == [1]
 
     asyncio.run(scenario())
 

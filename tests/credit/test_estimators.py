@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_ray.core.errors import UserError
-from marl_ray.credit import CRITICS, ESTIMATORS, LOSSES
+from marl_ray.credit import CRITICS, ESTIMATORS, LOSSES, estimators
 from marl_ray.credit.estimators import whitened
 from marl_ray.credit.requirements import CRITIC_REQUIREMENTS, ESTIMATOR_REQUIREMENTS, LOSS_REQUIREMENTS
 
@@ -101,3 +103,35 @@ def test_every_estimator_loss_and_critic_declares_its_requirements() -> None:
     assert set(ESTIMATOR_REQUIREMENTS) == set(ESTIMATORS.entries)
     assert set(LOSS_REQUIREMENTS) == set(LOSSES.entries)
     assert set(CRITIC_REQUIREMENTS) == set(CRITICS.entries)
+
+
+ROUNDED = [0.1 + 0.2, 0.3, 0.6 - 0.3, math.fsum([0.1] * 3)]
+"""Returns that are equal except for the last bits."""
+
+
+@pytest.mark.parametrize(
+    ("estimator", "baselines"),
+    [
+        (estimators.magrpo, None),
+        (estimators.marloo, None),
+        (estimators.maremax, None),
+        (estimators.whitened, None),
+        (estimators.reinforce_pp, None),
+        (estimators.maxrl, None),
+        (estimators.pass_at_k, None),
+        (estimators.opo, [3.0, 1.0, 2.0, 5.0]),
+        (estimators.remax, [0.3] * 4),
+        (estimators.difference, [0.3] * 4),
+        (estimators.centred_difference, [0.1] * 4),
+    ],
+)
+def test_rounding_is_no_signal(estimator: estimators.Estimator, baselines: list[float] | None) -> None:
+    assert len(set(ROUNDED)) > 1
+    arguments = [ROUNDED] if baselines is None else [ROUNDED, baselines]
+    result = estimator(*(torch.tensor(values, dtype=torch.float64) for values in arguments))
+    assert result.tolist() == [0.0] * 4
+
+
+def test_a_small_difference_is_a_signal() -> None:
+    result = estimators.magrpo(torch.tensor([1000.0, 1000.0 + 1e-5], dtype=torch.float64))
+    assert result[1] > 0 > result[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from marl_ray.core.episode import Completion, Node
 from marl_ray.core.errors import UserError
 from marl_ray.core.preference import JointPreference, preferences_by_return
 from marl_ray.credit.groups import build_agent_batch, build_group
-from marl_ray.credit.preferences import preference_slope
+from marl_ray.credit.preferences import joint_logprobs, preference_slope, preference_weights
 from tests.credit.trees import episode, node, random_tree, tree_config
 from tests.factories import make_config
 
@@ -164,3 +165,20 @@ def test_the_slope_of_a_long_answer_does_not_overflow() -> None:
     assert preference_slope(1e6, 1.0) == 0.0
     assert preference_slope(-1e6, 1.0) == 1.0
     assert math.isfinite(preference_slope(-1e306, 1.0))
+
+
+def test_an_overlong_penalty_decides_between_equal_rewards() -> None:
+    one = node(0, 2, 1, "aligned", [[1.0]] * 2)
+    one.completions[0][1] = replace(one.completions[0][1], finish_reason="length")
+    run = tree_config(1, 1, 2, estimator="madpo", overlong="penalty", overlong_penalty=0.5)
+    chosen, rejected = build_group(one, 0, run).weights
+    assert chosen > 0 > rejected
+
+
+def test_a_pair_with_a_completion_of_another_branch_trains_neither_side() -> None:
+    one = with_logprobs(node(0, 3, 1, "aligned", [[2.0], [1.0], [0.0]]), random.Random(0))
+    one.other_prompts, one.other_prompt_ids = [["another prompt"]], [[(1,)]]
+    pairs = [JointPreference(0, 1, 1.0), JointPreference(0, 2, 2.0), JointPreference(2, 1, 1.0)]
+    weights = preference_weights(one, 0, pairs, joint_logprobs(one), BETA)
+    assert weights == preference_weights(one, 0, pairs[:1], joint_logprobs(one), BETA)
+    assert weights[0] == -weights[1] > 0

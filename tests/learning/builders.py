@@ -142,7 +142,14 @@ def tiny_learner(
         learner.policy.set_attn_implementation("sdpa")
         if kl:
             learner.reference = ReferencePolicy(
-                {0: str(folder)}, str(folder), ModelConfig(), learner.logprob_model, agent, CreditConfig(), optimizer
+                {0: str(folder)},
+                str(folder),
+                ModelConfig(),
+                learner.logprob_model,
+                agent,
+                CreditConfig(),
+                optimizer,
+                {},
             )
     return learner
 

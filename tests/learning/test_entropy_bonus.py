@@ -75,3 +75,20 @@ def test_the_bonus_is_added_beside_a_reference_policy(tiny_policy: Path) -> None
     plain, with_bonus = (first_update(tiny_policy, (1.0, 0.0), coef, **settings) for coef in (0.0, COEFFICIENT))  # type: ignore[arg-type]
     assert plain.entropy is not None
     assert plain.loss - with_bonus.loss == pytest.approx(COEFFICIENT * plain.entropy * 2, rel=1e-5)
+
+
+def test_a_constant_factor_divides_by_the_length_of_the_groups_own_agent(tiny_policy: Path) -> None:
+    credit = CreditConfig(loss_aggregation="constant")
+    batch = build_batch(groups((1.0, 0.0)), 2)
+    (mini_batch,) = batch.mini_batches
+    of_second = tuple(replace(group, agent=1) for group in mini_batch.groups)
+    batch = replace(batch, mini_batches=(replace(mini_batch, groups=of_second),))
+    bonuses = []
+    for limits in ({0: 10, 1: 10}, {0: 10, 1: 40}):
+        losses = []
+        for coefficient in (0.0, COEFFICIENT):
+            learner = tiny_learner(tiny_policy, entropy_coef=coefficient, credit=credit)
+            learner.max_new_tokens = limits
+            losses.append(learner.update(batch).loss)
+        bonuses.append(losses[0] - losses[1])
+    assert bonuses[0] == pytest.approx(4 * bonuses[1], rel=1e-3)

@@ -330,7 +330,7 @@ SELF = (
         "s = S()\ndef g(s): return abs(s - 1024.0)\nassert g(f(s)) < 1e-5",
         "s = S()\nfor s in [s.pow(2)]:\n    assert abs(s - 1024.0) < 1e-5",
         "s, t = S().pow(2), S()\nassert abs(s - 1024.0) < 1e-5",
-        "s = S()\nwith f(s) as s:\n    assert abs(s - 1024.0) < 1e-5",
+        "s = S()\nwith s.pow(2) as s:\n    assert abs(s - 1024.0) < 1e-5",
         "assert (lambda s: s - 1024.0)(f(S())) == 0",
         "assert [s - 1024.0 for s in [S().pow(2)]] == [0]",
         "k = K(3)\nassert abs(f(k) - 1024.0) < 1e-5",

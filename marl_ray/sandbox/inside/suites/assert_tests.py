@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from types import CodeType
 from typing import Any, TypeGuard
 
+from .helper_calls import HelperCalls
 from .instrumentation import NAMING_NODES, AssertInstrumenter, InstanceAnalysis, mark_assertions
 from .program_requests import RequestRewriter
 from .statements import (
@@ -118,7 +119,7 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
     imported = {imported_name(part) for part in everything if isinstance(part, ast.alias)}
     standard = stdlib_names(everything, free | imported, entry_point)
     remote = free - standard.keys()
-    analysis = TrustAnalysis(statements, helpers, remote)
+    analysis = TrustAnalysis(statements, helpers, remote, entry_point)
 
     blocks: list[list[ast.stmt]] = []
     shown: list[str] = []
@@ -140,7 +141,8 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
     instrument = AssertInstrumenter(analysis, InstanceAnalysis([*statements, *helpers], remote))  # changes the blocks
     marked = [mark_assertions(block, remote) for block in blocks]
     sources = ["\n".join([_IN_GUEST, *map(ast.unparse, block)]) for block in marked]
-    rewrite = RequestRewriter(analysis, frozenset(remote), entry_point)
+    helper_calls = HelperCalls(statements, frozenset(remote), entry_point)
+    rewrite = RequestRewriter(analysis, frozenset(remote), helper_calls)
     codes = [
         _compile_test([instrument.visit(rewrite.visit(node)) for node in block], number)
         for number, block in enumerate(marked, 1)

@@ -2,39 +2,38 @@
 
 - Operators for which a test expects a TypeError become `OPERATE("add", v, 3)`, which may ask the program.
 - A call of a helper of the program that decides about the program's own result (`assert allclose(f(x), y)`) becomes
-  `ASKED(call)`, so that the verdict is not trusted.
+  `ASKED(call)`, so that the verdict is not trusted (see `helper_calls`).
 - Items that a comprehension or a function like `sum` consumes to the end are fetched in blocks: `ALL(f(n))`.
 """
 
 from __future__ import annotations
 
 import ast
+import itertools
 from typing import Any
 
+from .helper_calls import HelperCalls
 from .instrumentation import ARITHMETIC, OPERATORS, call_of
-from .statements import names_in, root_name
+from .statements import names_in
 from .suite import ALL, ASKED, OPERATE
-from .trust_analysis import TrustAnalysis, last_name
+from .trust_analysis import TrustAnalysis, is_assertion, last_name
 
 _CONSUMERS = {"list", "tuple", "set", "frozenset", "sorted", "sum", "min", "max", "bytes", "deque"}
 _CONSUMING_METHODS = {"join", "extend", "fsum", "prod", "mean", "fmean", "median"}
 _RAISES = {"raises", "assertRaises", "assertRaisesRegex"}
 _CATCHING = {"TypeError", "Exception"}
-_PASSING_ON = {"all", "any", "bool", "assertTrue", "assertFalse"}
-"""Functions that decide by the truth of their argument."""
 
 
 class RequestRewriter(ast.NodeTransformer):
-    """Transformer of a test's statements. `remote` are the names that the program defines. New nodes have no location.
+    """Transformer of a test's statements, whose new nodes have no location. `remote` are the program's names."""
 
-    A call of `entry_point` never counts as a helper: its result is under test.
-    """
-
-    def __init__(self, analysis: TrustAnalysis, remote: frozenset[str], entry_point: str) -> None:
+    def __init__(self, analysis: TrustAnalysis, remote: frozenset[str], helpers: HelperCalls) -> None:
         self._analysis = analysis
         self._remote = remote
-        self._helpers = remote - {entry_point}
+        self._helpers = helpers
         self._expects_type_error = False
+        self._compared: set[ast.AST] = set()
+        """Calls of helpers whose whole results the judge compares with data, see `HelperCalls.is_compared`."""
 
     # --- expected TypeErrors ---
 
@@ -65,7 +64,12 @@ class RequestRewriter(ast.NodeTransformer):
         return call_of(OPERATE, ARITHMETIC[type(node.op)], node.left, node.right)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
+        is_decided = any(self._helpers.compares(node.left, side) for side in node.comparators)
+        if len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq):
+            self._note_compared(node.left, node.comparators[0])
         self.generic_visit(node)
+        if is_decided:
+            node.left = call_of(ASKED, node.left)
         ordered = len(node.ops) == 1 and isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE)
         if not ordered or not self._expects_type_error or not self._analysis.from_program(node):
             return node
@@ -73,39 +77,32 @@ class RequestRewriter(ast.NodeTransformer):
 
     # --- decisions of the program ---
 
-    def visit_Assert(self, node: ast.Assert) -> Any:
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        is_decided = isinstance(node.ctx, ast.Load) and self._helpers.decides(node)
         self.generic_visit(node)
-        node.test = self._marked(node.test)
-        return node
-
-    def visit_Expr(self, node: ast.Expr) -> Any:
-        self.generic_visit(node)
-        if isinstance(node.value, ast.Call) and last_name(node.value.func).startswith("assert"):
-            node.value = self._marked(node.value)
-        return node
-
-    def _marked(self, node: ast.expr) -> ast.expr:
-        """Return the expression with a mark at each call whose truth decides and is the program's word."""
-        if isinstance(node, ast.BoolOp):
-            node.values = [self._marked(value) for value in node.values]
-        elif isinstance(node, ast.UnaryOp):
-            node.operand = self._marked(node.operand)
-        elif isinstance(node, ast.Compare) and any(_is_truth(side) for side in (node.left, *node.comparators)):
-            node.left, *node.comparators = [self._marked(side) for side in (node.left, *node.comparators)]
-        elif isinstance(node, ast.ListComp | ast.GeneratorExp):
-            node.elt = self._marked(node.elt)
-        elif isinstance(node, ast.Call):
-            arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
-            if root_name(node.func) in self._helpers and any(map(self._analysis.from_program, arguments)):
-                return call_of(ASKED, node)
-            if last_name(node.func) in _PASSING_ON:
-                node.args = [self._marked(argument) for argument in node.args]
-        return node
+        return call_of(ASKED, node) if is_decided else node
 
     # --- items in blocks ---
 
     def visit_Call(self, node: ast.Call) -> Any:
+        is_decided = node not in self._compared and self._helpers.decides(node)
+        if last_name(node.func) == "assertEqual" and len(node.args) > 1:
+            self._note_compared(*node.args[:2])
+        pairs = itertools.combinations(node.args, 2) if is_assertion(node) else ()
+        compares = any(self._helpers.compares(*pair) for pair in pairs)
         self.generic_visit(node)
+        if compares:
+            node.args[0] = call_of(ASKED, node.args[0])
+        node = self._with_blocks(node)
+        return call_of(ASKED, node) if is_decided else node
+
+    def _note_compared(self, left: ast.expr, right: ast.expr) -> None:
+        for call, expected in ((left, right), (right, left)):
+            if self._helpers.is_compared(call, expected):
+                self._compared.add(call)
+
+    def _with_blocks(self, node: ast.Call) -> ast.Call:
+        """Return the call with `ALL` around items of the program that it consumes to the end."""
         function = node.func
         is_method = isinstance(function, ast.Attribute) and not self._analysis.from_program(function)
         consumes = last_name(function) in (_CONSUMING_METHODS if is_method else _CONSUMERS)
@@ -137,7 +134,3 @@ class RequestRewriter(ast.NodeTransformer):
         if self._analysis.from_program(first.iter) and not names_in(*expressions) & self._remote and not first.is_async:
             first.iter = call_of(ALL, first.iter, True)
         return node
-
-
-def _is_truth(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, bool)

@@ -11,6 +11,7 @@ import ast
 import datetime
 from collections.abc import Iterable, Iterator, Sequence
 
+from .sinks import SinkAnalysis
 from .statements import names_in, walk_all
 
 _LAZY_MODULES = {"itertools", "functools", "operator", "io", "mock", "builtins", "pathlib", "uuid", "types"}
@@ -104,9 +105,12 @@ def patches_modules(parts: Sequence[ast.AST]) -> bool:
 class TrustAnalysis:
     """Analysis of all tests of a problem. `remote` are the names that the program defines."""
 
-    def __init__(self, statements: Sequence[ast.stmt], helpers: Sequence[ast.stmt], remote: Iterable[str]) -> None:
+    def __init__(
+        self, statements: Sequence[ast.stmt], helpers: Sequence[ast.stmt], remote: Iterable[str], entry_point: str
+    ) -> None:
         self._remote = frozenset(remote)
         self.tainted = _tainted(statements, self._remote)
+        self._sinks = SinkAnalysis([*statements, *helpers], self.from_program, entry_point)
         self._own = _test_objects([*statements, *helpers])
         classes = [part for part in walk_all(statements) if isinstance(part, ast.ClassDef)]
         self._methods = {item.name for node in classes for item in node.body if isinstance(item, ast.FunctionDef)}
@@ -137,6 +141,9 @@ class TrustAnalysis:
 
     def guest_reason(self, statements: Iterable[ast.AST]) -> str:
         """Return why these statements must run in the guest; empty if the judge can evaluate them."""
+        statements = list(statements)
+        if sink := self._sinks.reason(statements):
+            return sink
         for part in walk_all(statements):
             for expression, use in _class_uses(part):
                 if names := names_in(expression) & self._remote:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeGuard
 
 from .assert_tests import free_names, join_processes, parse_source
+from .helper_calls import HelperCalls
 from .instrumentation import AssertInstrumenter, InstanceAnalysis, is_assertion, mark_assertions
 from .process_effects import ProcessEffects
 from .program_requests import RequestRewriter
@@ -46,7 +47,7 @@ def unittest_suite(source: str, entry_point: str) -> Suite:
     module = _SelfAttributesAsNames({node.name for family in families.values() for node in family}).visit(
         copy.deepcopy(tree)
     )
-    analysis = TrustAnalysis(module.body, [], remote)
+    analysis = TrustAnalysis(module.body, [], remote, entry_point)
     effects = ProcessEffects(everything, analysis, standard)
     units, reasons, flows, uses = [], [], [], []
     for name, family in families.items():
@@ -58,7 +59,8 @@ def unittest_suite(source: str, entry_point: str) -> Suite:
             flows.append(VariableFlow(state, state))
     join_processes(reasons, flows)
     instrument = AssertInstrumenter(analysis, InstanceAnalysis(module.body, remote))
-    rewrite = RequestRewriter(analysis, frozenset(remote), "")
+    helper_calls = HelperCalls(tree.body, frozenset(remote), entry_point)
+    rewrite = RequestRewriter(analysis, frozenset(remote), helper_calls)
     marked = [instrument.visit(rewrite.visit(node)) for node in mark_assertions(tree.body, remote)[:-1]]
     cases = [
         Case(

@@ -1,0 +1,159 @@
+"""Analysis of which tests may run text or bytes of the program as code.
+
+`eval(f(1))`, `pickle.loads(f(1))` or `getattr(sys.modules[f(1)], ...)` would run what the program returns in the
+process that decides. Such tests run in the guest, where their passes are untrusted.
+
+The mention of a sink decides, whatever its form (`e = eval`, `map(eval, ...)`, `from builtins import eval as e`, a
+function of the tests that calls it): only a direct call with constants, such as `eval("1 + 1")`, is harmless.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Sequence
+
+from .statements import bound_names, imported_name, walk_all
+
+_BUILTINS = frozenset(
+    ("eval", "exec", "compile", "__import__", "globals", "locals", "vars", "breakpoint", "__builtins__")
+)
+"""Builtins that run text, or that look up names by text."""
+_MODULES = frozenset(
+    (
+        *(
+            "builtins",
+            "code",
+            "codeop",
+            "importlib",
+            "imp",
+            "pkgutil",
+            "runpy",
+            "timeit",
+            "zipimport",
+            "logging.config",
+        ),
+        *("pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "jsonpickle", "marshal", "shelve", "yaml"),
+        *("bdb", "cProfile", "cffi", "ctypes", "doctest", "gc", "multiprocessing", "pdb", "profile", "subprocess"),
+        "trace",
+    )
+)
+"""Modules that run text or bytes as code, start processes, or reach any object of a process."""
+_ATTRIBUTES = frozenset(
+    (
+        *("__globals__", "__builtins__", "__subclasses__", "__import__", "f_globals", "f_locals", "f_back", "modules"),
+        *("settrace", "setprofile", "_getframe", "_current_frames", "FunctionType", "CodeType"),
+    )
+)
+"""Attributes that reach any object of a process."""
+_BY_MODULE = {"numpy": ("load",), "pandas": ("eval", "query", "read_pickle")}
+"""Functions of other modules that run text or bytes as code."""
+_OF_DATA_FRAMES = ("eval", "query")
+"""Functions that are methods of pandas' data frames, too."""
+_WITH_TEXT = frozenset(
+    (
+        *("getattr", "setattr", "delattr", "attrgetter", "methodcaller", "import_module", "patch", "dictConfig"),
+        *("system", "popen", "execv", "execve", "execvp", "execl", "execlp", "spawnl", "spawnv", "kill", "killpg"),
+        *("get_type_hints", "ForwardRef", "make_dataclass"),
+    )
+)
+"""Functions that a text or number of the program turns into a sink."""
+
+
+class SinkAnalysis:
+    """Analysis of all statements of a problem's tests, including the prompt's definitions that run beside them.
+
+    `from_program` returns whether a value may come from the program. `entry_point` is no sink, whatever its name.
+    """
+
+    def __init__(
+        self, statements: Sequence[ast.stmt], from_program: Callable[[ast.AST], bool], entry_point: str
+    ) -> None:
+        self._from_program = from_program
+        self._names = set(_BUILTINS - {entry_point})
+        """Names of sinks."""
+        self._unsafe: set[str] = set()
+        """Names that the tests bind to a sink, or to something that uses one."""
+        self._functions: dict[str, tuple[str, ...]] = {}
+        """Sinks by the name of a module that has other members, too."""
+        for part in walk_all(statements):
+            self._add_imports(part)
+        while True:
+            found = {name for node in statements for name in self._bound_with_a_sink(node)} - self._unsafe
+            if not found:
+                break
+            self._unsafe |= found
+
+    def reason(self, statements: Iterable[ast.AST]) -> str:
+        """Return why these statements must run in the guest; empty if they reach no sink."""
+        nodes = list(statements)
+        harmless = {id(name) for part in walk_all(nodes) for name in self._constant_call(part)}
+        for part in walk_all(nodes):
+            sink = self._mentioned(part)
+            if sink and id(part) not in harmless:
+                return f"a test may run text of the program as code ({sink})"
+            if isinstance(part, ast.Call) and _last_name(part.func) in _WITH_TEXT and self._is_given_text(part):
+                return f"a test gives {_last_name(part.func)} a name that the program may choose"
+        return ""
+
+    def _add_imports(self, part: ast.AST) -> None:
+        if isinstance(part, ast.Import):
+            for item in part.names:
+                self._add_module(item.name, imported_name(item))
+        elif isinstance(part, ast.ImportFrom):
+            for item in part.names:
+                is_member = f"{part.module}.{item.name}" in _MODULES or item.name in _ATTRIBUTES
+                is_by_module = item.name in _BY_MODULE.get(part.module or "", ())
+                if _is_sink_module(part.module or "") or is_member or is_by_module:
+                    self._names.add(imported_name(item))
+
+    def _add_module(self, module: str, name: str) -> None:
+        if _is_sink_module(module):
+            self._names.add(name)
+        elif module in _BY_MODULE:
+            self._functions[name] = _BY_MODULE[module]
+
+    def _bound_with_a_sink(self, node: ast.stmt) -> set[str]:
+        """Return the names that a statement binds, if it mentions a sink in a way that is not harmless."""
+        if isinstance(node, ast.Import | ast.ImportFrom) or not self.reason([node]):
+            return set()
+        inner = {part.name for part in ast.walk(node) if isinstance(part, ast.FunctionDef | ast.ClassDef)}
+        return bound_names(node) | inner
+
+    def _mentioned(self, part: ast.AST) -> str:
+        """Return the sink that a node itself names, without its child nodes; empty if there is none."""
+        if isinstance(part, ast.Name) and part.id in self._names | self._unsafe:
+            return part.id
+        if not isinstance(part, ast.Attribute):
+            return ""
+        if part.attr in _ATTRIBUTES or f"self.{part.attr}" in self._unsafe:
+            return part.attr
+        module = part.value.id if isinstance(part.value, ast.Name) else ""
+        has_data_frames = any(_OF_DATA_FRAMES[0] in functions for functions in self._functions.values())
+        of_data_frame = has_data_frames and part.attr in _OF_DATA_FRAMES and not self._from_program(part.value)
+        return part.attr if of_data_frame or part.attr in self._functions.get(module, ()) else ""
+
+    def _constant_call(self, part: ast.AST) -> list[ast.AST]:
+        """Return the nodes that name the sink of a direct call with constants only; empty for anything else."""
+        if not isinstance(part, ast.Call):
+            return []
+        arguments = [*part.args, *(keyword.value for keyword in part.keywords)]
+        if not all(isinstance(argument, ast.Constant) for argument in arguments) or not arguments:
+            return []
+        named = list(ast.walk(part.func))
+        return [] if any(isinstance(node, ast.Name) and node.id in self._unsafe for node in named) else named
+
+    def _is_given_text(self, call: ast.Call) -> bool:
+        """Return whether an argument other than the object itself may come from the program."""
+        takes_object = _last_name(call.func) in ("getattr", "setattr", "delattr")
+        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+        # The value that is set is no name.
+        chosen = arguments[1:2] if takes_object else arguments
+        return any(map(self._from_program, chosen))
+
+
+def _is_sink_module(module: str) -> bool:
+    return module in _MODULES or module.partition(".")[0] in _MODULES
+
+
+def _last_name(function: ast.AST) -> str:
+    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
