@@ -22,13 +22,14 @@ from marl_ray.config.budget import describe_budget, training_budget
 from marl_ray.core.errors import UserError
 from marl_ray.core.state import TrainingResult
 from marl_ray.core.stop_signals import StopSignals
-from marl_ray.launch.run_checks import check, check_new_folder, folder_of
+from marl_ray.launch.run_checks import check, check_new_folder, folder_of, tasks_by_split
 from marl_ray.launch.training_session import TrainingSession
 from marl_ray.reports.returns_plot import plot_run
 from marl_ray.reports.run_summary import plot_title, read_metrics, write_run_summary
 from marl_ray.storage.resume import ResumeState, RunIsDone, SavedRun, same_learning_settings
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.storage.run_lock import hold_lock
+from marl_ray.storage.task_digests import write_task_digests
 from marl_ray.telemetry import logs
 from marl_ray.telemetry.timing import StartupTimer
 from marl_ray.trainer.context import RunInputs
@@ -85,6 +86,8 @@ def _train(
         if saved is None:
             check_new_folder(folder)  # no run has started there since the checks
             folder.write_config(to_yaml(config), 0)
+        if not folder.tasks.exists():
+            write_task_digests(folder.tasks, tasks_by_split(config, inputs.train_tasks, inputs.eval_tasks))
         num_tasks = len(inputs.train_tasks)
         resume_state = ResumeState.at_start() if saved is None else _resume(config, saved, num_tasks)
         folder.log.drop_from(resume_state.logged)  # batches behind the point from which the run resumes

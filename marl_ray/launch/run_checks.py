@@ -40,6 +40,7 @@ from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.models.weight_files import has_model_files
 from marl_ray.storage.resume import SavedRun, check_resume
 from marl_ray.storage.run_folder import RunFolder, new_folder
+from marl_ray.storage.task_digests import check_same_tasks
 from marl_ray.telemetry.trackers import require_trackers
 from marl_ray.trainer.context import RunInputs
 
@@ -90,8 +91,15 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
         check_new_folder(folder_of(config))
     else:
         check_resume(config, saved, len(train_tasks))
+        check_same_tasks(saved.folder.tasks, config.dataset.name, tasks_by_split(config, train_tasks, eval_tasks))
     notes = tuple(describe_prompts(config, templates))
     return RunInputs(environment, transition, train_tasks, eval_tasks, notes, rendered)
+
+
+def tasks_by_split(config: Config, train_tasks: list[Task], eval_tasks: list[Task]) -> dict[str, list[Task]]:
+    """Return the loaded tasks by their splits; without the splits that a dry run does not load."""
+    splits = {config.dataset.train_split: train_tasks, config.dataset.eval_split or "": eval_tasks}
+    return {split: tasks for split, tasks in splits.items() if tasks}
 
 
 def _check_engine() -> None:

@@ -39,6 +39,7 @@ class RunFolder:
         self.plot = self.path / "returns.png"  # plot of the reward over joint samples
         self.report = self.path / "report.html"  # the HTML report that `marl-ray report` writes
         self.machine = self.path / "machine.json"  # versions and machines of the last start
+        self.tasks = self.path / "tasks.json"  # digests of the tasks in their order
         self.trackers = self.path / "trackers.json"  # the ids of the run in trackers of metrics
         self.timeline = self.path / "timeline.jsonl"  # begin and end of each part of a step
         self.error = self.path / "error.txt"  # traceback of an unexpected error
@@ -116,7 +117,7 @@ class RunFolder:
     @property
     def _files_of_start(self) -> tuple[Path, ...]:
         """Files that exist before the first row. The lock is the last one to be deleted."""
-        return self.config, self.machine, self.first_prompts, self.log_file, self.trackers, self.lock
+        return self.config, self.machine, self.first_prompts, self.tasks, self.log_file, self.trackers, self.lock
 
     def remove_incomplete(self) -> None:
         """Delete incomplete checkpoints and models of an interrupted run."""

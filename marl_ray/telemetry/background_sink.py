@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,8 @@ class _UnreadLines:
         self.position = path.stat().st_size if path.exists() else 0
         """End of the last line that the tracker has received."""
         self._sent_step: int | None = None
-        """Lines up to this step are skipped."""
+        """Lines up to this step are skipped, except for an evaluation of this step, which follows its training row: the
+        tracker may have received one of the two."""
 
     def rewind(self, sent_step: int) -> None:
         """Continue behind the last line up to `sent_step`, from the start of the file."""
@@ -166,5 +167,10 @@ class _UnreadLines:
             file.seek(self.position)
             while (line := file.readline()).endswith(b"\n"):
                 row = parse_row(line)
-                if row is not None and (self._sent_step is None or row["step"] > self._sent_step):
+                if row is not None and not self._is_sent(row):
                     yield file.tell(), row
+
+    def _is_sent(self, row: Mapping[str, Any]) -> bool:
+        if self._sent_step is None or row["step"] > self._sent_step:
+            return False
+        return row["step"] < self._sent_step or not is_evaluation(row)

@@ -157,6 +157,17 @@ def test_a_resumed_tracker_receives_the_rows_that_it_misses(paths: tuple[Path, P
     assert unaware.got == [(5, "")]
 
 
+def test_a_tracker_that_is_created_again_receives_the_evaluation_of_its_last_step(paths: tuple[Path, Path]) -> None:
+    rows = ({"step": 1}, {"step": 1, "eval/episodes": 2}, {"step": 2}, {"step": 2, "eval/episodes": 2})
+    paths[0].write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tracker = Tracker()
+    tracker.sent_step = 2
+    stream = stream_of(paths, lambda: tracker)
+    stream.step({"step": 3}, [])
+    stream.close()
+    assert tracker.got == [(2, "eval"), (3, "")]
+
+
 def test_a_line_that_is_being_written_waits(paths: tuple[Path, Path]) -> None:
     tracker = Tracker()
     sink = BackgroundSink("tracker", lambda: tracker, *paths)

@@ -1,0 +1,50 @@
+"""Digests of a run's tasks in their order, which tell whether the data have changed before the run is resumed.
+
+The position in the data is a number: with other tasks, or in another order, a resumed run would train on some tasks
+twice and never on others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from marl_ray.core.episode import Task
+from marl_ray.core.errors import UserError
+from marl_ray.core.files import write_atomically
+from marl_ray.core.text import pluralize
+
+
+def check_same_tasks(file: Path, dataset: str, splits: dict[str, Sequence[Task]]) -> None:
+    """Raise UserError if the tasks of a split differ from the tasks that the run began with, whose digests are in
+    `file`. A run of an earlier version has no such file."""
+    if not file.exists():
+        return
+    before = json.loads(file.read_text(encoding="utf-8"))
+    for split, tasks in splits.items():
+        if split in before and before[split] != describe_tasks(tasks):
+            then = pluralize(before[split]["tasks"], "task")
+            raise UserError(
+                f"dataset {dataset} has changed: {split} began with {then} and has {len(tasks)} now, or their content "
+                "or order differs. Restore the data to resume this run, or start a new run"
+            )
+
+
+def write_task_digests(file: Path, splits: dict[str, Sequence[Task]]) -> None:
+    """Write the digests of each split's tasks."""
+    digests = {split: describe_tasks(tasks) for split, tasks in splits.items()}
+    write_atomically(file, (json.dumps(digests, indent=1) + "\n").encode())
+
+
+def describe_tasks(tasks: Sequence[Task]) -> dict[str, int | str]:
+    """Return the number of tasks, and a digest of their ids, prompts and fields of text in their order."""
+    digest = hashlib.sha256()
+    for task in tasks:
+        parts = [task.id, task.prompt]
+        for name, value in sorted(task.fields.items()):
+            texts = value if isinstance(value, tuple) else (value,)
+            parts += [name, *(text for text in texts if isinstance(text, str))]
+        digest.update(json.dumps(parts).encode())
+    return {"tasks": len(tasks), "digest": digest.hexdigest()}

@@ -1,0 +1,36 @@
+"""A run is not resumed with other data than it began with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from marl_ray.core.episode import Task
+from marl_ray.core.errors import UserError
+from marl_ray.storage.task_digests import check_same_tasks, write_task_digests
+
+TASKS = [Task(f"t/{number}", f"Prompt {number}.", {"tests": (f"assert f({number})",)}) for number in range(4)]
+CHANGED = {
+    "more": [*TASKS, Task("t/4", "Prompt 4.", {})],
+    "fewer": TASKS[:3],
+    "order": [TASKS[1], TASKS[0], *TASKS[2:]],
+    "prompt": [replace(TASKS[0], prompt="Another."), *TASKS[1:]],
+    "tests": [replace(TASKS[0], fields={"tests": ("assert f(9)",)}), *TASKS[1:]],
+}
+
+
+def test_the_same_tasks_are_accepted(tmp_path: Path) -> None:
+    file = tmp_path / "tasks.json"
+    check_same_tasks(file, "data.jsonl", {"train": TASKS})
+    write_task_digests(file, {"train": TASKS, "test[:2]": TASKS[:2]})
+    check_same_tasks(file, "data.jsonl", {"train": list(TASKS), "test[:2]": TASKS[:2]})
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_other_tasks_are_refused_with_the_name_of_the_file(tmp_path: Path, change: str) -> None:
+    file = tmp_path / "tasks.json"
+    write_task_digests(file, {"train": TASKS})
+    with pytest.raises(UserError, match=r"^dataset data.jsonl has changed: train began with 4 tasks and has "):
+        check_same_tasks(file, "data.jsonl", {"train": CHANGED[change]})
