@@ -126,7 +126,8 @@ class GenerationActor(Actor):
     def _encode(
         self, prompt: Prompt | TokenPrompt, sampling: SamplingSpec, history: tuple[int, ...], template: bool
     ) -> list[int]:
-        """Return the token ids of a prompt after a conversation. Raises UserError if the template rejects it."""
+        """Return the token ids of a prompt after a conversation. Raises UserError if the template rejects it, or if it
+        has no tokens, from which no model can sample."""
         from jinja2 import TemplateError
 
         if isinstance(prompt, TokenPrompt):
@@ -134,9 +135,12 @@ class GenerationActor(Actor):
         try:
             if history:
                 return extend_conversation(self.tokenizer, history, prompt, template, sampling.template_kwargs)
-            return tokenization.encode_prompt(self.tokenizer, prompt, template, sampling.template_kwargs)
+            prompt_ids = tokenization.encode_prompt(self.tokenizer, prompt, template, sampling.template_kwargs)
         except (TemplateError, TypeError, ValueError) as error:
             raise UserError(f"the chat template of the model rejects these messages: {error}") from None
+        if not prompt_ids:
+            raise UserError(f"a prompt for {self.id.policy} is empty: its model needs at least one token to begin with")
+        return prompt_ids
 
     def _with_texts(self, prompt_ids: list[int], samples: Sequence[Completion], sampling: SamplingSpec) -> Generation:
         """Return the generation with texts. With stop texts the engine has decoded them."""

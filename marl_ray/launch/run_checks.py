@@ -227,7 +227,8 @@ def check_new_folder(folder: RunFolder) -> None:
 async def check_actors(config: Config, actors: RunActors, inputs: RunInputs, folder: Path) -> None:
     """Check that learners see the run folder, that a policy's actors load one tokenizer, and that prompts fit.
 
-    Warns of prompts that are too long, which will be skipped. Raises UserError, also if all prompts are too long.
+    Warns of prompts that are too long, which will be skipped. Raises UserError, also if a prompt is empty, or if all are
+    too long.
     """
     sees_folder = await gather(*(learner.sees_path(str(folder)) for learner in actors.learners))
     for learner, sees in zip(actors.learners, sees_folder, strict=True):
@@ -241,6 +242,9 @@ async def check_actors(config: Config, actors: RunActors, inputs: RunInputs, fol
         await _check_tokenizers(config, actors, agent, inputs.probe_texts(agent))
         limit = config.model.max_length - settings.max_new_tokens
         lengths = await actors.generators[agent].prompt_lengths(own, settings.chat_template_kwargs)
+        if 0 in lengths:
+            task = inputs.train_tasks[lengths.index(0)]
+            raise UserError(f"task {task.id}: the first prompt of agent {agent} is empty, and a model needs a text")
         too_long |= {i for i, length in enumerate(lengths) if length > limit}
     limit = config.model.max_length - max(agent.max_new_tokens for agent in config.agents)
     if len(too_long) == len(prompts):

@@ -16,6 +16,10 @@ import torch
 
 MODULUS = 2**61 - 1
 WORD_TYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+COLUMNS = 4096
+"""Width of the matrix of a tensor's words, whose sums by row and by column are the checksum."""
+COLUMN_FACTOR = 0x9E3779B97F4A7C15
+"""A large odd number, so that changes of both sums do not cancel."""
 MAX_GAP = 2**16 - 1
 """Maximum distance of two values of a sparse delta, so that a gap fits into 16 bits."""
 
@@ -25,15 +29,25 @@ def _header(name: str, tensor: torch.Tensor) -> int:
 
 
 def _word_sums(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the sums of all words and of the odd words, [2], on the tensor's device."""
+    """Return the sums of the words weighted by their row and by their column in a matrix, [2], on the tensor's device.
+
+    Two exchanged words differ in their row or in their column, so that one of the sums changes. Sums wrap at 64 bits.
+    """
     words = _words(tensor.detach().contiguous())
-    return torch.stack([words.sum(dtype=torch.int64), words[1::2].sum(dtype=torch.int64)])
+    rows = len(words) // COLUMNS
+    matrix, rest = words[: rows * COLUMNS].view(rows, COLUMNS), words[rows * COLUMNS :]
+    by_row = _weighted_sum(matrix.sum(dim=1, dtype=torch.int64)) + (rows + 1) * rest.sum(dtype=torch.int64)
+    by_column = _weighted_sum(matrix.sum(dim=0, dtype=torch.int64)) + _weighted_sum(rest.to(torch.int64))
+    return torch.stack([by_row, by_column])
 
 
-def _combine(header: int, total: int, odd: int) -> int:
-    """Return the checksum of a tensor from the checksum of its name, shape and dtype, and the sums of its words. Odd
-    words have weight three, so that swapped neighbours change the checksum. Sums wrap at 64 bits."""
-    return ((total + 2 * odd) * 2 + 1) * (header + 1) % MODULUS
+def _weighted_sum(values: torch.Tensor) -> torch.Tensor:
+    return (values * torch.arange(1, len(values) + 1, device=values.device)).sum()
+
+
+def _combine(header: int, by_row: int, by_column: int) -> int:
+    """Return the checksum of a tensor from the checksum of its name, shape and dtype, and the sums of its words."""
+    return ((by_row + COLUMN_FACTOR * by_column) * 2 + 1) * (header + 1) % MODULUS
 
 
 class Checksum:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.learning.policy_model import load_policy
 from marl_ray.toy import BASE_PATH
-from marl_ray.weights.deltas import MAX_GAP, WORD_TYPES, Checksum, Snapshot, WeightUpdate, to_tensor
+from marl_ray.weights.deltas import COLUMNS, MAX_GAP, WORD_TYPES, Checksum, Snapshot, WeightUpdate, to_tensor
 from marl_ray.weights.receiver import Acknowledgement
 from marl_ray.weights.sender import CastSource, WeightSender, WeightSyncError
 
@@ -163,3 +164,24 @@ def test_sparse_updates_are_the_default_for_16_bit_weights(
         weight_sender.update_weights(version, receivers)
     assert [message.base is not None for message in receivers.messages] == [False, is_sparse]
     assert [message.keep for message in receivers.messages] == [is_sparse, is_sparse]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
+def test_two_exchanged_words_change_the_checksum(dtype: torch.dtype) -> None:
+    random = torch.Generator().manual_seed(0)
+    original = torch.randint(0, 250, (3 * COLUMNS + 77,), generator=random).to(dtype)
+    expected = checksum_of(original)
+    assert checksum_of(original.clone()) == expected
+    places = (0, 1, 2, COLUMNS, COLUMNS + 1, 2 * COLUMNS, 3 * COLUMNS, 3 * COLUMNS + 1, 3 * COLUMNS + 76)
+    for first, second in itertools.combinations(places, 2):
+        changed = original.clone()
+        changed[first], changed[second] = 1, 2
+        before = checksum_of(changed)
+        changed[first], changed[second] = 2, 1
+        assert checksum_of(changed) != before, (first, second)
+
+
+def checksum_of(tensor: torch.Tensor) -> int:
+    checksum = Checksum()
+    list(checksum.watch([("w", tensor)]))
+    return checksum.value
