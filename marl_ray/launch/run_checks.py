@@ -227,8 +227,8 @@ def check_new_folder(folder: RunFolder) -> None:
 async def check_actors(config: Config, actors: RunActors, inputs: RunInputs, folder: Path) -> None:
     """Check that learners see the run folder, that a policy's actors load one tokenizer, and that prompts fit.
 
-    Warns of prompts that are too long, which will be skipped. Raises UserError, also if a prompt is empty, or if all are
-    too long.
+    Warns of prompts that are too long, which will be skipped. Raises UserError, also if a prompt is empty or if all
+    prompts are too long.
     """
     sees_folder = await gather(*(learner.sees_path(str(folder)) for learner in actors.learners))
     for learner, sees in zip(actors.learners, sees_folder, strict=True):
