@@ -224,7 +224,8 @@ def main() -> None:
     warm_up = make_program(api, {"program": "f = int", "tests": ["assert f(1) == 1"], "entry_point": "f"}, words)
     for _ in range(3):
         sandbox.run(warm_up)
-    write({"level": sandbox.level, "describe": sandbox.describe(), "secret": targets.secret})
+    facts = {"level": sandbox.level, "describe": sandbox.describe(), "secret": targets.secret}
+    write(facts | {"folder": str(targets.folder)})
     # The spare guest is forked shortly after a report, so wait for a stable count.
     processes, descriptors = wait_until_stable(descendants), open_descriptors()
     for line in sys.stdin:

@@ -148,6 +148,13 @@ class Host:
         self.process.wait(timeout=30)
         return last
 
+    def kill(self) -> None:
+        """End the host process if it is still running, and remove the targets that it leaves."""
+        self.process.kill()
+        self.process.wait()
+        if "folder" in self.startup:
+            shutil.rmtree(self.startup["folder"], ignore_errors=True)
+
 
 @contextmanager
 def host_of(variant: Variant) -> Iterator[Host]:
@@ -156,6 +163,4 @@ def host_of(variant: Variant) -> Iterator[Host]:
     try:
         yield host
     finally:
-        if host.process.poll() is None:
-            host.process.kill()
-            host.process.wait()
+        host.kill()

@@ -25,8 +25,7 @@ def start_host(**options: Any) -> dict[str, Any]:
             assert host.close()["processes"] == 0
         return host.startup
     finally:
-        host.process.kill()
-        host.process.wait()
+        host.kill()
 
 
 def test_auto_selects_the_strongest_level() -> None:
