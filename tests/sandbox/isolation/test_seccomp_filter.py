@@ -74,6 +74,17 @@ def test_a_guest_reads_its_own_limits_only() -> None:
     assert {decision("prlimit64", 1), decision("prlimit64", 0, 7, 1), decision("prlimit64", 0, 7, 1 << 40)} == {EPERM}
 
 
+@pytest.mark.parametrize(("name", "position"), [("wait4", 3), ("waitid", 4)])
+def test_no_usage_of_resources_is_read(name: str, position: int) -> None:
+    usage = [0] * 6
+    assert decision(name, *usage) == ALLOW
+    for pointer in (1, 1 << 40):
+        usage[position] = pointer
+        assert decision(name, *usage) == EPERM
+    assert decision("getrusage") == EPERM
+    assert decision("getrusage", judge=True) == ALLOW
+
+
 def test_a_guest_wakes_no_thread_of_another_process() -> None:
     private, realtime = 128, 256
     for command in range(14):

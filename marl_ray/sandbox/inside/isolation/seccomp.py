@@ -82,6 +82,18 @@ def _without_bits(argument: int, forbidden: int, error: int = errno.EPERM) -> li
     return [_low(argument), (_JUMP_ANY_BIT, 1, 0, forbidden), _return(_ALLOW), _deny(error)]
 
 
+def _null(argument: int) -> list[Instruction]:
+    """Allow the call if an argument is a null pointer."""
+    return [
+        _low(argument),
+        (_JUMP_EQUAL, 0, 3, 0),
+        _high(argument),
+        (_JUMP_EQUAL, 0, 1, 0),
+        _return(_ALLOW),
+        _deny(),
+    ]
+
+
 def _search(boundaries: Sequence[int], *, inside: bool = False, behind: int = 0) -> list[Instruction]:
     """Jump to the first instruction behind the search for a call whose number lies inside a run of allowed numbers,
     and to the second one for other calls.
@@ -144,6 +156,9 @@ def build_filter(*, may_open: bool, own_mounts: bool = False, judge: bool = Fals
             _return(_ALLOW),
             _deny(),
         ],
+        # Without the resource usage of the child, which counts as getrusage does.
+        "wait4": _null(3),
+        "waitid": _null(4),
         "prctl": _one_of(0, _PRCTL_ALLOWED),
         "ioctl": _one_of(1, _IOCTL_ALLOWED),
         "fcntl": _one_of(1, (*_FCNTL_ALLOWED, *[_F_ADD_SEALS] * judge, *[_F_SETLK] * may_write)),

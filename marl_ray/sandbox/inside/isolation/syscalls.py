@@ -69,16 +69,17 @@ threads earlier programs started."""
 CLOCKS = frozenset({"clock_gettime", "clock_getres", "clock_nanosleep"})
 CHECKED = frozenset(
     {"open", "openat", "newfstatat", "statx", "clone", "clone3", "futex", "prlimit64", "prctl", "ioctl", "fcntl"}
-    | {"socketpair", "sendto", "recvfrom", "recvmsg"}
+    | {"socketpair", "sendto", "recvfrom", "recvmsg", "wait4", "waitid"}
 )
 """Calls whose arguments the filter checks (see `seccomp`), like PROCESS_NUMBERS and CLOCKS in guests."""
 
 _DENIED = frozenset(
     {"seccomp", "capset", "mount_setattr", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"}
 )
-JUDGE_ONLY = frozenset({"memfd_create", "ftruncate", "sched_setaffinity", "sched_getaffinity", "sendmsg"})
+JUDGE_ONLY = frozenset({"memfd_create", "ftruncate", "sched_setaffinity", "sched_getaffinity", "sendmsg", "getrusage"})
 """Calls of the judge only. `sendmsg` sends descriptors; the kernel counts descriptors in flight per user, so one guest
-could block all others. `sched_getaffinity` tells whether the judge pins its guest, which depends on past programs."""
+could block all others. `sched_getaffinity` tells whether the judge pins its guest, which depends on past programs.
+`getrusage` counts blocks that were read from the disk, which tells what past programs have read into the file cache."""
 SCRATCH_ONLY = frozenset(
     {"unlink", "unlinkat", "mkdir", "mkdirat", "rmdir", "rename", "renameat", "renameat2", "fsync", "fdatasync"}
 )
