@@ -104,8 +104,15 @@ def _called_name(node: ast.AST) -> str:
     return last_name(node.func) if isinstance(node, ast.Call) else ""
 
 
-def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, whole_items: bool) -> Suite:
-    """Return the suite of some statements, with a case per asserting item (`whole_items`) or asserting statement."""
+def assert_suite(
+    items: list[list[ast.stmt]],
+    entry_point: str,
+    prompt: str,
+    whole_items: bool,
+    tests: frozenset[str] = frozenset(),
+) -> Suite:
+    """Return the suite of some statements, with a case per asserting item (`whole_items`) or asserting statement.
+    `tests` are functions and methods whose calls count as assertions."""
     statements = [node for item in items for node in item]
     parts = {node: list(ast.walk(node)) for node in statements}
     checkers = {
@@ -113,6 +120,7 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
         for node in statements
         if isinstance(node, ast.FunctionDef) and any(isinstance(part, ast.Assert) for part in parts[node])
     }
+    checkers |= tests
     helpers, helper_names = _prompt_helpers(prompt, entry_point)
     everything = [part for node in statements for part in parts[node]]
     free = (free_names(everything) - helper_names) | {entry_point}

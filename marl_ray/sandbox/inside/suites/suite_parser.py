@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from .assert_tests import assert_suite, flat_check, is_check, parse_source
+from .pytest_tests import pytest_items
 from .statements import SharedVariables, Statement, parse, unneeded_definitions
 from .suite import Case, Form, Suite
 from .unit_tests import is_test_class, keep_test_methods, unittest_suite
@@ -37,11 +38,13 @@ def parse_tests(tests: str | tuple[str, ...], entry_point: str, form: Form = "au
             suite = unittest_suite(_joined(tests), entry_point)
         elif form == "check":
             suite = assert_suite([flat_check(parse_source(_joined(tests)), entry_point)], entry_point, prompt, False)
-        elif isinstance(tests, tuple):
+        elif isinstance(tests, tuple) and not (len(tests) == 1 and pytest_items(parse_source(tests[0]))):
             items = [parse_source(item, f"test {number}").body for number, item in enumerate(tests, 1)]
             suite = assert_suite(items, entry_point, prompt, True)
+        elif (called := pytest_items(parse_source(_joined(tests)))) is not None:
+            suite = assert_suite(called[0], entry_point, prompt, True, called[1])
         else:
-            suite = assert_suite([parse_source(tests).body], entry_point, prompt, False)
+            suite = assert_suite([parse_source(_joined(tests)).body], entry_point, prompt, False)
     except (RecursionError, MemoryError) as error:
         raise ValueError(f"tests are nested too deeply ({type(error).__name__})") from None
     if not suite.cases:

@@ -1,0 +1,211 @@
+"""Tests in the style of pytest: functions `test_...` and classes `Test...` that nothing calls, `raises` and `approx`.
+
+pytest itself is not in the sandbox. Its tests become statements that call them, with the arguments of `parametrize` and
+of fixtures, and its helpers become small classes beside the tests.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import itertools
+from collections.abc import Iterator, Sequence
+
+from .statements import parse, walk_all
+
+HELPERS = """
+class raises:
+    def __init__(self, expected, *call, match=None, **options):
+        self.expected, self.match, self.value = expected, match, None
+        if call:
+            with self:
+                call[0](*call[1:], **options)
+    def __enter__(self):
+        return self
+    def __exit__(self, kind, value, trace):
+        import re
+        assert kind is not None, f"no exception, expected {self.expected}"
+        if not issubclass(kind, self.expected):
+            return False
+        self.value, self.type = value, kind
+        assert self.match is None or re.search(self.match, str(value)), f"{value} does not match {self.match!r}"
+        return True
+
+class approx:
+    def __init__(self, expected, rel=None, abs=None, nan_ok=False):
+        self.expected, self.rel, self.abs, self.nan_ok = expected, rel, abs, nan_ok
+    def __eq__(self, actual):
+        return self.agrees(self.expected, actual)
+    def agrees(self, expected, actual):
+        if isinstance(expected, dict):
+            if not isinstance(actual, dict) or set(actual) != set(expected):
+                return False
+            return all(self.agrees(value, actual[key]) for key, value in expected.items())
+        if isinstance(expected, (list, tuple)):
+            if not isinstance(actual, (list, tuple)) or len(actual) != len(expected):
+                return False
+            return all(map(self.agrees, expected, actual))
+        if isinstance(expected, (bool, str, type(None))) or isinstance(actual, (str, type(None))):
+            return expected == actual
+        if expected == actual:
+            return True
+        if expected != expected or actual != actual:
+            return self.nan_ok and expected != expected and actual != actual
+        size = expected if expected >= 0 else -expected
+        tolerance = 1e-12 if self.abs is None else self.abs
+        if self.rel is not None or self.abs is None:
+            tolerance = max(tolerance, (1e-6 if self.rel is None else self.rel) * size)
+        difference = expected - actual
+        if size == float("inf"):
+            return False
+        return -tolerance <= difference <= tolerance
+    __hash__ = None
+    def __repr__(self):
+        return f"approximately {self.expected!r}"
+"""
+_KNOWN = ("raises", "approx", "fail", "skip", "fixture", "mark", "param")
+_SETUP, _TEARDOWN = ("setup_method", "setup"), ("teardown_method", "teardown")
+
+
+def pytest_items(tree: ast.Module) -> tuple[list[list[ast.stmt]], frozenset[str]] | None:
+    """Return the statements of a source as items that are tests or belong to the next test, and the names of the
+    functions and methods that are tests. None if the source is not in the style of pytest.
+
+    Raises ValueError for a fixture that pytest itself provides.
+    """
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test")]
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and _test_methods(node)]
+    others = [node for node in tree.body if node not in functions and node not in classes]
+    mentioned = {part.id for part in walk_all(others) if isinstance(part, ast.Name)}
+    names = {node.name for node in (*functions, *classes)}
+    if not names or names & mentioned or any(isinstance(part, ast.Assert) for part in others):
+        return None
+    source = _PytestNames(tree).visit(copy.deepcopy(tree))
+    fixtures = {
+        node.name: node for node in ast.walk(source) if isinstance(node, ast.FunctionDef) and _take_fixture(node)
+    }
+    items: list[list[ast.stmt]] = [[node] for node in parse(HELPERS).body]
+    tests: set[str] = set()
+    for node in source.body:
+        items.append([node])
+        if isinstance(node, ast.FunctionDef) and node.name in names:
+            items.pop()
+            calls = list(_calls(node, node.name, fixtures))
+            items += [[node, *calls[:1]], *([call] for call in calls[1:])]
+            tests.add(node.name)
+        elif isinstance(node, ast.ClassDef) and node.name in names:
+            for method in _test_methods(node):
+                tests.add(method.name)
+                items += [_method_item(node, method, call) for call in _calls(method, f"made.{method.name}", fixtures)]
+    return items, frozenset(tests)
+
+
+def _test_methods(node: ast.ClassDef) -> list[ast.FunctionDef]:
+    if not node.name.startswith("Test") or node.bases:
+        return []
+    return [item for item in node.body if isinstance(item, ast.FunctionDef) and item.name.startswith("test")]
+
+
+def _method_item(node: ast.ClassDef, method: ast.FunctionDef, call: ast.stmt) -> list[ast.stmt]:
+    """Return the statements that make an instance of a test class and call one of its tests."""
+    own = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+    lines = [f"made = {node.name}()"]
+    lines += [f"made.{name}()" for name in ("setup_class", *_SETUP) if name in own]
+    after = [f"made.{name}()" for name in (*_TEARDOWN, "teardown_class") if name in own]
+    return [*parse("\n".join(lines)).body, call, *parse("\n".join(after)).body]
+
+
+def _calls(test: ast.FunctionDef, function: str, fixtures: dict[str, ast.FunctionDef]) -> Iterator[ast.stmt]:
+    """Yield a call of the test for every set of its parameters. Removes its decorators."""
+    sets = [_parameter_sets(decorator) for decorator in test.decorator_list if _is_mark(decorator, "parametrize")]
+    skipped = any(_is_mark(decorator, "skip", "xfail") for decorator in test.decorator_list)
+    test.decorator_list = [one for one in test.decorator_list if not _is_mark(one)]
+    if skipped:
+        return
+    for chosen in itertools.product(*reversed(sets)):
+        given = {name: value for values in chosen for name, value in values.items()}
+        arguments = [f"{name}={value}" for name, value in given.items()]
+        names = [item.arg for item in test.args.args if item.arg not in ("self", "cls")]
+        defaults = len(test.args.defaults)
+        required = names[: len(names) - defaults]
+        arguments += [f"{name}={_fixture_call(name, fixtures, test.name)}" for name in required if name not in given]
+        yield parse(f"{function}({', '.join(arguments)})").body[0]
+
+
+def _fixture_call(name: str, fixtures: dict[str, ast.FunctionDef], test: str) -> str:
+    if name not in fixtures:
+        raise ValueError(f"{test} uses the fixture {name}, which the tests do not define and the sandbox does not have")
+    fixture = fixtures[name]
+    arguments = [f"{item.arg}={_fixture_call(item.arg, fixtures, test)}" for item in fixture.args.args]
+    call = f"{name}({', '.join(arguments)})"
+    yields = any(isinstance(part, ast.Yield) for part in ast.walk(fixture))
+    return f"next({call})" if yields else call
+
+
+def _parameter_sets(decorator: ast.expr) -> list[dict[str, str]]:
+    """Return the arguments of each call, as source. Raises ValueError for values that are not written in the list."""
+    assert isinstance(decorator, ast.Call)
+    names, values = decorator.args[:2]
+    listed = ast.literal_eval(names)
+    keys = [name.strip() for name in listed.split(",")] if isinstance(listed, str) else list(listed)
+    if not isinstance(values, ast.List | ast.Tuple):
+        raise ValueError("parametrize needs a list of its values, not the name of one")
+    sets = []
+    for value in values.elts:
+        if isinstance(value, ast.Call) and _last_part(value.func) == "param":
+            parts: Sequence[ast.expr] = value.args
+        else:
+            parts = value.elts if len(keys) > 1 and isinstance(value, ast.List | ast.Tuple) else [value]
+        if len(parts) != len(keys):
+            raise ValueError(f"parametrize has {len(parts)} values for {', '.join(keys)}")
+        sets.append(dict(zip(keys, map(ast.unparse, parts), strict=True)))
+    return sets
+
+
+def _is_mark(decorator: ast.expr, *names: str) -> bool:
+    """Return whether a decorator is a mark of pytest, of these names or any."""
+    function = decorator.func if isinstance(decorator, ast.Call) else decorator
+    text = ast.unparse(function)
+    is_mark = text.startswith(("pytest.mark.", "mark."))
+    return is_mark and (not names or text.rpartition(".")[2].startswith(names))
+
+
+def _take_fixture(node: ast.FunctionDef) -> bool:
+    """Return whether a function is a fixture, and remove the decorator."""
+    kept = [one for one in node.decorator_list if "fixture" not in ast.unparse(one)]
+    is_fixture = len(kept) < len(node.decorator_list)
+    node.decorator_list = kept
+    return is_fixture
+
+
+def _last_part(function: ast.AST) -> str:
+    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+
+
+class _PytestNames(ast.NodeTransformer):
+    """Transformer that removes the imports of pytest and replaces its functions by the helpers' names."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._modules = {"pytest"}
+        for part in ast.walk(tree):
+            if isinstance(part, ast.Import):
+                self._modules |= {item.asname or item.name for item in part.names if item.name == "pytest"}
+
+    def visit_Import(self, node: ast.Import) -> ast.AST | None:
+        node.names = [item for item in node.names if item.name != "pytest"]
+        return node if node.names else None
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        return None if node.module == "pytest" else node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        function = ast.unparse(node.func)
+        if function in {f"{module}.fail" for module in self._modules}:
+            return parse("raises.__exit__(raises(()), None, None, None)").body[0].value  # type: ignore[attr-defined]
+        self.generic_visit(node)
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        is_own = isinstance(node.value, ast.Name) and node.value.id in self._modules
+        return ast.copy_location(ast.Name(node.attr, node.ctx), node) if is_own and node.attr in _KNOWN else node
