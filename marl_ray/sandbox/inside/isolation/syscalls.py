@@ -74,11 +74,12 @@ CHECKED = frozenset(
 """Calls whose arguments the filter checks (see `seccomp`), like PROCESS_NUMBERS and CLOCKS in guests."""
 
 _DENIED = frozenset(
-    {"seccomp", "capset", "mount_setattr", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"}
+    {"capset", "mount_setattr", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"}
 )
-JUDGE_ONLY = frozenset({"memfd_create", "ftruncate", "sched_setaffinity", "sched_getaffinity", "sendmsg"})
-"""Calls of the judge only. `sendmsg` sends descriptors; the kernel counts descriptors in flight per user, so one guest
-could block all others. `sched_getaffinity` tells whether the judge pins its guest, which depends on past programs."""
+JUDGE_ONLY = frozenset({"memfd_create", "ftruncate", "sched_setaffinity", "sched_getaffinity", "sendmsg", "seccomp"})
+"""Calls of the judge only. With `seccomp` the processes that it forks restrict themselves further. `sendmsg` sends
+descriptors; the kernel counts descriptors in flight per user, so one guest could block all others. `sched_getaffinity`
+tells whether the judge pins its guest, which depends on past programs."""
 SCRATCH_ONLY = frozenset(
     {"unlink", "unlinkat", "mkdir", "mkdirat", "rmdir", "rename", "renameat", "renameat2", "fsync", "fdatasync"}
 )
@@ -87,7 +88,7 @@ utimensat, which Landlock does not check, and truncate, links and special files,
 ABOUT_LINKS = frozenset({"readlink", "readlinkat", "lstat"})
 """Calls that need mounts of the zygote's own: without those, the access time of a link tells whether a program has
 followed the link, and links in /proc reveal numbers, programs and folders of processes."""
-REFUSED_TO_COMMANDS = _DENIED - {"seccomp", "capset"} | frozenset(
+REFUSED_TO_COMMANDS = _DENIED - {"capset"} | frozenset(
     {"mount", "umount2", "pivot_root", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick", "unshare"}
     | {"setns", "chroot", "ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp", "bpf"}
     | {"perf_event_open", "userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register", "add_key"}

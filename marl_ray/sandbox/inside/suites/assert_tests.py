@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 
 from .helper_calls import HelperCalls
 from .instrumentation import NAMING_NODES, AssertInstrumenter, InstanceAnalysis, mark_assertions
+from .lasting_effects import leaves_nothing
 from .program_requests import RequestRewriter
 from .statements import (
     SCOPES,
@@ -104,15 +105,48 @@ def _called_name(node: ast.AST) -> str:
     return last_name(node.func) if isinstance(node, ast.Call) else ""
 
 
+class TestBlocks:
+    """The statements of each case: with `whole_items` a case per asserting item, else per asserting statement.
+
+    - `blocks`: the statements since the previous case, and those of the case itself
+    - `shown`: the statements of the case itself
+    """
+
+    __test__ = False  # keeps pytest from collecting this class
+
+    def __init__(self, items: list[list[ast.stmt]], whole_items: bool) -> None:
+        self.statements = [node for item in items for node in item]
+        self.parts = {node: list(ast.walk(node)) for node in self.statements}
+        self.blocks: list[list[ast.stmt]] = []
+        self.shown: list[list[ast.stmt]] = []
+        checkers = {
+            node.name
+            for node in self.statements
+            if isinstance(node, ast.FunctionDef) and any(isinstance(part, ast.Assert) for part in self.parts[node])
+        }
+        setup: list[ast.stmt] = []
+        for item in items if whole_items else [[node] for node in self.statements]:
+            body = [node for node in item if not _is_trivial(node)]
+            setup += body
+            if any(_is_test(node, self.parts[node], checkers) for node in body):
+                self.shown.append(body)
+                self.blocks.append(setup)
+                setup = []
+
+
+def count_asserts(items: list[list[ast.stmt]], whole_items: bool) -> int:
+    """Return the number of cases of `assert_suite`. Raises ValueError for a case that cannot be compiled."""
+    blocks = TestBlocks(items, whole_items).blocks
+    for number, block in enumerate(blocks, 1):
+        _compile_test(block, number)
+    return len(blocks)
+
+
 def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, whole_items: bool) -> Suite:
-    """Return the suite of some statements, with a case per asserting item (`whole_items`) or asserting statement."""
-    statements = [node for item in items for node in item]
-    parts = {node: list(ast.walk(node)) for node in statements}
-    checkers = {
-        node.name
-        for node in statements
-        if isinstance(node, ast.FunctionDef) and any(isinstance(part, ast.Assert) for part in parts[node])
-    }
+    """Return the suite of some statements (see `TestBlocks`)."""
+    split = TestBlocks(items, whole_items)
+    statements, parts, blocks = split.statements, split.parts, split.blocks
+    shown = ["\n".join(map(ast.unparse, body)) for body in split.shown]
     helpers, helper_names = _prompt_helpers(prompt, entry_point)
     everything = [part for node in statements for part in parts[node]]
     free = (free_names(everything) - helper_names) | {entry_point}
@@ -121,16 +155,7 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
     remote = free - standard.keys()
     analysis = TrustAnalysis(statements, helpers, remote, entry_point)
 
-    blocks: list[list[ast.stmt]] = []
-    shown: list[str] = []
-    setup: list[ast.stmt] = []
-    for item in items if whole_items else [[node] for node in statements]:
-        body = [node for node in item if not _is_trivial(node)]
-        setup += body
-        if any(_is_test(node, parts[node], checkers) for node in body):
-            shown.append("\n".join(map(ast.unparse, body)))
-            blocks.append(setup)
-            setup = []
+    harmless = leaves_nothing([*statements, *helpers], remote, standard)
     patches = patches_modules(everything)
     variables = SharedVariables([helpers, *blocks], patches)
     reasons, definitions = _assign_processes(blocks, analysis, variables)
@@ -156,6 +181,7 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
         standard=standard,
         uses_random=any("random" in source for source in (*plain, *(source for source, _ in preamble))),
         patches=patches,
+        leaves_nothing=harmless,
     )
 
 

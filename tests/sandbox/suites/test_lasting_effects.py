@@ -1,0 +1,90 @@
+"""Which tests the judge evaluates itself, for one problem after another, and which get a process of their own."""
+
+# ruff: noqa: E501 (lines of the tests)
+from __future__ import annotations
+
+import pytest
+
+from marl_ray.sandbox.inside.suites.suite_parser import parse_tests
+
+HARMLESS = (
+    "assert f(1) == 2",
+    "xs = [1, 2]\nf(xs)\nassert xs == [2] and sorted(xs, key=lambda x: -x)[0] == 2",
+    "import math\nassert math.isclose(f(1), 0.5) and math.pi > f(2)",
+    "from collections import Counter, deque\nassert f('aab') == Counter('aab') and list(deque([1])) == f(1)",
+    "assert isclose(f(1), 2.0) and Counter(f(1)) == {1: 2}",
+    "def close(a, b, eps=1e-6):\n    return abs(a - b) < eps\nassert close(f(1), 2)",
+    "try:\n    f(-1)\nexcept ValueError as error:\n    assert 'negative' in str(error) and error.args\nelse:\n    assert False",
+    "for x, y in [(1, 2)]:\n    assert f(x) == y, f'{x!r}: {y:>3}'",
+    "assert type(f(1)) is list and isinstance(f(1), list) and [*map(str, f(1))] == ['1']",
+    "from typing import List\nassert f(1) == 2",
+    "import datetime\nassert f(1) == datetime.date(2024, 1, 1) + datetime.timedelta(days=1)",
+    "assert f(1).name == 'x' and f(1).total() == 3",
+)
+HARMFUL = (
+    # text as code, and names of attributes as text
+    *(
+        "assert eval(f(1)) == 2",
+        "exec(f(1))\nassert f(1)",
+        "assert compile(f(1), '', 'eval')",
+        "e = eval\nassert e(f(1))",
+    ),
+    *(
+        "assert list(map(eval, f(1)))",
+        "assert __import__('os')",
+        "assert globals()",
+        "assert getattr(f, 'x')",
+        "assert vars(f)",
+    ),
+    *("setattr(f, 'x', 1)\nassert f(1)", "assert (lambda: 0).__globals__", "assert ''.__class__", "assert open('x')"),
+    *(
+        "assert (x for x in []).gi_frame",
+        "def g(e):\n    return e.tb_frame.f_globals\nassert g(f(1))",
+        "assert f(1).f_back",
+    ),
+    "import operator\nassert operator.attrgetter('__globals__')(f)",
+    "from string import Formatter\nassert Formatter().get_field('0.__globals__', (f,), {})",
+    "import functools\nassert functools.update_wrapper(f, f)",
+    "import pickle\nassert pickle.loads(f(1))",
+    # names that mean something else elsewhere
+    "def g(eval):\n    return eval\nassert eval(f(1)) == 2",
+    "def g(get_type_hints):\n    pass\nfrom typing import get_type_hints\nassert get_type_hints(f)",
+    "import functools as math\nassert math.wraps(f)",
+    "import functools\ng = functools\nassert g.wraps(f)",
+    # classes and suspended functions, which may be finalised later
+    "class A:\n    def __del__(self):\n        pass\nassert f(A())",
+    "assert type('A', (), {})() != f(1)",
+    "t = type(int)\nassert t('A', (), {})() != f(1)",
+    "assert type(*['A', (), {}]) != f(1)",
+    "def g():\n    try:\n        yield 1\n    finally:\n        f(2)\nassert next(g()) == 1",
+    "with f(1) as x:\n    assert x",
+    # state of the process, and of libraries
+    "import collections\ncollections.Counter.x = 1\nassert f(1)",
+    "from collections import Counter\nCounter.__eq__ = lambda a, b: True\nassert f(1)",
+    "import decimal\ndecimal.getcontext().prec = 1\nassert f(1)",
+    "import random\nrandom.seed(1)\nassert f(1)",
+    "import sys\nsys.setrecursionlimit(50)\nassert f(1)",
+    "import os\nos.environ['A'] = '1'\nassert f(1)",
+    "import threading\nassert f(1)",
+    "import json\njson.loads = None\nassert f(1)",
+    "from math import *\nassert sqrt(f(1)) == 1",
+    "__sandbox_compare__ = lambda *a: True\nassert f(1) == 2",
+    "assert sys.path",
+    "f.x = 1\nassert f(1)",
+)
+
+
+@pytest.mark.parametrize("test", HARMLESS)
+def test_the_judge_evaluates_tests_that_leave_nothing(test: str) -> None:
+    assert parse_tests((test,), "f").leaves_nothing
+
+
+@pytest.mark.parametrize("test", HARMFUL)
+def test_other_tests_get_a_process_of_their_own(test: str) -> None:
+    assert not parse_tests((test, "assert f(1) == 1"), "f").leaves_nothing
+
+
+def test_helpers_of_the_prompt_count_too() -> None:
+    assert parse_tests(("assert f(1) == g(2)",), "f", prompt="def g(x):\n    return x\ndef f(x): ...").leaves_nothing
+    harmful = "import os\ndef g(x):\n    return os.environ\ndef f(x): ..."
+    assert not parse_tests(("assert f(1) == g(2)",), "f", prompt=harmful).leaves_nothing
