@@ -88,3 +88,54 @@ def test_helpers_of_the_prompt_count_too() -> None:
     assert parse_tests(("assert f(1) == g(2)",), "f", prompt="def g(x):\n    return x\ndef f(x): ...").leaves_nothing
     harmful = "import os\ndef g(x):\n    return os.environ\ndef f(x): ..."
     assert not parse_tests(("assert f(1) == g(2)",), "f", prompt=harmful).leaves_nothing
+
+
+CLASS = "import unittest\nclass T(unittest.TestCase):\n"
+HARMLESS_CLASSES = (
+    CLASS + "    def test_a(self):\n        self.assertEqual(f(1), 2)\n",
+    CLASS
+    + "    limit = 3\n    def setUp(self):\n        self.x = C(1)\n    def test_a(self):\n        self.assertEqual(self.x.size(), self.limit)\n",
+    CLASS
+    + "    def test_a(self):\n        with self.assertRaises(ValueError) as caught:\n            f(-1)\n        self.assertIn('no', str(caught.exception))\n",
+    CLASS
+    + "    @classmethod\n    def setUpClass(cls):\n        cls.x = f(1)\n    def test_a(self):\n        self.assertTrue(self.x)\n",
+    CLASS
+    + "    def check(self, x):\n        self.assertTrue(x)\n    def test_a(self):\n        self.check(f(1))\nclass U(T):\n    def test_b(self):\n        pass\n",
+    "from unittest import TestCase\nclass T(TestCase):\n    def test_a(self):\n        for x in (1, 2):\n            with self.subTest(x=x):\n                self.assertEqual(f(x), x)\n",
+)
+TEST = "    def test_a(self):\n        self.assertEqual(f(1), 1)\n"
+HARMFUL_CLASSES = (
+    CLASS + TEST + "    def __del__(self):\n        f(2)\n",
+    CLASS + TEST + "    __del__ = print\n",
+    "from collections import Counter\n" + CLASS + "    def test_a(self):\n        Counter.x = 1\n",
+    "from collections import Counter\n" + CLASS + "    def set(self):\n        self.x = 1\n    def test_a(self):\n        T.set(Counter)\n",
+    "from collections import Counter\n" + CLASS + "    def set(self):\n        self.x = 1\n    every = [set]\n    def test_a(self):\n        self.every[0](Counter)\n",
+    "from collections import Counter\n" + CLASS + "    def set(self):\n        self.x = 1\n    @classmethod\n    def setUpClass(cls):\n        cls.set(Counter)\n" + TEST,
+    "from collections import Counter\n" + CLASS + "    def set(self):\n        self.x = 1\n    @classmethod\n    def setUpClass(cls):\n        c = cls\n        c.set(Counter)\n" + TEST,
+    "from collections import Counter\n" + CLASS + "    @staticmethod\n    def set(self):\n        self.x = 1\n    def test_a(self):\n        self.set(Counter)\n",
+    "from collections import Counter\n" + CLASS + "    def set(other, /, self):\n        self.x = 1\n    def test_a(self):\n        self.set(Counter)\n",
+    "from collections import Counter\n" + CLASS + "    def set(other, self):\n        self.x = 1\n    def test_a(self):\n        self.set(Counter)\n",
+    "from collections import Counter\n" + CLASS + "    def test_a(self):\n        def g(self):\n            self.x = 1\n        g(Counter)\n",
+    "from collections import Counter\n" + CLASS + "    def test_a(self):\n        for self in [Counter]:\n            self.x = 1\n",
+    "from collections import Counter as self\n" + CLASS + TEST + "self.x = 1\n",
+    "import math as self\n" + CLASS + TEST + "self.pi = 1\n",
+    "def deco(g):\n    return g\n" + CLASS + "    @deco\n    def test_a(self):\n        self.assertEqual(f(1), 1)\n",
+    "import unittest\nfrom collections import Counter\nunittest.skip('x')(Counter)\n" + CLASS + TEST,
+    "import unittest\nunittest.TestCase.maxDiff = None\n" + CLASS + TEST,
+    "import unittest\nunittest.TestCase.addClassCleanup(f)\n" + CLASS + TEST,
+    CLASS + "    def test_a(self):\n        with self.assertLogs():\n            f(1)\n",
+    CLASS + "    def test_a(self):\n        with f(1):\n            pass\n",
+    "from unittest.mock import patch\n" + CLASS + "    @patch('math.pi', 3)\n    def test_a(self, pi):\n        f(1)\n",
+    "class M(type):\n    pass\nimport unittest\nclass T(unittest.TestCase, metaclass=M):\n" + TEST,
+    "class TestCase:\n    def __del__(self):\n        pass\nclass T(TestCase):\n" + TEST,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("source", HARMLESS_CLASSES)
+def test_the_judge_evaluates_unittest_classes_that_leave_nothing(source: str) -> None:
+    assert parse_tests(source, "f").leaves_nothing
+
+
+@pytest.mark.parametrize("source", HARMFUL_CLASSES)
+def test_other_unittest_classes_get_a_process_of_their_own(source: str) -> None:
+    assert not parse_tests(source, "f", "unittest").leaves_nothing

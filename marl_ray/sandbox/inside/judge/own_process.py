@@ -24,6 +24,7 @@ from typing import Any
 from ..isolation import process, seccomp
 from ..protocol import messages, reports
 from ..protocol.reports import MalformedReport
+from ..suites.suite import Suite
 from .deadlines import DeadlineTimer
 from .suite_runner import SuiteRequest, SuiteResult, SuiteRunner
 from .zygote_client import ZygoteClient, ZygoteError
@@ -64,6 +65,8 @@ class OwnProcesses:
 
         Ends the judge, like a judge that is stuck itself, if the new process did not return from C code.
         """
+        suite = request.part.suite
+        seed = _seed(suite) if suite.uses_random else None
         link = self._zygote.connect_again()
         spare = self._zygote.take_spare()
         reader, writer = os.pipe()
@@ -80,7 +83,7 @@ class OwnProcesses:
                 gc.freeze()  # the judge's objects, which a collection would copy page by page
                 zygote = ZygoteClient(link, self._zygote.wait_for_kills)
                 zygote.use_spare(spare)
-                frame = messages.pack(self._evaluate(zygote, request))
+                frame = messages.pack(self._evaluate(zygote, request, seed))
                 while frame:
                     frame = frame[os.write(writer, frame) :]
                 os._exit(0)
@@ -102,12 +105,10 @@ class OwnProcesses:
         except MalformedReport as error:
             raise LostProcess(f"the process of a program sent no result: {error}") from None
 
-    def _evaluate(self, zygote: ZygoteClient, request: SuiteRequest) -> dict[str, Any]:
+    def _evaluate(self, zygote: ZygoteClient, request: SuiteRequest, seed: bytes | None) -> dict[str, Any]:
         """Evaluate a suite in the new process; return the result for the judge."""
-        suite = request.part.suite
-        if suite.uses_random:
-            # From the tests alone: a program would know the numbers of a seed that it shares.
-            random.seed("\0".join(case.source for case in suite.cases).encode("utf-8", "replace"))
+        if seed is not None:
+            random.seed(seed)
         infra_error = None
         result = SuiteResult()
         with self._timer.running():
@@ -123,6 +124,13 @@ class OwnProcesses:
             "own_cpu_s": time.process_time(),
             "infra_error": infra_error,
         }
+
+
+def _seed(suite: Suite) -> bytes:
+    """Return a seed of the tests alone: a program would know the numbers of a seed that it shares."""
+    import hashlib  # imported once, by the judge, and not in the zygote, where its libraries make every fork dearer
+
+    return hashlib.sha256("\0".join(case.source for case in suite.cases).encode("utf-8", "replace")).digest()
 
 
 def _receive(reader: int) -> Any:

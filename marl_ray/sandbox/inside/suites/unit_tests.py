@@ -16,6 +16,7 @@ from typing import Any, TypeGuard
 from .assert_tests import free_names, join_processes, parse_source
 from .helper_calls import HelperCalls
 from .instrumentation import AssertInstrumenter, InstanceAnalysis, is_assertion, mark_assertions
+from .lasting_effects import leaves_nothing
 from .process_effects import ProcessEffects
 from .program_requests import RequestRewriter
 from .statements import SCOPES, VariableFlow, bound_names, compile_statements, is_constant, parse, walk_all
@@ -79,6 +80,7 @@ def unittest_suite(source: str, entry_point: str) -> Suite:
         standard=standard,
         uses_random="random" in source,
         patches=patches_modules(everything),
+        leaves_nothing=leaves_nothing(tree.body, remote, standard),
         source=ast.unparse(tree),
         module=_compile_module([*map(ast.fix_missing_locations, marked)]),
     )
