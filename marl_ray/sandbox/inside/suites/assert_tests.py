@@ -161,7 +161,9 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
     reasons, definitions = _assign_processes(blocks, analysis, variables)
     plain = ["\n".join(map(ast.unparse, block)) for block in blocks]
     preamble = [(ast.unparse(node), False) for node in helpers] + [(ast.unparse(node), True) for node in definitions]
-    flows = SharedVariables([helpers, *blocks], patches).flows()[1:]
+    if any(reasons):  # definitions may have been inserted
+        variables = SharedVariables([helpers, *blocks], patches)
+    flows = variables.flows()[1:]
     compares = [analysis.compares(block) for block in blocks]
     instrument = AssertInstrumenter(analysis, InstanceAnalysis([*statements, *helpers], remote))  # changes the blocks
     marked = [mark_assertions(block, remote) for block in blocks]
