@@ -82,7 +82,7 @@ def test_something_else_is_refused(wire: Any) -> None:
 def test_a_judge_that_sends_anything_else_is_restarted(
     body: bytes, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Replace what the judge sends; each program is tried twice."""
+    """Replace the judge's messages; each program is tried twice."""
     running = sandbox._session
     assert running is not None
     restarts = sandbox.restarts
@@ -96,7 +96,7 @@ def test_a_judge_that_sends_anything_else_is_restarted(
 
 
 def test_only_the_judge_analyses_the_tests(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host counts them once; a copy of the program in another process knows the number."""
+    """Count the tests once, in the host; a copy of the program in another process knows the number."""
     tests = ("assert f(10) == 10", "assert f(20) == 20")
     program = Program("def f(x): return x", tests, "f")
     monkeypatch.setattr(suite_parser, "parse_tests", None)

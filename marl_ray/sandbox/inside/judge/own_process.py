@@ -27,10 +27,11 @@ from ..protocol.reports import MalformedReport
 from ..suites.suite import Suite
 from .deadlines import DeadlineTimer
 from .suite_runner import SuiteRequest, SuiteResult, SuiteRunner
-from .zygote_client import ZygoteClient, ZygoteError
+from .zygote_client import ZygoteClient, ZygoteError, describe_exit
 
 _MAX_RESULT = 64 << 20
 """Bytes of a result; the host accepts no larger report either."""
+_MAX_ERROR = 1000
 _RESULT: reports.Kinds = {
     "verdicts": (list,),
     "syntax_error": (dict, type(None)),
@@ -100,10 +101,12 @@ class OwnProcesses:
             self._zygote.kill(spare)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
             os._exit(messages.STUCK_STATUS)
+        if status:
+            raise LostProcess(f"for one program: {describe_exit(status)}")
         try:
             return _read_result(result, request)
         except MalformedReport as error:
-            raise LostProcess(f"the process of a program sent no result: {error}") from None
+            raise LostProcess(f"the process for one program sent no result: {error}") from None
 
     def _evaluate(self, zygote: ZygoteClient, request: SuiteRequest, seed: bytes | None) -> dict[str, Any]:
         """Evaluate a suite in the new process; return the result for the judge."""
@@ -134,7 +137,7 @@ def _seed(suite: Suite) -> bytes:
 
 
 def _receive(reader: int) -> Any:
-    """Return what the new process sent as one frame, None for anything else; close the descriptor."""
+    """Return the content of the one frame that the new process sent, None for anything else; close the descriptor."""
     frames = messages.FrameReader(functools.partial(os.read, reader), _MAX_RESULT)
     try:
         with contextlib.suppress(messages.ConnectionClosed, messages.FrameTooLong, ValueError, RecursionError):
@@ -147,7 +150,7 @@ def _receive(reader: int) -> Any:
 def _read_result(wire: Any, request: SuiteRequest) -> SuiteResult:
     fields = reports.read_object(wire, _RESULT)
     if fields["infra_error"] is not None:
-        raise ZygoteError(fields["infra_error"])
+        raise ZygoteError(reports.read_text(fields["infra_error"], _MAX_ERROR))
     return SuiteResult(
         verdicts=reports.read_verdicts(fields["verdicts"], len(request.part.numbers)),
         syntax_error=reports.read_syntax_error(fields["syntax_error"]),

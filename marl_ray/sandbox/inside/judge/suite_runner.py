@@ -50,7 +50,7 @@ class SuiteRequest:
 
     @property
     def guest_limits(self) -> GuestLimits:
-        """Limits of a guest. The program can read them, so nothing in them may depend on what a test expects."""
+        """Limits of a guest. The program can read them, so they must not depend on expected outputs."""
         limits, output = self.limits, self.limits.max_output_bytes
         if self.part.suite.form == "stdio":
             output = max(output, (limits.memory_mb << 20) // _OUTPUTS_PER_MEMORY)

@@ -76,9 +76,13 @@ class ZygoteClient:
     def take_spare(self) -> GuestProcess | None:
         """Return the spare guest, if there is one, for another client. The caller kills it in the end."""
         spare, self._spare = self._spare, None
-        if spare is not None:
-            self._await_pid(spare)
-        return spare if spare is not None and spare.pid > 0 else None
+        if spare is None:
+            return None
+        self._await_pid(spare)
+        if spare.pid < 0:
+            spare.release()
+            return None
+        return spare
 
     def use_spare(self, spare: GuestProcess | None) -> None:
         """Use a spare guest of another client, and make no spare guests."""

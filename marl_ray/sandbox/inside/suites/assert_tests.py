@@ -108,7 +108,7 @@ def _called_name(node: ast.AST) -> str:
 class TestBlocks:
     """The statements of each case: with `whole_items` a case per asserting item, else per asserting statement.
 
-    - `blocks`: the statements since the previous case, and those of the case itself
+    - `blocks`: the statements since the previous case, and the statements of the case itself
     - `shown`: the statements of the case itself
     """
 

@@ -1,9 +1,9 @@
 """Analysis of which tests leave nothing behind in the process that evaluates them, from the tests' text alone.
 
 The judge evaluates such tests itself, for one problem after another. All other tests get a process of their own, which
-costs more than a short program. The rules are lists of what is allowed: a statement, a builtin, a module or an
-attribute that is not on a list may do anything, such as `eval`, `setattr(Counter, ...)`, a patched module, a thread, or
-a finaliser that runs during the tests of a later problem.
+costs more than a short program. The rules list the syntax and names that are allowed: a statement, a builtin, a module
+or an attribute outside the lists may do anything, such as `eval`, `setattr(Counter, ...)`, a patched module, a thread,
+or a finaliser that runs during the tests of a later problem.
 
 Tests may be hostile too, and Python reaches every module from any function. So no attribute may begin with an
 underscore or lead to frames and code (`gi_frame`), and no function is allowed that takes the name of an attribute as a
@@ -90,10 +90,10 @@ def leaves_nothing(statements: Iterable[ast.AST], remote: Set[str], standard: Ma
 
 
 class _Names:
-    """What the names in some tests mean.
+    """Meanings of the names in some tests.
 
     - `known`: names of harmless builtins, of the program and of the tests
-    - `unusable`: names imported from `typing`, whose caches keep what they are applied to; `TestCase`; and the unittest
+    - `unusable`: names imported from `typing`, whose caches keep their arguments alive; `TestCase`; and the unittest
       classes and their methods, which only unittest may call, so that `self` is an instance
     - `modules`: names of modules, with the module of each
     - `members`: the attribute that follows a node, by the node's id

@@ -108,7 +108,7 @@ def _families(tree: ast.Module) -> dict[str, list[ast.ClassDef]]:
 
 
 def _methods(family: Sequence[ast.ClassDef]) -> list[str]:
-    """Return the names of a family's test methods, those of the base classes first."""
+    """Return the names of a family's test methods, beginning with the base classes."""
     names = [item.name for node in reversed(family) for item in node.body if _is_test_method(item)]
     return list(dict.fromkeys(names))
 
