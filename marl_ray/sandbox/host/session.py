@@ -27,7 +27,7 @@ _END_S = 5.0
 """Seconds that the isolated processes may take to end after they have closed their connection."""
 _GRACE_S = 10.0
 """Seconds that a judge may be silent beyond a program's wall limit before it counts as stuck."""
-_ANALYSIS_S = 0.02
+_ANALYSIS_S = 0.01
 """Seconds that the judge may take to analyse one test, several times the measured time."""
 _MIN_WALL_S = 0.1
 """Seconds for the remaining tests of a program whose time is used up; all of them are skipped by then."""
