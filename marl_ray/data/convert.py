@@ -318,7 +318,7 @@ def _pickled_text(data: bytes) -> str:
     texts: list[str] = []
     for opcode, argument, _ in pickletools.genops(data):  # reads the opcodes and executes none
         if opcode.name in _TEXT_OPCODES:
-            texts.append(argument)
+            texts.append(str(argument))
         elif opcode.name not in _SILENT_OPCODES:
             raise ValueError(f"the pickle has the opcode {opcode.name}")
     if len(texts) != 1:

@@ -61,6 +61,7 @@ HARMFUL = (
     # state of the process, and of libraries
     "import collections\ncollections.Counter.x = 1\nassert f(1)",
     "from collections import Counter\nCounter.__eq__ = lambda a, b: True\nassert f(1)",
+    "from fractions import Fraction\nFraction.register(int)\nassert isinstance(f(1), Fraction)",
     "import decimal\ndecimal.getcontext().prec = 1\nassert f(1)",
     "import random\nrandom.seed(1)\nassert f(1)",
     "import sys\nsys.setrecursionlimit(50)\nassert f(1)",

@@ -34,8 +34,9 @@ _FRAMES = ("gi_", "cr_", "ag_", "tb_", "f_", "co_")
 """Prefixes of the attributes of generators, coroutines, tracebacks, frames and code objects."""
 _OWNERS = frozenset(("self", "cls"))
 _CONTEXTS = {"assertRaises", "assertRaisesRegex", "subTest"}
-_PROCESS_WIDE = {"assertLogs", "assertNoLogs", "assertWarns", "assertWarnsRegex"}
-"""Methods of unittest's classes."""
+"""Methods of unittest's classes that make contexts."""
+_PROCESS_WIDE = {"assertLogs", "assertNoLogs", "assertWarns", "assertWarnsRegex", "register"}
+"""Methods that change loggers, warnings, or the subclasses of an abstract class such as `Fraction`."""
 
 _FUNCTIONS = {
     *("abs", "all", "any", "ascii", "bin", "callable", "chr", "divmod", "enumerate", "filter", "format", "hasattr"),
