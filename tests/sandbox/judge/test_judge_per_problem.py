@@ -51,6 +51,7 @@ def test_a_program_that_takes_over_the_process_of_its_tests_decides_no_other_pro
 
 
 EFFECTS = {
+    "the judge itself": (TAKES_OVER, "assert f(1) == 2"),
     "an attribute of a library class": (
         "import collections\ncollections.Counter.__eq__ = lambda a, b: True",
         "from collections import Counter\nassert f(Counter('a')) == Counter('b')",

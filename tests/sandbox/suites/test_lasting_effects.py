@@ -3,8 +3,11 @@
 # ruff: noqa: E501 (lines of the tests)
 from __future__ import annotations
 
+import ast
+
 import pytest
 
+from marl_ray.sandbox.inside.suites.lasting_effects import leaves_nothing
 from marl_ray.sandbox.inside.suites.suite_parser import parse_tests
 
 HARMLESS = (
@@ -139,4 +142,9 @@ def test_the_judge_evaluates_unittest_classes_that_leave_nothing(source: str) ->
 
 @pytest.mark.parametrize("source", HARMFUL_CLASSES)
 def test_other_unittest_classes_get_a_process_of_their_own(source: str) -> None:
-    assert not parse_tests(source, "f", "unittest").leaves_nothing
+    assert not leaves_nothing(ast.parse(source).body, {"f"}, {})
+
+
+def test_no_process_is_needed_if_all_tests_run_in_the_guest() -> None:
+    suite = parse_tests(("assert eval(f(1)) == 2",), "f")
+    assert (bool(suite.cases[0].in_guest), suite.leaves_nothing) == (True, True)
