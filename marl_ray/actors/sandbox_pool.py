@@ -25,7 +25,6 @@ from marl_ray.sandbox import (
     Sandbox,
     SandboxSettings,
     SandboxUnavailable,
-    count_tests,
     failed_report,
 )
 
@@ -151,7 +150,7 @@ class SandboxPool:
             if not isinstance(program, Program):
                 name = f"{type(program).__module__}:{type(program).__qualname__}"
                 raise TypeError(f"an attempt's program must be a marl_ray.sandbox Program or None, not {name}")
-            count_tests(program.tests, program.entry_point, program.form)
+            _ = program.number_of_tests  # raises; the workers receive the number with the program
         results: list[ExecutionReport | asyncio.Future[ExecutionReport]] = []
         for program in programs:
             key = program.key

@@ -78,8 +78,7 @@ class Learner:
     - model_path: local folder or hub id of the initial model, which is also the reference policy by default;
     - wire_dtype: dtype of the engines' weights, in which the learner computes where possible;
     - total_steps: optimizer steps that the learning-rate schedule spans;
-    - threads: CPU threads of torch;
-    - seed: seed of an adapter's initial weights;
+    - threads, seed: CPU threads of torch, and the seed of an adapter's initial weights;
     - on_gpu: True for a GPU, whose absence is a UserError;
     - references: local folder or hub id of the reference policy by number of the agent, by default the initial model;
     - max_new_tokens: of each agent of the policy by its number, by default that of `agent`;
@@ -131,10 +130,8 @@ class Learner:
         )
         self.reference: ReferencePolicy | None = None
         if agent.reference_kl_coef:
-            paths = references or {0: model_path}
-            self.reference = ReferencePolicy(
-                paths, model_path, model, self.logprob_model, agent, credit, optimizer, self.max_new_tokens
-            )
+            models = (references or {0: model_path}, model_path, model, self.logprob_model)
+            self.reference = ReferencePolicy(*models, agent, credit, optimizer, self.max_new_tokens)
         if optimizer.gradient_checkpointing:
             self.policy.gradient_checkpointing_enable()
         parameters = [(list(trainable(self.policy)), agent.learning_rate)]

@@ -126,6 +126,33 @@ def test_unpickling_private_tests_executes_nothing(tmp_path: Any) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\x04X\x01\0\0\0ar\xff\xff\xff\x7f.",  # stores the text at place 2 ** 31 - 1 of a list: 32 GB
+        b"\x80\x04\x96\xff\xff\xff\xff\x07\0\0\0.",  # a bytearray of 32 GB
+        b"\x80\x04X\xff\xff\xff\x7f.",  # a text that is not there
+        b"X\x01\0\0\0aX\x01\0\0\0b.",
+        pickle.dumps(["a"]),
+        pickle.dumps(b"a"),
+        b".",
+        b"",
+    ],
+)
+def test_a_pickle_of_anything_but_a_text_is_refused_before_it_allocates(data: bytes) -> None:
+    text = base64.b64encode(zlib.compress(data)).decode()
+    with pytest.raises(UserError, match="neither JSON nor packed"):
+        LIVECODEBENCH.task(live(private_test_cases=text), 0)
+
+
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_private_tests_of_any_length_are_read(protocol: int) -> None:
+    for length in (10, 1000, 100_000):
+        private = json.dumps([{"input": "3", "output": "7" * length, "testtype": "stdin"}])
+        text = base64.b64encode(zlib.compress(pickle.dumps(private, protocol))).decode()
+        assert pairs(LIVECODEBENCH.task(live(private_test_cases=text), 0))[1] == ("3", "7" * length)
+
+
 def test_names() -> None:
     assert infer_type("livecodebench/code_generation_lite") == "livecodebench"
     assert infer_type("data/livecodebench.jsonl") == "livecodebench"

@@ -6,16 +6,27 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import NoneType
 from typing import Any, get_args
 
+from marl_ray.sandbox.inside.protocol import reports
 from marl_ray.sandbox.inside.protocol.messages import Limits, SyntaxDiagnosis, TestResult, reject_unknown_keys, to_dict
+from marl_ray.sandbox.inside.suites import suite_parser
 from marl_ray.sandbox.inside.suites.suite import Form
-from marl_ray.sandbox.inside.suites.suite_parser import parse_tests
 
 Tests = str | tuple[str, ...]
 _ERROR = TestResult("error")
 _KEYS = {"program", "tests", "entry_point", "prompt", "form", "stdin", "limits", "visible"}
+_REPORT: reports.Kinds = {
+    "number": (int,),
+    "syntax_error": (dict, NoneType),
+    "tests": (list,),
+    "stdout": (str,),
+    "cpu_s": (float,),
+    "wall_s": (float,),
+    "infra_error": (str, NoneType),
+}
 _NULLABLE = (("stdin", str, "a string"), ("limits", Mapping, "an object"), ("visible", int, "an integer"))
 
 
@@ -40,6 +51,16 @@ class Program:
     """Tests whose results the author is told: n the first n, -n the last n, None or 0 all. Visible tests run first, in
     a process of their own and with limits of their own, so their results reveal nothing about the other tests. Verdicts
     keep the order of the tests."""
+    _count: int | None = field(default=None, init=False, repr=False, compare=False)
+    """The number of tests once it is known. A copy in another process, which receives it, does not parse the tests."""
+
+    @property
+    def number_of_tests(self) -> int:
+        """Number of verdicts on this program. Raises ValueError if the tests cannot be used."""
+        if self._count is None:
+            object.__setattr__(self, "_count", count_tests(self.tests, self.entry_point, self.form))
+        assert self._count is not None
+        return self._count
 
     @property
     def key(self) -> str:
@@ -49,7 +70,7 @@ class Program:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for `from_dict` and the command line."""
         data = {"program": self.source, **to_dict(self)}
-        del data["source"]
+        del data["source"], data["_count"]
         tests = self.tests if isinstance(self.tests, str) else list(self.tests)
         return data | {"tests": tests, "limits": None if self.limits is None else to_dict(self.limits)}
 
@@ -108,7 +129,7 @@ def stdio_tests(cases: Sequence[StdioCase]) -> tuple[str, ...]:
 
 def count_tests(tests: Tests, entry_point: str, form: Form = "auto") -> int:
     """Return the number of verdicts on these tests. Raises ValueError if parsing fails or finds no test."""
-    return len(parse_tests(tests, entry_point, form).cases)
+    return suite_parser.count_tests(tests, entry_point, form)
 
 
 def _tests_from_json(tests: Any) -> Tests:
@@ -199,8 +220,32 @@ def failed_report(
     wall_s: float = 0.0,
 ) -> ExecutionReport:
     """Return a report with the same verdict on every test, for a program that no judge could evaluate."""
-    sources = []
+    tests: tuple[TestResult, ...] = ()
     with contextlib.suppress(ValueError):
-        sources = [case.source for case in parse_tests(program.tests, program.entry_point, program.form).cases]
-    tests = tuple(replace(verdict, source=source) for source in sources)
+        tests = (verdict,) * program.number_of_tests
+        suite = suite_parser.parse_tests(program.tests, program.entry_point, program.form)
+        tests = tuple(replace(verdict, source=case.source) for case in suite.cases)
     return ExecutionReport(tests, None, "", 0.0, wall_s, isolation, True, infra_error)
+
+
+def read_report(wire: Any, program: Program, limits: Limits, isolation: str) -> ExecutionReport:
+    """Return the report that a judge has sent on a program. Raises MalformedReport.
+
+    Every part is checked, since a test may have taken the judge over. A report of a sandbox failure has no tests.
+    """
+    fields = reports.read_object(wire, _REPORT)
+    tests: tuple[TestResult, ...] = ()
+    if fields["infra_error"] is None:
+        tests = tuple(reports.read_verdicts(fields["tests"], program.number_of_tests))
+    if isolation == "none":
+        tests = tuple(replace(test, trusted=False) for test in tests)
+    return ExecutionReport(
+        tests=tests,
+        syntax_error=reports.read_syntax_error(fields["syntax_error"]),
+        stdout=reports.read_text(fields["stdout"], limits.max_output_bytes),
+        cpu_s=reports.read_seconds(fields["cpu_s"]),
+        wall_s=reports.read_seconds(fields["wall_s"]),
+        isolation=isolation,
+        trusted=all(test.trusted for test in tests),
+        infra_error=fields["infra_error"],
+    )

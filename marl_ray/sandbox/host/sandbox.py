@@ -7,7 +7,7 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from marl_ray.sandbox.host.isolation_levels import SandboxSettings, SandboxUnavailable, launch_spec
-from marl_ray.sandbox.host.program import ExecutionReport, Program, count_tests
+from marl_ray.sandbox.host.program import ExecutionReport, Program
 from marl_ray.sandbox.host.session import SandboxFailure, SandboxSession
 from marl_ray.sandbox.inside.protocol.messages import Limits
 
@@ -145,7 +145,7 @@ class Sandbox:
     def run_batch(self, programs: Sequence[Program]) -> list[ExecutionReport]:
         """Return the reports in the programs' order. Raises ValueError before anything runs if tests are unusable."""
         for program in programs:
-            count_tests(program.tests, program.entry_point, program.form)
+            _ = program.number_of_tests  # raises
         return list(self.run_each(programs))
 
     def run_each(self, programs: Iterable[Program]) -> Iterator[ExecutionReport]:

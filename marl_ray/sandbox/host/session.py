@@ -17,15 +17,18 @@ from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from marl_ray.sandbox.host.isolation_levels import LaunchSpec, SandboxUnavailable
-from marl_ray.sandbox.host.program import ExecutionReport, Program, count_tests, failed_report
+from marl_ray.sandbox.host.program import ExecutionReport, Program, failed_report, read_report
 from marl_ray.sandbox.inside.protocol import messages
 from marl_ray.sandbox.inside.protocol.messages import Limits, TestResult
+from marl_ray.sandbox.inside.protocol.reports import MalformedReport
 
 _START_S = 30.0
 _END_S = 5.0
 """Seconds that the isolated processes may take to end after they have closed their connection."""
 _GRACE_S = 10.0
 """Seconds that a judge may be silent beyond a program's wall limit before it counts as stuck."""
+_ANALYSIS_S = 0.01
+"""Seconds that the judge may take to analyse one test, several times the measured time."""
 _MIN_WALL_S = 0.1
 """Seconds for the remaining tests of a program whose time is used up; all of them are skipped by then."""
 _AHEAD_BYTES = 65536
@@ -113,6 +116,8 @@ class SandboxConnection:
         except messages.ConnectionClosed:
             message = self._last_error()
             raise SandboxFailure(message, stuck=self._stuck_test()) from None
+        except (ValueError, RecursionError):
+            raise SandboxFailure("the sandbox sent a report that is not JSON") from None
 
     def _receive(self, size: int) -> bytes:
         """Return some bytes for the frame reader before the deadline; none at the end of the stream."""
@@ -176,7 +181,7 @@ class _Request:
         """Encode the request, with this limit on the seconds of all tests."""
         limits = replace(self.limits, program_wall_s=max(_MIN_WALL_S, wall_s))
         limited = {"limits": messages.to_dict(limits), "number": self.number, "stuck": self.stuck}
-        self.frame = messages.pack({**self.program.to_dict(), **limited})
+        self.frame = messages.pack({**self.program.to_dict(), **limited, "count": self.program.number_of_tests})
 
 
 class SandboxSession:
@@ -238,7 +243,7 @@ class SandboxSession:
                 queue.extend(itertools.islice(requests, 1))
 
     def _request(self, program: Program) -> _Request:
-        count_tests(program.tests, program.entry_point, program.form)  # raises ValueError here, not in the judge
+        """Return the request for a program. Raises ValueError for tests that cannot be used."""
         request = _Request(program, program.limits or self.limits, b"", next(self._numbers), [])
         request.encode(request.limits.program_wall_s)
         return request
@@ -283,7 +288,8 @@ class SandboxSession:
         """Return the report of the first program in the queue; with `ahead`, send the next program while it runs."""
         first = queue[0]
         parts = 2 if first.program.visible else 1
-        deadline = time.monotonic() + parts * first.limits.program_wall_s + _GRACE_S
+        analysis_s = _ANALYSIS_S * first.program.number_of_tests
+        deadline = time.monotonic() + parts * first.limits.program_wall_s + analysis_s + _GRACE_S
         self._send(first, deadline)
         if ahead:
             queue.extend(itertools.islice(requests, 2 - len(queue)))
@@ -292,15 +298,17 @@ class SandboxSession:
         number = None
         while number != first.number:  # other reports belong to an abandoned batch
             answer = self._running().receive(deadline)
-            number = answer.pop("number", None)
+            number = answer.get("number") if type(answer) is dict else None
+            if type(number) is not int or number not in self._unanswered:
+                raise SandboxFailure("the judge sent a report on no program")
             self._unanswered.discard(number)
-        if answer.get("infra_error") is not None:
-            raise SandboxFailure(answer["infra_error"], infrastructure=True)
-        if self.level == "none":
-            answer["trusted"] = False
-            for test in answer["tests"]:
-                test["trusted"] = False
-        return ExecutionReport.from_dict({**answer, "isolation": self.level})
+        try:
+            report = read_report(answer, first.program, first.limits, self.level)
+        except MalformedReport as error:
+            raise SandboxFailure(f"the judge sent a malformed report: {error}") from None
+        if report.infra_error is not None:
+            raise SandboxFailure(report.infra_error, infrastructure=True)
+        return report
 
     def _send(self, request: _Request, deadline: float) -> None:
         if not request.sent:

@@ -131,3 +131,18 @@ def test_the_thread_filter_asks_about_thread_start_and_end_only() -> None:
     assert asked == {syscalls.number("clone"), syscalls.number("exit")}
     assert {evaluate(code, number) for number in asked} == {0x7FC00000}
     assert evaluate(code, 0, architecture=0x40000003) == KILL
+
+
+def test_the_judge_forks_and_the_processes_that_it_forks_do_not() -> None:
+    thread, child, namespace = 0x00010000 | 0x100, 0x01000000 | 17, 0x10000000 | 17
+    assert [decision("clone", flags) for flags in (thread, child, namespace)] == [ALLOW, EPERM, EPERM]
+    assert [decision("clone", flags, judge=True) for flags in (thread, child, namespace)] == [ALLOW, ALLOW, EPERM]
+    code, number = seccomp.build_no_fork_filter(), syscalls.number("clone")
+    assert number is not None
+    decisions = [evaluate(code, number, arguments=(flags, 0, 0, 0, 0, 0)) for flags in (thread, child, namespace)]
+    assert decisions == [ALLOW, EPERM, EPERM]
+    assert evaluate(code, syscalls.number("read") or 0) == ALLOW
+    assert evaluate(code, number, architecture=0x40000003) == KILL
+    die_with_parent = 1
+    assert decision("prctl", die_with_parent, judge=True) == ALLOW
+    assert decision("prctl", die_with_parent) == EPERM

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from typing import Any
@@ -12,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_ray.sandbox.inside.protocol.encoding import ProtocolError, UnsupportedValue
-from marl_ray.sandbox.inside.protocol.shared_objects import restore
 from tests.sandbox.protocol.sides import Sides
 
 Pair = namedtuple("Pair", "left right")
@@ -88,30 +86,6 @@ def test_unreferenced_objects_are_dropped_after_their_last_change() -> None:
     sides.collect()
     assert theirs == [[1, 3], [2]], "changed before it was dropped"
     assert sides.here._entries == sides.there._entries == {}
-
-
-def test_changes_of_the_other_side_can_be_undone() -> None:
-    sides = Sides()
-    mine: list[Any] = [[1, [2]], {2: 3}, {4}, bytearray(b"a"), deque([5], 3), Counter("b"), OrderedDict(c=1, d=2)]
-    before = copy.deepcopy(mine)
-    (theirs,) = sides.send(mine)
-    for turn in range(2):
-        for part in theirs:
-            part.clear()
-        theirs[0].append(turn)
-        theirs[1][turn] = turn
-        sides.send(back=True)
-    assert mine[:2] == [[1], {1: 1}]
-    other = [1]
-    (made,) = sides.send(other, back=True)
-    other.append(2)
-    sides.send(back=True)
-    assert made == [1, 2]
-    assert not any(value is made for value, _ in sides.here.changed_by_peer()), "restoring keys of the peer may be slow"
-    for value, content in reversed(sides.here.changed_by_peer()):
-        restore(value, content)
-    assert mine == before
-    assert sides.there.changed_by_peer() == []
 
 
 def test_a_failed_message_registers_no_object() -> None:

@@ -104,6 +104,15 @@ def close_from(lowest: int) -> None:
         os.closerange(lowest, 65536)
 
 
+def close_except(*kept: int) -> None:
+    """Close every descriptor but these and the standard streams."""
+    lowest = 3
+    for descriptor in sorted(kept):
+        os.closerange(lowest, descriptor)
+        lowest = descriptor + 1
+    close_from(lowest)
+
+
 def limit(**limits: int) -> None:
     """Set soft and hard resource limits by name, as in `limit(NOFILE=64)`; a tighter hard limit is kept."""
     for name, value in limits.items():

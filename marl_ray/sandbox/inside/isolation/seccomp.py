@@ -38,6 +38,7 @@ _INTERNET = (2, 10)  # AF_INET, AF_INET6
 _FORBIDDEN_MESSAGE_FLAGS = 0xFFFFFFFF ^ (0x2 | 0x20 | 0x40 | 0x100 | 0x4000 | 0x8000 | 0x40000000)
 
 _PRCTL_ALLOWED = (15, 16, 0x53564D41)  # PR_SET_NAME, PR_GET_NAME, PR_SET_VMA (malloc names its areas)
+_PR_SET_PDEATHSIG = 1  # a judge's process for one problem ends with the judge
 _IOCTL_ALLOWED = (0x5401, 0x541B, 0x5451, 0x5450, 0x5421)  # TCGETS FIONREAD FIOCLEX FIONCLEX FIONBIO
 # F_DUPFD F_GETFD F_SETFD F_GETFL F_SETFL F_DUPFD_CLOEXEC F_GETPIPE_SZ. Excluded are F_SETOWN and F_SETSIG, which
 # together send any signal to any process of the same user without kill(), and F_SETPIPE_SZ, which takes memory outside
@@ -94,6 +95,16 @@ def _null(argument: int) -> list[Instruction]:
     ]
 
 
+_THREADS_ONLY = [
+    _low(0),
+    (_JUMP_ANY_BIT, 2, 0, _CLONE_NAMESPACES),
+    (_JUMP_ANY_BIT, 0, 1, _CLONE_THREAD),
+    _return(_ALLOW),
+    _deny(),
+]
+"""Allow `clone` for new threads, not for new processes."""
+
+
 def _search(boundaries: Sequence[int], *, inside: bool = False, behind: int = 0) -> list[Instruction]:
     """Jump to the first instruction behind the search for a call whose number lies inside a run of allowed numbers,
     and to the second one for other calls.
@@ -119,20 +130,14 @@ def build_filter(*, may_open: bool, own_mounts: bool = False, judge: bool = Fals
     - `may_open`: allow opening files for reading; False if no path rule restricts them.
     - `own_mounts`: allow reading links and their times (see `syscalls.ABOUT_LINKS`).
     - `may_write`: allow opening for writing, and creating, renaming, removing and locking files; only under Landlock.
-    - `judge`: allow the judge's calls, and tell processes and clocks apart.
+    - `judge`: allow the judge's calls and new processes, and tell processes and clocks apart.
     """
     if not syscalls.supported():
         raise OSError(errno.ENOSYS, f"no system call table for {syscalls.MACHINE}")
     checked: dict[str, list[Instruction]] = {
-        # Threads, but neither processes nor namespaces. clone3 passes its flags in memory, where a filter cannot read
+        # No namespaces, and in a guest threads only. clone3 passes its flags in memory, where a filter cannot read
         # them; on ENOSYS glibc falls back to clone.
-        "clone": [
-            _low(0),
-            (_JUMP_ANY_BIT, 2, 0, _CLONE_NAMESPACES),
-            (_JUMP_ANY_BIT, 0, 1, _CLONE_THREAD),
-            _return(_ALLOW),
-            _deny(),
-        ],
+        "clone": _without_bits(0, _CLONE_NAMESPACES) if judge else _THREADS_ONLY,
         "clone3": [_deny(errno.ENOSYS)],
         # Two processes that map one file could wake and count each other's waiting threads. Waiting stays allowed:
         # pthread_join needs it, and the kernel itself wakes that thread.
@@ -159,7 +164,7 @@ def build_filter(*, may_open: bool, own_mounts: bool = False, judge: bool = Fals
         # Without the resource usage of the child, which counts as getrusage does.
         "wait4": _null(3),
         "waitid": _null(4),
-        "prctl": _one_of(0, _PRCTL_ALLOWED),
+        "prctl": _one_of(0, (*_PRCTL_ALLOWED, *[_PR_SET_PDEATHSIG] * judge)),
         "ioctl": _one_of(1, _IOCTL_ALLOWED),
         "fcntl": _one_of(1, (*_FCNTL_ALLOWED, *[_F_ADD_SEALS] * judge, *[_F_SETLK] * may_write)),
         # Connected local stream pairs only (asyncio needs one).
@@ -227,6 +232,13 @@ def build_command_filter() -> bytes:
     for name, body in checked.items():
         program += [(_JUMP_EQUAL, 0, len(body), syscalls.number(name) or 0), *body]
     return _assembled([*program, _return(_ALLOW)])
+
+
+def build_no_fork_filter() -> bytes:
+    """Return a filter for a process that the judge has forked: it may start threads, but no process."""
+    clone = syscalls.number("clone") or 0
+    check_clone = [(_JUMP_EQUAL, 0, len(_THREADS_ONLY), clone), *_THREADS_ONLY]
+    return _assembled([*_own_architecture(), *check_clone, _return(_ALLOW)])
 
 
 def build_thread_filter() -> bytes:

@@ -44,7 +44,7 @@ getpid 39 172, getppid 110 173, gettid 186 178, getpgrp 111 -, getpgid 121 155, 
 geteuid 107 175, getgid 104 176, getegid 108 177, getgroups 115 158, getresuid 118 148, getresgid 120 150
 getrlimit 97 163, prlimit64 302 261, getrusage 98 165, times 100 153, uname 63 160
 getrandom 318 278, wait4 61 260, waitid 247 95, exit 60 93, exit_group 231 94
-# used by this package, allowed in no filter
+# used by this package, allowed in no filter (seccomp: in the judge's)
 seccomp 317 277, capset 126 91, mount_setattr 442 442, landlock_create_ruleset 444 444, landlock_add_rule 445 445
 landlock_restrict_self 446 446
 # refused to commands, allowed in no filter of guests and judge
@@ -74,12 +74,15 @@ CHECKED = frozenset(
 """Calls whose arguments the filter checks (see `seccomp`), like PROCESS_NUMBERS and CLOCKS in guests."""
 
 _DENIED = frozenset(
-    {"seccomp", "capset", "mount_setattr", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"}
+    {"capset", "mount_setattr", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"}
 )
-JUDGE_ONLY = frozenset({"memfd_create", "ftruncate", "sched_setaffinity", "sched_getaffinity", "sendmsg", "getrusage"})
-"""Calls of the judge only. `sendmsg` sends descriptors; the kernel counts descriptors in flight per user, so one guest
-could block all others. `sched_getaffinity` tells whether the judge pins its guest, which depends on past programs.
-`getrusage` counts blocks that were read from the disk, which tells what past programs have read into the file cache."""
+JUDGE_ONLY = frozenset(
+    {"memfd_create", "ftruncate", "sched_setaffinity", "sched_getaffinity", "sendmsg", "seccomp", "getrusage"}
+)
+"""Calls of the judge only. With `seccomp` the processes that it forks restrict themselves further. `sendmsg` sends
+descriptors; the kernel counts descriptors in flight per user, so one guest could block all others. `sched_getaffinity`
+tells whether the judge pins its guest, which depends on past programs. `getrusage` counts blocks that were read from
+the disk, which tells what past programs have read into the file cache."""
 SCRATCH_ONLY = frozenset(
     {"unlink", "unlinkat", "mkdir", "mkdirat", "rmdir", "rename", "renameat", "renameat2", "fsync", "fdatasync"}
 )
@@ -88,7 +91,7 @@ utimensat, which Landlock does not check, and truncate, links and special files,
 ABOUT_LINKS = frozenset({"readlink", "readlinkat", "lstat"})
 """Calls that need mounts of the zygote's own: without those, the access time of a link tells whether a program has
 followed the link, and links in /proc reveal numbers, programs and folders of processes."""
-REFUSED_TO_COMMANDS = _DENIED - {"seccomp", "capset"} | frozenset(
+REFUSED_TO_COMMANDS = _DENIED - {"capset"} | frozenset(
     {"mount", "umount2", "pivot_root", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick", "unshare"}
     | {"setns", "chroot", "ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp", "bpf"}
     | {"perf_event_open", "userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register", "add_key"}

@@ -43,6 +43,7 @@ class DeadlineTimer:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Run the timer in the body. `limit` has no effect without it."""
+        self._own_cpu_s = 0.0  # in a process that the judge has forked, no timer is running yet
         signal.setitimer(signal.ITIMER_REAL, TICK_S, TICK_S)
         try:
             yield

@@ -9,29 +9,22 @@ from __future__ import annotations
 
 import decimal
 import functools
-import gc
-import hashlib
-import locale
 import os
-import random
-import signal
 import socket
-import sys
 import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from ..isolation import seccomp
 from ..protocol import messages
 from ..protocol.messages import GuestLimits, Limits, SyntaxDiagnosis, TestResult
-from ..suites.suite import Suite
-from ..suites.suite_parser import split_suite
-from .deadlines import TICK_S, DeadlineTimer
+from ..suites.suite_parser import SuitePart, split_suite
+from .deadlines import DeadlineTimer
 from .evaluation_context import GuestFault
 from .guest_session import GuestSession
-from .remote_errors import parse_syntax_error
+from .own_process import OwnProcesses
+from .remote_errors import clean_text, parse_syntax_error
 from .suite_runner import SuiteRequest, SuiteResult, SuiteRunner
 from .zygote_client import ZygoteClient, ZygoteError
 
@@ -43,16 +36,19 @@ _limits = functools.lru_cache(maxsize=64)(Limits)  # most programs have equal li
 class Judge:
     """Server of one host: receives requests and sends reports, one at a time.
 
-    With `wait_for_kills` (guests have a scratch folder) no guest starts before the previous one is cleaned up.
-    `progress` is the descriptor of a file that tells the host which test is under evaluation.
+    Tests that may leave something behind run in a process of their own (see `own_process`). `progress` is the
+    descriptor of a file that tells the host which test is under evaluation.
     """
 
-    def __init__(self, host: socket.socket, link: socket.socket, progress: int, wait_for_kills: bool) -> None:
+    def __init__(
+        self, host: socket.socket, zygote: ZygoteClient, progress: int, no_fork: seccomp.Filter | None = None
+    ) -> None:
         self._host = host
         self._progress = progress
-        self._zygote = ZygoteClient(link, wait_for_kills)
+        self._zygote = zygote
         self._timer = DeadlineTimer()
-        self._compiler = ProgramCompiler(self._zygote, self._timer)
+        self._compiler = ProgramCompiler(zygote, self._timer)
+        self._own_processes = OwnProcesses(zygote, self._timer, (progress,), no_fork)
 
     def serve(self) -> None:
         """Answer requests until the host closes the connection. Raises messages.ConnectionClosed."""
@@ -65,38 +61,32 @@ class Judge:
         started = time.monotonic()
         tests, limits = message["tests"], _limits(**message["limits"])
         tests = tests if isinstance(tests, str) else tuple(tests)
-        parts = split_suite(tests, message["entry_point"], message["form"], message["prompt"], message["visible"])
         infra_error = None
         total = SuiteResult()
         verdicts: dict[int, TestResult] = {}
-        if parts[0].suite.form == "unittest":  # before the tests, since their changes of modules are undone
-            import unittest.mock  # noqa: F401 - not in the zygote, where every module makes each fork dearer
+        parts: Iterable[SuitePart] = ()
+        try:
+            parts = split_suite(tests, message["entry_point"], message["form"], message["prompt"], message["visible"])
+        except ValueError as error:  # the host counts the tests without this analysis of them
+            unusable = TestResult("error", "ValueError", clean_text(f"the tests cannot be used: {error}"))
+            verdicts = dict.fromkeys(range(message["count"]), unusable)
         self._timer.cpu.pin()
         try:
             with self._timer.running():
                 code, total.syntax_error = self._compiler.compile(message["program"])
                 for part in parts:
-                    suite, error = part.suite, total.syntax_error
-                    if error is None:
-                        begin = functools.partial(self._begin, message)
-                        request = SuiteRequest(
-                            message["program"], code, part, limits, message["stdin"], verdicts, begin
-                        )
-                        with preserved_state(suite):
-                            result = SuiteRunner(self._zygote, self._timer, request).run()
-                    else:
-                        verdict = TestResult("error", "SyntaxError", error.message, error.line)
-                        result = SuiteResult([replace(verdict, source=case.source) for case in suite.cases], error)
+                    begin = functools.partial(self._begin, message)
+                    request = SuiteRequest(message["program"], code, part, limits, message["stdin"], verdicts, begin)
+                    result = self._result(request, total.syntax_error)
                     total.add(result)
-                    verdicts = dict(zip(part.numbers, result.verdicts, strict=True)) | verdicts
+                    verdicts = dict(zip(part.numbers, _final_verdicts(part, result), strict=True)) | verdicts
         except ZygoteError as error:
             infra_error = str(error)
         finally:
-            self._timer.cpu.finish(total.cpu_s)
+            self._timer.cpu.finish(total.cpu_s + total.judge_cpu_s)
             os.pwrite(self._progress, messages.PROGRESS.pack(message["number"], -1), 0)
         return {
             "number": message["number"],
-            "trusted": all(verdict.trusted for verdict in verdicts.values()),
             "syntax_error": None if total.syntax_error is None else messages.to_dict(total.syntax_error),
             "tests": [messages.to_dict(verdicts[number]) for number in sorted(verdicts)],
             "stdout": "".join(total.output)[: limits.max_output_bytes],
@@ -104,6 +94,22 @@ class Judge:
             "wall_s": round(time.monotonic() - started, 4),
             "infra_error": infra_error,
         }
+
+    def _result(self, request: SuiteRequest, syntax_error: SyntaxDiagnosis | None) -> SuiteResult:
+        """Return the result of one part of the tests."""
+        suite = request.part.suite
+        if syntax_error is not None:
+            verdict = TestResult("error", "SyntaxError", syntax_error.message, syntax_error.line)
+            return SuiteResult([verdict] * len(suite.cases), syntax_error)
+        if suite.leaves_nothing:
+            decimal.setcontext(decimal.Context())  # arithmetic sets flags in the context
+            return SuiteRunner(self._zygote, self._timer, request).run()
+        if suite.form == "unittest":  # imported once, here, and not in the zygote, where it makes every fork dearer
+            from . import unit_runner  # noqa: F401
+
+            if "mock" in suite.source:
+                import unittest.mock  # noqa: F401
+        return self._own_processes.run(request)
 
     def _begin(self, message: dict[str, Any], case: int) -> bool:
         """Record the test that begins; return whether it may be evaluated."""
@@ -155,53 +161,10 @@ class ProgramCompiler:
         return answer[1] if answer[0] == "ok" and type(answer[1]) is str else None, None
 
 
-@contextmanager
-def preserved_state(suite: Suite) -> Iterator[None]:
-    """Restore the interpreter state after the body, which runs the tests of one problem.
-
-    The random seed depends on the tests alone: a program would know the numbers of a seed that it shares. Modules are
-    restored only if the tests' text says that they may be changed, since that takes 1 ms.
-    """
-    depth, digits, hook = sys.getrecursionlimit(), sys.get_int_max_str_digits(), sys.excepthook
-    filters, alarm = warnings.filters[:], signal.getsignal(signal.SIGALRM)
-    collecting = gc.isenabled()
-    context = decimal.getcontext().copy()
-    category = locale.setlocale(locale.LC_ALL)
-    folder, modules = (os.getcwd(), _copy_modules()) if suite.patches else ("", [])
-    if suite.uses_random:
-        random.seed(hashlib.sha256("\0".join(case.source for case in suite.cases).encode("utf-8", "replace")).digest())
-    try:
-        yield
-    finally:
-        for names, before in modules:
-            if isinstance(before, list):
-                names[:] = before
-            elif names is os.environ or dict(names) != before:
-                names.update(before)  # never empty in between: the timer's signal handler uses these names
-                for name in names.keys() - before.keys():
-                    del names[name]
-        if folder:
-            os.chdir(folder)
-        if signal.getsignal(signal.SIGALRM) is not alarm:  # the judge's own timer
-            signal.signal(signal.SIGALRM, alarm)
-            signal.setitimer(signal.ITIMER_REAL, TICK_S, TICK_S)
-        if collecting:
-            gc.enable()
-        sys.setrecursionlimit(depth)
-        sys.set_int_max_str_digits(digits)
-        sys.excepthook = hook
-        warnings.filters[:] = filters  # type: ignore[index]
-        warnings._filters_mutated()  # type: ignore[attr-defined]
-        decimal.setcontext(context)
-        if locale.setlocale(locale.LC_ALL) != category:
-            locale.setlocale(locale.LC_ALL, category)
-
-
-def _copy_modules() -> list[tuple[Any, Any]]:
-    """Return copies of what tests can patch: names in modules, the environment, two lists. (No class attributes.)"""
-    copies: list[tuple[Any, Any]] = [(sys.modules, dict(sys.modules)), (os.environ, dict(os.environ))]
-    for module in list(sys.modules.values()):
-        names = getattr(module, "__dict__", None)
-        if type(names) is dict:
-            copies.append((names, dict(names)))
-    return copies + [(values, list(values)) for values in (sys.path, sys.argv)]
+def _final_verdicts(part: SuitePart, result: SuiteResult) -> list[TestResult]:
+    """Return the verdicts with the texts of their tests; a test that ran in the guest is never trusted."""
+    verdicts = []
+    for case, verdict in zip(part.suite.cases, result.verdicts, strict=True):
+        trusted = verdict.trusted and not case.in_guest
+        verdicts.append(replace(verdict, source=case.source, trusted=trusted))
+    return verdicts

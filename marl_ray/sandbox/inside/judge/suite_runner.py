@@ -14,7 +14,6 @@ from typing import Any
 from ..isolation.process import anonymous_file
 from ..protocol.encoding import ProtocolError
 from ..protocol.messages import GuestLimits, Limits, SyntaxDiagnosis, TestResult
-from ..protocol.shared_objects import restore
 from ..suites.suite import REACHED, Case
 from ..suites.suite_parser import SuitePart
 from .assert_evaluator import AssertEvaluator
@@ -26,6 +25,8 @@ from .remote_errors import clean_text, exception_text, parse_error, parse_syntax
 from .zygote_client import ZygoteClient, ZygoteError, describe_exit
 
 _FAULTS = ("timeout", "crash")
+_OUTPUTS_PER_MEMORY = 8
+"""The output of a script may take 1/8 of the memory limit, whatever the test expects: 64 MiB by default."""
 _PASS = TestResult("pass")
 _STUCK = TestResult("timeout", "Timeout", "the test was still computing on the program's results at its CPU limit")
 _UNFINISHED = TestResult("error", "Unfinished", "the test was not evaluated to its end")
@@ -47,6 +48,15 @@ class SuiteRequest:
     begin: Callable[[int], bool] = lambda number: True
     """Called with the number of each case before its evaluation; false for a case that held an earlier judge."""
 
+    @property
+    def guest_limits(self) -> GuestLimits:
+        """Limits of a guest. The program can read them, so they must not depend on expected outputs."""
+        limits, output = self.limits, self.limits.max_output_bytes
+        if self.part.suite.form == "stdio":
+            output = max(output, (limits.memory_mb << 20) // _OUTPUTS_PER_MEMORY)
+        cpu_s = int(2 * limits.program_wall_s) + 2
+        return GuestLimits(limits.memory_mb, cpu_s, output, limits.max_reply_bytes)
+
 
 @dataclass(slots=True)
 class SuiteResult:
@@ -56,6 +66,8 @@ class SuiteResult:
     syntax_error: SyntaxDiagnosis | None = None
     output: list[str] = field(default_factory=list)
     cpu_s: float = 0.0
+    judge_cpu_s: float = 0.0
+    """CPU seconds of a process of its own, if the suite had one."""
     timeouts: int = 0
     crashes: int = 0
 
@@ -64,6 +76,7 @@ class SuiteResult:
         self.syntax_error = part.syntax_error
         self.output += part.output
         self.cpu_s += part.cpu_s
+        self.judge_cpu_s += part.judge_cpu_s
 
 
 class _TestBuiltins(dict[str, Any]):
@@ -91,11 +104,7 @@ class SuiteRunner:
         self._limits = request.limits
         self._program = (request.source, False) if request.code is None else (request.code, True)
         """The program for a guest, and whether it is marshalled code."""
-        limits, output = request.limits, request.limits.max_output_bytes
-        if self._suite.form == "stdio":
-            output += 2 * max(len(case.stdout.encode("utf-8", "replace")) for case in self._suite.cases)
-        cpu_s = int(2 * limits.program_wall_s) + 2
-        self._guest_limits = GuestLimits(limits.memory_mb, cpu_s, output, limits.max_reply_bytes)
+        self._guest_limits = request.guest_limits
         self._started = time.monotonic()
         self._result = SuiteResult()
         self._session: GuestSession | None = None
@@ -109,7 +118,6 @@ class SuiteRunner:
         self._functions: dict[str, Any] = {}
         self._tainted: frozenset[str] = frozenset()
         """Variables in which an untrusted test may have left something."""
-        self._changed: list[tuple[Any, Any]] = []
         self._globals: dict[str, Any] = {"__builtins__": _TestBuiltins(self._lookup, self._suite.remote)}
 
     def run(self) -> SuiteResult:
@@ -132,13 +140,7 @@ class SuiteRunner:
                 self._run_cases(in_guest, self._run_in_guest)
         finally:
             self._end_session()
-            for value, before in reversed(self._changed):  # some may be the standard library's
-                with contextlib.suppress(Exception):  # fails for objects that the tests made: exported, unhashable keys
-                    restore(value, before)
-        for number, case in numbered:
-            verdict = self._verdicts[number]
-            trusted = verdict.trusted and not case.in_guest
-            self._result.verdicts.append(replace(verdict, source=case.source, trusted=trusted))
+        self._result.verdicts = [self._verdicts[number] for number, _ in numbered]
         return self._result
 
     def _run_cases(self, cases: list[tuple[int, Case]], run_case: Callable[[Case], TestResult]) -> None:
@@ -230,12 +232,11 @@ class SuiteRunner:
         return TestResult("error", "SyntaxError", error.message, error.line)
 
     def _end_session(self) -> None:
-        """Record the guest's output, CPU seconds and changes, and kill it."""
+        """Record the guest's output and CPU seconds, and kill it."""
         session, self._session = self._session, None
         if session is None:
             return
         session.closed = True
-        self._changed += session.objects.changed_by_peer()
         self._result.cpu_s += session.cpu_s()
         limit = self._limits.max_output_bytes - sum(map(len, self._result.output))
         if self._suite.form != "stdio" and limit > 0:
@@ -369,7 +370,8 @@ class SuiteRunner:
         fault = self._guarded(session, run)
         self._session = None
         self._result.cpu_s += session.cpu_s()
-        limit = self._guest_limits.output
+        # More than this cannot be right. The guest's own limit is far higher, and tells nothing.
+        limit = self._limits.max_output_bytes + 2 * len(case.stdout.encode("utf-8", "replace"))
         printed, full = read_output(session.guest.output, limit), is_full(session.guest.output, limit)
         status = self._zygote.kill_and_wait(session.guest)
         if fault is not None and fault.error_type != "ProcessExit":
@@ -385,7 +387,9 @@ class SuiteRunner:
         if status:
             return TestResult("error", "SystemExit", describe_exit(status))
         if full:
-            return TestResult("fail", "WrongOutput", f"more than {limit} bytes were printed")
+            beyond = self._limits.max_output_bytes
+            message = f"more than {beyond} bytes were printed beyond twice the expected output"
+            return TestResult("fail", "WrongOutput", message)
         got, expected = split_lines(printed), split_lines(case.stdout)
         if outputs_match(got, expected):
             return _PASS

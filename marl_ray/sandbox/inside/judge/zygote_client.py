@@ -49,10 +49,11 @@ class ZygoteClient:
 
     def __init__(self, link: socket.socket, wait_for_kills: bool) -> None:
         self._link = link
-        self._wait_for_kills = wait_for_kills
+        self.wait_for_kills = wait_for_kills
         self._pending: deque[Callable[[int, int], None]] = deque()
         """Called with the process id (or minus errno) and the wait status of each reply."""
         self._spare: GuestProcess | None = None
+        self._makes_spares = True
 
     def fork(self, limits: GuestLimits, *streams: int) -> GuestProcess:
         """Return a guest that waits for its program: the spare guest if its limits are equal, else a new one.
@@ -72,15 +73,38 @@ class ZygoteClient:
             raise ZygoteError(f"the zygote cannot fork: {os.strerror(-guest.pid)}")
         return guest
 
+    def take_spare(self) -> GuestProcess | None:
+        """Return the spare guest, if there is one, for another client. The caller kills it in the end."""
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return None
+        self._await_pid(spare)
+        if spare.pid < 0:
+            spare.release()
+            return None
+        return spare
+
+    def use_spare(self, spare: GuestProcess | None) -> None:
+        """Use a spare guest of another client, and make no spare guests."""
+        self._spare = spare
+        self._makes_spares = False
+
+    def connect_again(self) -> socket.socket:
+        """Return a further connection to the zygote, for a process that must not use this one."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._send(FORK_REQUEST.pack(b"L", 0, 0, 0, 0), [theirs.fileno()])
+        return ours
+
     def prepare_spare(self, limits: GuestLimits) -> None:
         """Fork the next guest while the current one works."""
-        if self._spare is None:
+        if self._makes_spares and self._spare is None:
             self._spare = self._request(limits)
 
     def kill(self, guest: GuestProcess) -> None:
         """Kill and reap a guest, without waiting unless the client was made with `wait_for_kills`."""
         self._await_pid(guest)
-        if guest.pid > 0 and self._wait_for_kills:
+        if guest.pid > 0 and self.wait_for_kills:
             self.kill_and_wait(guest)
         elif guest.pid > 0:
             # The connection is closed after the kill: closing would wake the guest up.
@@ -108,14 +132,17 @@ class ZygoteClient:
         theirs.close()
         return guest
 
-    def _send(self, request: bytes, descriptors: Sequence[int], on_reply: Callable[[int, int], None]) -> None:
+    def _send(
+        self, request: bytes, descriptors: Sequence[int], on_reply: Callable[[int, int], None] | None = None
+    ) -> None:
         numbers = struct.pack(f"{len(descriptors)}i", *descriptors)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)] if descriptors else []
         try:
             self._link.sendmsg([request], rights)
         except OSError as error:
             raise ZygoteError(f"the zygote is gone ({error})") from None
-        self._pending.append(on_reply)
+        if on_reply is not None:
+            self._pending.append(on_reply)
 
     def _await_pid(self, guest: GuestProcess) -> None:
         while guest.pid == 0:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 FORK_REQUEST = struct.Struct("<cIIII")
-"""`F` and the fields of GuestLimits, with descriptors [connection, output, input?, errors?]; or `K`, process, 0, 0,
-0."""
+"""`F` and the fields of GuestLimits, with descriptors [connection, output, input?, errors?]; `K`, process, 0, 0, 0; or
+`L`, 0, 0, 0, 0 with the descriptor of a further connection, whose guests end when its other end is closed."""
 FORK_REPLY = struct.Struct("<ii")
-"""To `F`: process or minus errno, 0. To `K`: process, wait status."""
+"""To `F`: process or minus errno, 0. To `K`: process, wait status. To `L`: no reply."""
 PROGRESS = struct.Struct("<qq")
 """Program and test that the judge evaluates, in a file that the host reads if the judge is killed; test -1: none."""
 STUCK_STATUS = 98

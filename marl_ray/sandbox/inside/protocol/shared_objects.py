@@ -31,12 +31,8 @@ _PARENTS = (list, tuple, dict, set, frozenset, deque)
 @dataclass(slots=True, eq=False)
 class _Entry:
     value: Any
-    own: bool = False
-    """Whether this side created the object."""
     before: Any = None
     """Copy of the content that the peer knows; None until the message is complete."""
-    first: Any = None
-    """Copy of the content before the peer's first change, for objects created by this side."""
 
 
 class SharedObjects(CodecContext):
@@ -57,7 +53,6 @@ class SharedObjects(CodecContext):
         number = self._numbers.get(id(value))
         if number is None:
             self.register(value)
-            self._entries[self.next_number - 1].own = True
         else:
             self._nested = True
         return number
@@ -133,8 +128,6 @@ class SharedObjects(CodecContext):
             base = None if entry is None else base_of(entry.value)
             if entry is None or base is None:
                 raise ProtocolError("change of an unknown object")
-            if entry.own and entry.first is None:
-                entry.first = entry.before
             entry.before = None
             if base is not bytearray and not arrays.is_array(entry.value):
                 base.clear(entry.value)
@@ -170,10 +163,6 @@ class SharedObjects(CodecContext):
         self._nested = self._nested and bool(self._entries)
         return dropped
 
-    def changed_by_peer(self) -> list[tuple[Any, Any]]:
-        """Return this side's live objects that the peer changed, each with a copy of its earlier content."""
-        return [(entry.value, entry.first) for entry in self._entries.values() if entry.first is not None]
-
     def drop(self, numbers: Iterable[int]) -> None:
         """Remove objects, in particular objects that the peer has dropped; unknown numbers are ignored."""
         for number in numbers:
@@ -184,7 +173,7 @@ class SharedObjects(CodecContext):
 
 
 def _copy(value: Any) -> Any:
-    """Copy the content of a container for `_changed` and `restore`; () for immutable values."""
+    """Copy the content of a container for `_changed`; () for immutable values."""
     if type(value) is list:
         return value[:]
     base = base_of(value)
@@ -195,23 +184,6 @@ def _copy(value: Any) -> Any:
     if arrays.is_array(value):
         return value.tobytes()
     return set(set.__iter__(value)) if base is set else _parts(value)
-
-
-def restore(value: Any, before: Any) -> None:
-    """Restore the content of a container from a copy."""
-    base = base_of(value)
-    if base is bytearray:
-        bytearray.__setitem__(value, slice(None), before)
-        return
-    if arrays.is_array(value):
-        value.flat = type(value)(value.shape, value.dtype, before).flat
-        return
-    base.clear(value)
-    if base in (dict, OrderedDict):
-        for key, item in zip(before[: len(before) // 2], before[len(before) // 2 :], strict=True):
-            base.__setitem__(value, key, item)
-    else:
-        (base.update if base is set else base.extend)(value, before)
 
 
 def _changed(entry: _Entry) -> bool:

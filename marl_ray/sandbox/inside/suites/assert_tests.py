@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 
 from .helper_calls import HelperCalls
 from .instrumentation import NAMING_NODES, AssertInstrumenter, InstanceAnalysis, mark_assertions
+from .lasting_effects import leaves_nothing
 from .program_requests import RequestRewriter
 from .statements import (
     SCOPES,
@@ -104,23 +105,48 @@ def _called_name(node: ast.AST) -> str:
     return last_name(node.func) if isinstance(node, ast.Call) else ""
 
 
-def assert_suite(
-    items: list[list[ast.stmt]],
-    entry_point: str,
-    prompt: str,
-    whole_items: bool,
-    tests: frozenset[str] = frozenset(),
-) -> Suite:
-    """Return the suite of some statements, with a case per asserting item (`whole_items`) or asserting statement.
-    `tests` are functions and methods whose calls count as assertions."""
-    statements = [node for item in items for node in item]
-    parts = {node: list(ast.walk(node)) for node in statements}
-    checkers = {
-        node.name
-        for node in statements
-        if isinstance(node, ast.FunctionDef) and any(isinstance(part, ast.Assert) for part in parts[node])
-    }
-    checkers |= tests
+class TestBlocks:
+    """The statements of each case: with `whole_items` a case per asserting item, else per asserting statement.
+
+    - `blocks`: the statements since the previous case, and the statements of the case itself
+    - `shown`: the statements of the case itself
+    """
+
+    __test__ = False  # keeps pytest from collecting this class
+
+    def __init__(self, items: list[list[ast.stmt]], whole_items: bool) -> None:
+        self.whole_items = whole_items
+        self.statements = [node for item in items for node in item]
+        self.parts = {node: list(ast.walk(node)) for node in self.statements}
+        self.blocks: list[list[ast.stmt]] = []
+        self.shown: list[list[ast.stmt]] = []
+        checkers = {
+            node.name
+            for node in self.statements
+            if isinstance(node, ast.FunctionDef) and any(isinstance(part, ast.Assert) for part in self.parts[node])
+        }
+        setup: list[ast.stmt] = []
+        for item in items if whole_items else [[node] for node in self.statements]:
+            body = [node for node in item if not _is_trivial(node)]
+            setup += body
+            if any(_is_test(node, self.parts[node], checkers) for node in body):
+                self.shown.append(body)
+                self.blocks.append(setup)
+                setup = []
+
+
+def count_asserts(split: TestBlocks) -> int:
+    """Return the number of cases of `assert_suite`. Raises ValueError for a case that cannot be compiled."""
+    blocks = split.blocks
+    for number, block in enumerate(blocks, 1):
+        _compile_test(block, number)
+    return len(blocks)
+
+
+def assert_suite(split: TestBlocks, entry_point: str, prompt: str) -> Suite:
+    """Return the suite of some statements."""
+    statements, parts, blocks = split.statements, split.parts, split.blocks
+    shown = ["\n".join(map(ast.unparse, body)) for body in split.shown]
     helpers, helper_names = _prompt_helpers(prompt, entry_point)
     everything = [part for node in statements for part in parts[node]]
     free = (free_names(everything) - helper_names) | {entry_point}
@@ -129,22 +155,15 @@ def assert_suite(
     remote = free - standard.keys()
     analysis = TrustAnalysis(statements, helpers, remote, entry_point)
 
-    blocks: list[list[ast.stmt]] = []
-    shown: list[str] = []
-    setup: list[ast.stmt] = []
-    for item in items if whole_items else [[node] for node in statements]:
-        body = [node for node in item if not _is_trivial(node)]
-        setup += body
-        if any(_is_test(node, parts[node], checkers) for node in body):
-            shown.append("\n".join(map(ast.unparse, body)))
-            blocks.append(setup)
-            setup = []
+    harmless = leaves_nothing([*statements, *helpers], remote, standard)
     patches = patches_modules(everything)
     variables = SharedVariables([helpers, *blocks], patches)
     reasons, definitions = _assign_processes(blocks, analysis, variables)
     plain = ["\n".join(map(ast.unparse, block)) for block in blocks]
     preamble = [(ast.unparse(node), False) for node in helpers] + [(ast.unparse(node), True) for node in definitions]
-    flows = SharedVariables([helpers, *blocks], patches).flows()[1:]
+    if any(reasons):  # definitions may have been inserted
+        variables = SharedVariables([helpers, *blocks], patches)
+    flows = variables.flows()[1:]
     compares = [analysis.compares(block) for block in blocks]
     instrument = AssertInstrumenter(analysis, InstanceAnalysis([*statements, *helpers], remote))  # changes the blocks
     marked = [mark_assertions(block, remote) for block in blocks]
@@ -156,7 +175,7 @@ def assert_suite(
         for number, block in enumerate(marked, 1)
     ]
     return Suite(
-        form="asserts" if whole_items else "check",
+        form="asserts" if split.whole_items else "check",
         cases=tuple(map(Case, shown, codes, plain, sources, reasons, compares, flows)),
         remote=frozenset(remote),
         helpers=tuple(compile_statements([node], "<prompt>") for node in helpers),
@@ -164,6 +183,7 @@ def assert_suite(
         standard=standard,
         uses_random=any("random" in source for source in (*plain, *(source for source, _ in preamble))),
         patches=patches,
+        leaves_nothing=harmless or all(reasons),  # a test in the guest is not evaluated by the judge
     )
 
 

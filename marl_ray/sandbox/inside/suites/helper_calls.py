@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from .statements import walk_all
 
 _OWN = ("self", "cls")
-Binding = tuple[set[str], ast.AST]
+ValueBinding = tuple[set[str], ast.AST]
 """Names, and the expression whose value they may have."""
 
 
@@ -122,7 +122,7 @@ def value_names(node: ast.AST) -> set[str]:
     return names
 
 
-def _spread(first: set[str] | frozenset[str], bindings: Sequence[Binding]) -> frozenset[str]:
+def _spread(first: set[str] | frozenset[str], bindings: Sequence[ValueBinding]) -> frozenset[str]:
     """Return some names, and the names that are bound to expressions with such names."""
     reached = set(first)
     changed = True
@@ -135,7 +135,7 @@ def _spread(first: set[str] | frozenset[str], bindings: Sequence[Binding]) -> fr
     return frozenset(reached)
 
 
-def _value_bindings(statements: Sequence[ast.AST]) -> Iterator[Binding]:
+def _value_bindings(statements: Sequence[ast.AST]) -> Iterator[ValueBinding]:
     """Yield what assignments, loops, `with` and calls of the tests' own functions bind."""
     parameters = {}
     for part in walk_all(statements):
@@ -167,14 +167,14 @@ def _value_bindings(statements: Sequence[ast.AST]) -> Iterator[Binding]:
                 yield {item.arg for item in ast.walk(part.args) if isinstance(item, ast.arg)}, default
 
 
-def _definitions(statements: Sequence[ast.AST]) -> Iterator[Binding]:
-    """Yield the tests' functions and classes with their bodies, whose results may derive from what they mention."""
+def _definitions(statements: Sequence[ast.AST]) -> Iterator[ValueBinding]:
+    """Yield the tests' functions and classes with their bodies, whose results may derive from every name in them."""
     for part in walk_all(statements):
         if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield {part.name}, part
 
 
-def _changed_arguments(statements: Sequence[ast.AST], entry_point: str) -> Iterator[Binding]:
+def _changed_arguments(statements: Sequence[ast.AST], entry_point: str) -> Iterator[ValueBinding]:
     """Yield the arguments of calls whose results are not used, because the function under test may change them."""
     for part in walk_all(statements):
         if isinstance(part, ast.Expr) and isinstance(part.value, ast.Call):

@@ -14,6 +14,9 @@ from collections.abc import Iterator, Sequence
 from .statements import parse, walk_all
 
 HELPERS = """
+def assert_passes(test):
+    pass
+
 class raises:
     def __init__(self, expected, *call, match=None, **options):
         self.expected, self.match, self.value = expected, match, None
@@ -64,14 +67,16 @@ class approx:
         return f"approximately {self.expected!r}"
 """
 _KNOWN = ("raises", "approx", "fail", "skip", "fixture", "mark", "param")
+_FIXTURE = "fixture_"
 _SETUP, _TEARDOWN = ("setup_method", "setup"), ("teardown_method", "teardown")
 
 
-def pytest_items(tree: ast.Module) -> tuple[list[list[ast.stmt]], frozenset[str]] | None:
-    """Return the statements of a source as items that are tests or belong to the next test, and the names of the
-    functions and methods that are tests. None if the source is not in the style of pytest.
+def pytest_items(tree: ast.Module, entry_point: str) -> list[list[ast.stmt]] | None:
+    """Return the statements of a source in the style of pytest as items that are tests or belong to the next test. None
+    for other sources.
 
-    Raises ValueError for a fixture that pytest itself provides.
+    The tests take `entry_point` from the program, whatever module they import it from. Raises ValueError for a fixture
+    that pytest itself provides.
     """
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test")]
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and _test_methods(node)]
@@ -80,24 +85,23 @@ def pytest_items(tree: ast.Module) -> tuple[list[list[ast.stmt]], frozenset[str]
     names = {node.name for node in (*functions, *classes)}
     if not names or names & mentioned or any(isinstance(part, ast.Assert) for part in others):
         return None
-    source = _PytestNames(tree).visit(copy.deepcopy(tree))
+    source = _PytestNames(tree, entry_point).visit(copy.deepcopy(tree))
     fixtures = {
         node.name: node for node in ast.walk(source) if isinstance(node, ast.FunctionDef) and _take_fixture(node)
     }
+    for name, fixture in fixtures.items():
+        fixture.name = f"{_FIXTURE}{name}"  # a test's parameter has the fixture's own name
     items: list[list[ast.stmt]] = [[node] for node in parse(HELPERS).body]
-    tests: set[str] = set()
     for node in source.body:
         items.append([node])
         if isinstance(node, ast.FunctionDef) and node.name in names:
             items.pop()
             calls = list(_calls(node, node.name, fixtures))
             items += [[node, *calls[:1]], *([call] for call in calls[1:])]
-            tests.add(node.name)
         elif isinstance(node, ast.ClassDef) and node.name in names:
             for method in _test_methods(node):
-                tests.add(method.name)
                 items += [_method_item(node, method, call) for call in _calls(method, f"made.{method.name}", fixtures)]
-    return items, frozenset(tests)
+    return items
 
 
 def _test_methods(node: ast.ClassDef) -> list[ast.FunctionDef]:
@@ -129,7 +133,8 @@ def _calls(test: ast.FunctionDef, function: str, fixtures: dict[str, ast.Functio
         defaults = len(test.args.defaults)
         required = names[: len(names) - defaults]
         arguments += [f"{name}={_fixture_call(name, fixtures, test.name)}" for name in required if name not in given]
-        yield parse(f"{function}({', '.join(arguments)})").body[0]
+        # Its name makes the call an assertion, which a test without any other one needs.
+        yield parse(f"assert_passes({function}({', '.join(arguments)}))").body[0]
 
 
 def _fixture_call(name: str, fixtures: dict[str, ast.FunctionDef], test: str) -> str:
@@ -137,7 +142,7 @@ def _fixture_call(name: str, fixtures: dict[str, ast.FunctionDef], test: str) ->
         raise ValueError(f"{test} uses the fixture {name}, which the tests do not define and the sandbox does not have")
     fixture = fixtures[name]
     arguments = [f"{item.arg}={_fixture_call(item.arg, fixtures, test)}" for item in fixture.args.args]
-    call = f"{name}({', '.join(arguments)})"
+    call = f"{_FIXTURE}{name}({', '.join(arguments)})"
     yields = any(isinstance(part, ast.Yield) for part in ast.walk(fixture))
     return f"next({call})" if yields else call
 
@@ -185,7 +190,8 @@ def _last_part(function: ast.AST) -> str:
 class _PytestNames(ast.NodeTransformer):
     """Transformer that removes the imports of pytest and replaces its functions by the helpers' names."""
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, entry_point: str) -> None:
+        self._entry_point = entry_point
         self._modules = {"pytest"}
         for part in ast.walk(tree):
             if isinstance(part, ast.Import):
@@ -196,7 +202,8 @@ class _PytestNames(ast.NodeTransformer):
         return node if node.names else None
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
-        return None if node.module == "pytest" else node
+        imports_program = any(item.name in (self._entry_point, "*") for item in node.names)
+        return None if node.module == "pytest" or imports_program else node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         function = ast.unparse(node.func)

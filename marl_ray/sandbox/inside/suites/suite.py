@@ -61,7 +61,8 @@ class Suite:
     - `preamble`: sources of these definitions, and of the tests' own definitions that tests in the guest need; and
       whether a definition replaces the program's (only a definition of the tests does)
     - `standard`: names of the standard library that the tests use without an import (see `stdlib_names`)
-    - `uses_random`, `patches`: the tests may draw random numbers, or change modules (restored afterwards)
+    - `uses_random`, `patches`: the tests may draw random numbers, or change modules
+    - `leaves_nothing`: nothing remains of the tests in the process that evaluates them (see `lasting_effects`)
     - `source`, `module`: the whole test source, and its instrumented code (form "unittest" only)
     """
 
@@ -73,5 +74,6 @@ class Suite:
     standard: Mapping[str, str] = field(default_factory=dict)
     uses_random: bool = False
     patches: bool = False
+    leaves_nothing: bool = False
     source: str = ""
     module: CodeType | None = None

@@ -11,7 +11,7 @@ import ast
 import datetime
 from collections.abc import Iterable, Iterator, Sequence
 
-from .sinks import SinkAnalysis
+from .code_sinks import SinkAnalysis
 from .statements import names_in, walk_all
 
 _LAZY_MODULES = {"itertools", "functools", "operator", "io", "mock", "builtins", "pathlib", "uuid", "types"}

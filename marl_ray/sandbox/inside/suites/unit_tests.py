@@ -10,11 +10,13 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterable, Iterator, Sequence
+from types import CodeType
 from typing import Any, TypeGuard
 
 from .assert_tests import free_names, join_processes, parse_source
 from .helper_calls import HelperCalls
 from .instrumentation import AssertInstrumenter, InstanceAnalysis, is_assertion, mark_assertions
+from .lasting_effects import leaves_nothing
 from .process_effects import ProcessEffects
 from .program_requests import RequestRewriter
 from .statements import SCOPES, VariableFlow, bound_names, compile_statements, is_constant, parse, walk_all
@@ -41,9 +43,7 @@ def unittest_suite(source: str, entry_point: str) -> Suite:
     free = free_names(everything) | ({entry_point} if entry_point.isidentifier() else set())
     standard = stdlib_names(everything, free, entry_point)
     remote = free - standard.keys()
-    classes = _classes_in(tree)
-    families = {name: _ancestry(node, classes) for name, node in classes.items()}
-    families = {name: family for name, family in families.items() if any(map(is_test_class, family))}
+    families = _families(tree)
     module = _SelfAttributesAsNames({node.name for family in families.values() for node in family}).visit(
         copy.deepcopy(tree)
     )
@@ -52,7 +52,7 @@ def unittest_suite(source: str, entry_point: str) -> Suite:
     units, reasons, flows, uses = [], [], [], []
     for name, family in families.items():
         state = frozenset(_shared_state(tree, family))
-        for method in dict.fromkeys(x.name for node in reversed(family) for x in node.body if _is_test_method(x)):
+        for method in _methods(family):
             units.append((name, method))
             uses.append(_used_nodes(module, [node.name for node in family], method))
             reasons.append(analysis.guest_reason(uses[-1]) or effects.guest_reason(uses[-1]))
@@ -80,9 +80,37 @@ def unittest_suite(source: str, entry_point: str) -> Suite:
         standard=standard,
         uses_random="random" in source,
         patches=patches_modules(everything),
+        leaves_nothing=all(reasons) or leaves_nothing(tree.body, remote, standard),
         source=ast.unparse(tree),
-        module=compile_statements([*map(ast.fix_missing_locations, marked)], "<test>"),
+        module=_compile_module([*map(ast.fix_missing_locations, marked)]),
     )
+
+
+def count_methods(source: str) -> int:
+    """Return the number of cases of `unittest_suite`. Raises ValueError if the source cannot be used."""
+    tree = parse_source(source)
+    _compile_module(tree.body)
+    return sum(len(_methods(family)) for family in _families(tree).values())
+
+
+def _compile_module(statements: list[ast.stmt]) -> CodeType:
+    try:
+        return compile_statements(statements, "<test>")
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"tests cannot be compiled: {error}") from None
+
+
+def _families(tree: ast.Module) -> dict[str, list[ast.ClassDef]]:
+    """Return each test class with its base classes from the same source."""
+    classes = _classes_in(tree)
+    families = {name: _ancestry(node, classes) for name, node in classes.items()}
+    return {name: family for name, family in families.items() if any(map(is_test_class, family))}
+
+
+def _methods(family: Sequence[ast.ClassDef]) -> list[str]:
+    """Return the names of a family's test methods, beginning with the base classes."""
+    names = [item.name for node in reversed(family) for item in node.body if _is_test_method(item)]
+    return list(dict.fromkeys(names))
 
 
 class _SelfAttributesAsNames(ast.NodeTransformer):

@@ -14,6 +14,7 @@ import os
 import select
 import socket
 import struct
+from collections.abc import Container
 
 from ..isolation import process, seccomp, syscalls
 
@@ -68,7 +69,7 @@ class ThreadCounter:
 
     # --- in the zygote ---
 
-    def handle_events(self, ready: dict[int, int], children: set[int]) -> None:
+    def handle_events(self, ready: dict[int, int], children: Container[int]) -> None:
         """Handle poll events: first notifications, then new guests, whose listeners may reuse descriptor numbers."""
         for listener in self._threads.keys() & ready.keys():
             if ready[listener] & select.POLLIN:
@@ -84,7 +85,7 @@ class ThreadCounter:
         if listener is not None:
             self._drop(listener)
 
-    def _add_guest(self, children: set[int]) -> None:
+    def _add_guest(self, children: Container[int]) -> None:
         data, ancillary, _, _ = self._zygote_end.recvmsg(_REPORT.size, socket.CMSG_SPACE(4))
         if not ancillary:  # out of descriptors: this guest cannot start threads
             return

@@ -29,6 +29,7 @@ from typing import Any
 from ..guest import guest, script_process
 from ..isolation import access_times, file_access, mount_namespace, process, seccomp
 from ..judge import judge
+from ..judge.zygote_client import ZygoteClient
 from ..protocol import messages
 from ..protocol.messages import FORK_REPLY, FORK_REQUEST
 from . import preload, thread_limit
@@ -47,7 +48,8 @@ class Isolation:
     """Landlock ruleset of guests without a scratch folder; None without Landlock."""
     guest_filter: seccomp.Filter | None
     judge_filter: seccomp.Filter | None
-    """Seccomp filters; None at level `none`."""
+    no_fork_filter: seccomp.Filter | None
+    """Seccomp filters; None at level `none`. The last one is for the processes that the judge forks."""
     counts_threads: bool
     base_memory: int
     """Bytes of address space of the zygote, to which a guest's memory limit is added."""
@@ -63,9 +65,12 @@ class Zygote:
         self, link: socket.socket, lifeline: int, isolation: Isolation, streams: script_process.StandardStreams
     ) -> None:
         self._link = link
+        self._links = {link.fileno(): link}
+        """Connections that ask for guests, by descriptor: of the judge, and of a process that the judge has forked."""
         self._lifeline = lifeline
         self._isolation = isolation
-        self._children: set[int] = set()
+        self._children: dict[int, socket.socket] = {}
+        """Guests, with the connection that asked for each."""
         self._scratch_folders: dict[int, str] = {}
         self._pid = os.getpid()
         self._streams = streams
@@ -77,7 +82,6 @@ class Zygote:
 
     def serve(self) -> bool:
         """Serve until the judge or the host process ends, then kill all guests; return whether the judge ended."""
-        link = self._link.fileno()
         try:
             while True:
                 ready = dict(self._poller.poll())
@@ -85,31 +89,54 @@ class Zygote:
                     self._threads.handle_events(ready, self._children)
                 if self._lifeline in ready:
                     return False
-                try:
-                    if link in ready and not self._handle_request():
+                for link in [link for descriptor, link in self._links.items() if descriptor in ready]:
+                    if self._handle_request(link):
+                        continue
+                    if link is self._link:
                         return True
-                except ConnectionError:  # the judge ended before it read a reply
-                    return True
+                    self._close_link(link)
         finally:
             for pid in list(self._children):
                 self._reap(pid)
 
-    def _handle_request(self) -> bool:
-        data, descriptors = _receive(self._link)
-        if not data:
+    def _handle_request(self, link: socket.socket) -> bool:
+        """Answer one request; return false if the process at the other end has ended."""
+        try:
+            data, descriptors = _receive(link)
+            if not data:
+                return False
+            operation, *numbers = FORK_REQUEST.unpack(data)
+            if operation == b"L":
+                self._open_link(descriptors[0])
+                return True
+            if operation == b"F":
+                answer = self._fork(link, descriptors, *numbers), 0
+            else:
+                answer = numbers[0], self._reap(numbers[0])
+            for descriptor in descriptors:
+                os.close(descriptor)
+            link.send(FORK_REPLY.pack(*answer))
+        except ConnectionError:  # that process ended before it read a reply
             return False
-        operation, *numbers = FORK_REQUEST.unpack(data)
-        answer = (self._fork(descriptors, *numbers), 0) if operation == b"F" else (numbers[0], self._reap(numbers[0]))
-        for descriptor in descriptors:
-            os.close(descriptor)
-        self._link.send(FORK_REPLY.pack(*answer))
         return True
+
+    def _open_link(self, descriptor: int) -> None:
+        self._links[descriptor] = socket.socket(fileno=descriptor)
+        self._poller.register(descriptor, select.POLLIN)
+
+    def _close_link(self, link: socket.socket) -> None:
+        """Forget a connection whose process has ended, and end the guests of that process."""
+        for pid in [pid for pid, owner in self._children.items() if owner is link]:
+            self._reap(pid)
+        self._poller.unregister(link)
+        del self._links[link.fileno()]
+        link.close()
 
     def _reap(self, pid: int) -> int:
         """Kill and reap a guest; return its wait status."""
         if pid not in self._children:
             return 0
-        self._children.discard(pid)
+        del self._children[pid]
         if self._threads is not None:
             self._threads.remove_guest(pid)
         os.kill(pid, signal.SIGKILL)
@@ -118,7 +145,9 @@ class Zygote:
             self._isolation.scratch.give_back(self._scratch_folders.pop(pid))
         return status
 
-    def _fork(self, descriptors: list[int], memory_mb: int, cpu_s: int, output: int, reply: int) -> int:
+    def _fork(
+        self, link: socket.socket, descriptors: list[int], memory_mb: int, cpu_s: int, output: int, reply: int
+    ) -> int:
         """Fork a guest with these `GuestLimits`; return its process id, or minus errno."""
         folder = None
         try:
@@ -129,7 +158,7 @@ class Zygote:
                 self._isolation.scratch.give_back(folder)
             return -(error.errno or errno.EAGAIN)
         if pid:
-            self._children.add(pid)
+            self._children[pid] = link
             if folder is not None:
                 self._scratch_folders[pid] = folder
             return pid
@@ -210,7 +239,7 @@ def _build_isolation(
     config: dict[str, Any], readable: list[str], folders: file_access.Scratch | None, own_mounts: bool
 ) -> Isolation:
     """Return the configured restrictions. Raises OSError if one is unavailable."""
-    ruleset = guest_filter = judge_filter = None
+    ruleset = guest_filter = judge_filter = no_fork_filter = None
     may_open, counts = config["may_open"], False
     if config["landlock"] == "required" or (config["landlock"] == "optional" and file_access.landlock_abi()):
         ruleset = file_access.make_ruleset(readable)
@@ -220,7 +249,17 @@ def _build_isolation(
         code = seccomp.build_filter(may_open=may_open, own_mounts=own_mounts, may_write=writes)
         guest_filter = seccomp.Filter(code)
         judge_filter = seccomp.Filter(seccomp.build_filter(may_open=may_open, own_mounts=own_mounts, judge=True))
-    return Isolation(ruleset, guest_filter, judge_filter, counts, process.address_space(), tuple(readable), folders)
+        no_fork_filter = seccomp.Filter(seccomp.build_no_fork_filter())
+    return Isolation(
+        ruleset,
+        guest_filter,
+        judge_filter,
+        no_fork_filter,
+        counts,
+        process.address_space(),
+        tuple(readable),
+        folders,
+    )
 
 
 def _keep_access_times(paths: list[str], host: socket.socket, lifeline: int) -> None:
@@ -241,6 +280,7 @@ def _start(host: socket.socket, lifeline: int, progress: int, config: dict[str, 
     preload.load(preload.COMMON)
     if not config["may_open"] or (config["user"] is not None and not config["readable_by_all"]):
         preload.load(preload.RARE)
+        from ..judge import unit_runner  # noqa: F401 - the judge cannot open its file later
     if config["packages"]:
         preload.load_packages(config["packages"], config["package_roots"])
         process.require_one_thread()
@@ -311,7 +351,8 @@ def _run_judge(
         os._exit(1)
     try:
         host.sendall(messages.pack({"ready": facts}))
-        judge.Judge(host, link, progress, wait_for_kills=isolation.scratch is not None).serve()
+        zygote_client = ZygoteClient(link, wait_for_kills=isolation.scratch is not None)
+        judge.Judge(host, zygote_client, progress, isolation.no_fork_filter).serve()
     except (messages.ConnectionClosed, BrokenPipeError):
         os._exit(0)  # the host process ended
     except BaseException:
@@ -335,4 +376,6 @@ def main(host_descriptor: int, lifeline: int, progress: int) -> int:
     if not zygote.serve():
         return 0
     _, status = os.waitpid(judge_pid, 0)
-    return messages.STUCK_STATUS if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF else 0
+    killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF
+    stuck = killed or os.waitstatus_to_exitcode(status) == messages.STUCK_STATUS
+    return messages.STUCK_STATUS if stuck else 0

@@ -83,7 +83,7 @@ def test_a_function_of_the_prompt_that_calls_a_sink_is_one() -> None:
 
 
 def test_text_that_a_test_evaluates_does_not_change_the_judge(sandbox: Sandbox) -> None:
-    """The program's text replaces the judge's comparison, in its globals and in its class."""
+    """Return text that replaces the judge's comparison, in its globals and in its class."""
     attacks = (
         "globals().__setitem__('__sandbox_compare__', lambda *a: True) or 2",
         "[m for n, m in __import__('sys').modules.items() if n.endswith('assert_evaluator')][0]"

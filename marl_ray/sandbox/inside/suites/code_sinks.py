@@ -1,7 +1,7 @@
 """Analysis of which tests may run text or bytes of the program as code.
 
-`eval(f(1))`, `pickle.loads(f(1))` or `getattr(sys.modules[f(1)], ...)` would run what the program returns in the
-process that decides. Such tests run in the guest, where their passes are untrusted.
+`eval(f(1))`, `pickle.loads(f(1))` or `getattr(sys.modules[f(1)], ...)` would run text of the program in the process
+that decides. Such tests run in the guest, where their passes are untrusted.
 
 The mention of a sink decides, whatever its form (`e = eval`, `map(eval, ...)`, `from builtins import eval as e`, a
 function of the tests that calls it): only a direct call with constants, such as `eval("1 + 1")`, is harmless.

@@ -1,0 +1,114 @@
+"""Tests in the style of pytest, without pytest in the sandbox."""
+
+from __future__ import annotations
+
+import pytest
+
+from marl_ray.sandbox import Program, Sandbox
+from marl_ray.sandbox.inside.suites.suite_parser import count_tests, parse_tests
+from tests.sandbox.helpers import SHORT_LIMITS, statuses
+
+TESTS = """\
+import pytest
+from solution import f
+
+@pytest.fixture
+def numbers():
+    return [1, 2, 3]
+
+@pytest.fixture
+def opened(numbers):
+    yield numbers + [4]
+
+def test_simple():
+    assert f(1) == 2
+
+def test_approx():
+    assert f(0.1) == pytest.approx(1.1)
+    assert [f(0.1), f(0.2)] == pytest.approx([1.1, 1.2])
+
+def test_raises():
+    with pytest.raises(TypeError):
+        f("a")
+
+def test_raises_match():
+    with pytest.raises(ValueError, match="negative") as info:
+        f(-1)
+    assert "negative" in str(info.value)
+
+@pytest.mark.parametrize("x, expected", [(1, 2), (2, 3), pytest.param(3, 4, id="three")])
+def test_many(x, expected):
+    assert f(x) == expected
+
+def test_fixture(numbers, opened):
+    assert [f(n) for n in numbers] == [2, 3, 4]
+    assert len(opened) == 4
+
+class TestMore:
+    def setup_method(self):
+        self.x = 5
+
+    def test_a(self):
+        assert f(self.x) == 6
+
+    def test_b(self, numbers):
+        assert f(numbers[0]) == 2
+"""
+RIGHT = """
+def f(x):
+    if x < 0:
+        raise ValueError("a negative number")
+    return x + 1
+"""
+WRONG = "def f(x):\n    return x\n"
+NUMBER = 10
+"""Number of tests, of which three have different parameters."""
+
+
+@pytest.mark.parametrize("given", [TESTS, (TESTS,)])
+def test_functions_and_classes_are_tests(sandbox: Sandbox, given: str | tuple[str, ...]) -> None:
+    assert count_tests(given, "f") == NUMBER
+    right, wrong = sandbox.run_batch([Program(source, given, "f", limits=SHORT_LIMITS) for source in (RIGHT, WRONG)])
+    assert statuses(right) == ["pass"] * NUMBER
+    assert right.trusted
+    assert statuses(wrong) == ["fail"] * NUMBER
+
+
+def test_a_test_shows_its_source(sandbox: Sandbox) -> None:
+    first, *_ = parse_tests(TESTS, "f").cases
+    assert first.source == "def test_simple():\n    assert f(1) == 2\nassert_passes(test_simple())"
+
+
+@pytest.mark.parametrize(
+    ("test", "passes"),
+    [
+        ("assert f(1) == pytest.approx(2.01, abs=0.1)", True),
+        ("assert f(1) == pytest.approx(2.01, rel=1e-3)", False),
+        ("assert {'a': f(1)} == pytest.approx({'a': 2.0000001})", True),
+        ("assert f(1) != pytest.approx(3)", True),
+        ("with pytest.raises((ValueError, TypeError)):\n        f(-1)", True),
+        ("with pytest.raises(KeyError):\n        f(-1)", False),
+        ("with pytest.raises(ValueError, match='positive'):\n        f(-1)", False),
+        ("pytest.raises(ValueError, f, -1)", True),
+        ("if f(1) != 2:\n        pytest.fail('wrong')", True),
+        ("if f(1) == 2:\n        pytest.fail('right')", False),
+    ],
+)
+def test_helpers_of_pytest(sandbox: Sandbox, test: str, passes: bool) -> None:
+    source = f"import pytest\n\ndef test_it():\n    {test}\n"
+    report = sandbox.run(Program(RIGHT, source, "f", limits=SHORT_LIMITS))
+    assert (report.passed == 1) is passes, report.tests
+
+
+def test_tests_that_are_called_are_not_called_again() -> None:
+    assert count_tests("def test_it():\n    assert f(1) == 2\ntest_it()\n", "f") == 1
+
+
+def test_skipped_tests_do_not_count() -> None:
+    source = "import pytest\n@pytest.mark.skip\ndef test_a():\n    assert False\ndef test_b():\n    assert f(1) == 2\n"
+    assert count_tests(source, "f") == 1
+
+
+def test_a_fixture_of_pytest_itself_is_named() -> None:
+    with pytest.raises(ValueError, match="test_it uses the fixture tmp_path, which the tests do not define"):
+        count_tests("def test_it(tmp_path):\n    assert f(tmp_path)\n", "f")
