@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from marl_ray.core.episode import Task
@@ -17,7 +17,7 @@ from marl_ray.core.files import write_atomically
 from marl_ray.core.text import pluralize
 
 
-def check_same_tasks(file: Path, dataset: str, splits: dict[str, Sequence[Task]]) -> None:
+def check_same_tasks(file: Path, dataset: str, splits: Mapping[str, Sequence[Task]]) -> None:
     """Raise UserError if the tasks of a split differ from the tasks that the run began with, whose digests are in
     `file`. A run of an earlier version has no such file."""
     if not file.exists():
@@ -32,7 +32,7 @@ def check_same_tasks(file: Path, dataset: str, splits: dict[str, Sequence[Task]]
             )
 
 
-def write_task_digests(file: Path, splits: dict[str, Sequence[Task]]) -> None:
+def write_task_digests(file: Path, splits: Mapping[str, Sequence[Task]]) -> None:
     """Write the digests of each split's tasks."""
     digests = {split: describe_tasks(tasks) for split, tasks in splits.items()}
     write_atomically(file, (json.dumps(digests, indent=1) + "\n").encode())

@@ -125,6 +125,7 @@ class Guest:
         self._exit_status: int | None = None
         self._operations: dict[str, Callable[..., list[Wire]]] = {
             "compile": compile_program,
+            "prepare": self._prepare,
             "load": self._load,
             "script": self._script,
             "test": self._test,
@@ -233,6 +234,11 @@ class Guest:
         return None
 
     # --- operations ---
+
+    def _prepare(self, source: str) -> list[Wire]:
+        """Define names that the program may use without defining them."""
+        exec(compile(source, "<tests>", "exec", dont_inherit=True), self._module.__dict__)
+        return ["ok", None]
 
     def _load(self, program: str, is_code: bool, names: list[str]) -> list[Wire]:
         code = _code_of(program, is_code)

@@ -101,7 +101,8 @@ def exit_like_script(names: dict[str, Any], status: int) -> NoReturn:
 
 
 def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
+    # A program that replaces `sys.stdout` may write to `sys.__stdout__` at its end.
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):  # closed or replaced by the program

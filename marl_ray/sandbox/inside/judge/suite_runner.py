@@ -189,6 +189,8 @@ class SuiteRunner:
         answer: list[Any] = []
 
         def load() -> None:
+            for source in self._suite.classes:
+                session.request("prepare", source)
             answer.extend(session.request("load", *self._program, sorted(self._suite.remote)))
             if answer[0] == "ok" and type(answer[1]) is dict:
                 self._make_proxies(session, answer[1])

@@ -99,6 +99,23 @@ def _container(kind: Callable[[], Any]) -> Callable[[Wire, CodecContext, int], A
     return build
 
 
+def _decode_keys(payload: list[Wire], context: CodecContext, depth: int) -> Any:
+    made: dict[Any, None] = {}
+    for item in payload:
+        made[_decode(item, context, depth)] = None
+    return made.keys()
+
+
+def _decode_values(payload: list[Wire], context: CodecContext, depth: int) -> Any:
+    return dict(enumerate(_decode_list(payload, context, depth))).values()
+
+
+def _decode_pairs(payload: list[Wire], context: CodecContext, depth: int) -> Any:
+    made: dict[Any, Any] = {}
+    fill(made, payload, context, depth)
+    return made.items()
+
+
 def _decode_deque(payload: list[Wire], context: CodecContext, depth: int) -> deque[Any]:
     items, most = payload
     made: deque[Any] = deque(maxlen=None if most is None else _exactly(int, most))
@@ -225,6 +242,10 @@ _DECODERS: dict[str, tuple[type, Callable[[Any, CodecContext, int], Any]]] = {
     "s": (list, _container(set)),
     "z": (list, _decode_frozen),
     "b": (str, lambda payload, context, depth: bytes.fromhex(payload)),
+    "m": (str, lambda payload, context, depth: memoryview(bytes.fromhex(payload))),
+    "k": (list, _decode_keys),
+    "v": (list, _decode_values),
+    "p": (list, _decode_pairs),
     "B": (str, _container(bytearray)),
     "c": (list, lambda payload, context, depth: complex(*_numbers(float, 2, payload))),
     "r": (list, _decode_range),

@@ -186,7 +186,29 @@ def _encode_datetime(tag: str) -> Encoder:
     return encode_iso
 
 
+def _encode_memoryview(value: memoryview, context: CodecContext, depth: int) -> Wire:
+    if value.format != "B" or value.ndim != 1:
+        return context.encode_reference(value)
+    return {"m": value.tobytes().hex()}
+
+
+def _encode_keys(value: Any, context: CodecContext, depth: int) -> Wire:
+    return {"k": _items(value, context, depth)}
+
+
+def _encode_values(value: Any, context: CodecContext, depth: int) -> Wire:
+    return {"v": _items(value, context, depth)}
+
+
+def _encode_pairs(value: Any, context: CodecContext, depth: int) -> Wire:
+    return {"p": _pairs(value, context, depth)}
+
+
 _ENCODERS: dict[type, Encoder] = {
+    memoryview: _encode_memoryview,
+    **dict.fromkeys((type({}.keys()), type(OrderedDict().keys())), _encode_keys),
+    **dict.fromkeys((type({}.values()), type(OrderedDict().values())), _encode_values),
+    **dict.fromkeys((type({}.items()), type(OrderedDict().items())), _encode_pairs),
     list: _items,
     tuple: lambda value, context, depth: {"t": _items(value, context, depth)},
     dict: lambda value, context, depth: {"d": _pairs(value.items(), context, depth)},

@@ -16,6 +16,7 @@ from typing import Any, TypeGuard
 from .helper_calls import HelperCalls
 from .instrumentation import NAMING_NODES, AssertInstrumenter, InstanceAnalysis, mark_assertions
 from .lasting_effects import leaves_nothing
+from .process_effects import ProcessState
 from .program_requests import RequestRewriter
 from .statements import (
     SCOPES,
@@ -26,8 +27,9 @@ from .statements import (
     imported_name,
     names_in,
     parse,
+    stored_names,
 )
-from .suite import REACHED, Case, Suite
+from .suite import ASKED, REACHED, Case, Suite
 from .trust_analysis import TrustAnalysis, last_name, patches_modules, stdlib_names
 
 _BUILTINS = frozenset(dir(builtins))
@@ -158,7 +160,9 @@ def assert_suite(split: TestBlocks, entry_point: str, prompt: str) -> Suite:
     harmless = leaves_nothing([*statements, *helpers], remote, standard)
     patches = patches_modules(everything)
     variables = SharedVariables([helpers, *blocks], patches)
-    reasons, definitions = _assign_processes(blocks, analysis, variables)
+    classes = tuple(ast.unparse(node) for node in statements if _is_shared_class(node))
+    state = ProcessState(everything, standard)
+    reasons, definitions = _assign_processes(blocks, analysis, state, variables)
     plain = ["\n".join(map(ast.unparse, block)) for block in blocks]
     preamble = [(ast.unparse(node), False) for node in helpers] + [(ast.unparse(node), True) for node in definitions]
     if any(reasons):  # definitions may have been inserted
@@ -166,7 +170,7 @@ def assert_suite(split: TestBlocks, entry_point: str, prompt: str) -> Suite:
     flows = variables.flows()[1:]
     compares = [analysis.compares(block) for block in blocks]
     instrument = AssertInstrumenter(analysis, InstanceAnalysis([*statements, *helpers], remote))  # changes the blocks
-    marked = [mark_assertions(block, remote) for block in blocks]
+    marked = [mark_assertions(block, remote, analysis) for block in blocks]
     sources = ["\n".join([_IN_GUEST, *map(ast.unparse, block)]) for block in marked]
     helper_calls = HelperCalls(statements, frozenset(remote), entry_point)
     rewrite = RequestRewriter(analysis, frozenset(remote), helper_calls)
@@ -180,6 +184,7 @@ def assert_suite(split: TestBlocks, entry_point: str, prompt: str) -> Suite:
         remote=frozenset(remote),
         helpers=tuple(compile_statements([node], "<prompt>") for node in helpers),
         preamble=tuple(preamble),
+        classes=classes,
         standard=standard,
         uses_random=any("random" in source for source in (*plain, *(source for source, _ in preamble))),
         patches=patches,
@@ -187,7 +192,24 @@ def assert_suite(split: TestBlocks, entry_point: str, prompt: str) -> Suite:
     )
 
 
-_IN_GUEST = f"import builtins\nbuiltins.{REACHED} = set()"
+_HARMLESS_CONSTANTS = (None, True, False, 0, 1, "")
+
+
+def _is_shared_class(node: ast.stmt) -> bool:
+    """Return whether this is a class that the program may know, such as ListNode: it has methods only, nothing of the
+    program or of the tests' data, and no constants that could be expected values."""
+    if not isinstance(node, ast.ClassDef) or node.decorator_list or node.bases or node.keywords:
+        return False
+    if not node.body or not all(isinstance(item, ast.FunctionDef) for item in node.body):
+        return False
+    parts = list(ast.walk(node))
+    constants = [part.value for part in parts if isinstance(part, ast.Constant)]
+    own = {part.arg for part in parts if isinstance(part, ast.arg)} | stored_names(node) | {node.name}
+    used = {part.id for part in parts if isinstance(part, ast.Name)} - own - _BUILTINS
+    return not used and all(value in _HARMLESS_CONSTANTS for value in constants)
+
+
+_IN_GUEST = f"import builtins\nbuiltins.{REACHED} = set()\nbuiltins.{ASKED} = bool"
 """Start of a test in the guest, whose functions may have other globals than the test itself."""
 
 
@@ -207,14 +229,14 @@ def join_processes(reasons: list[str], flows: Sequence[VariableFlow]) -> None:
 
 
 def _assign_processes(
-    blocks: list[list[ast.stmt]], analysis: TrustAnalysis, variables: SharedVariables
+    blocks: list[list[ast.stmt]], analysis: TrustAnalysis, state: ProcessState, variables: SharedVariables
 ) -> tuple[list[str], list[ast.stmt]]:
     """Return for each case why it must run in the guest, and the definitions of other cases that guest cases use.
 
     Judge and guest do not share the tests' variables, so tests that share one with a test in the guest run there too.
     A definition, whose value cannot be changed, is made in both processes. Inserts definitions into `blocks`.
     """
-    reasons = [analysis.guest_reason(block) for block in blocks]
+    reasons = [analysis.guest_reason(block) or state.guest_reason(block) for block in blocks]
     if all(reasons) or not any(reasons):
         return reasons, []
     derived = {

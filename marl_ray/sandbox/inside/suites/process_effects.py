@@ -23,18 +23,65 @@ _MODULES = {
 _PURE_OF_PATH = {"join", "basename", "dirname", "splitext", "split", "normpath"}
 
 
+_STATEFUL_MODULES = {"logging", "threading", "concurrent", "multiprocessing", "signal", "_thread"}
+"""Modules whose objects belong to one process, such as handlers and threads that call the program."""
+_SETTERS = {
+    *("patch", "monkeypatch", "seed", "setrecursionlimit", "setlocale", "chdir", "putenv", "unsetenv", "simplefilter"),
+    *("filterwarnings", "settrace", "setswitchinterval", "set_start_method", "set_event_loop_policy"),
+}
+"""Functions that set something in the whole process, which the program may see."""
+
+
+class ProcessState:
+    """Analysis of assert tests that set something in the process for the program to see: `sys.argv = [...]`,
+    `random.seed(1)`, `patch("builtins.input")`, a handler of a logger. They run beside the program.
+
+    `standard`: modules that the tests use without an import (see `stdlib_names`).
+    """
+
+    def __init__(self, parts: Iterable[ast.AST], standard: Mapping[str, str]) -> None:
+        self._modules = _imported_modules(parts, standard)
+
+    def guest_reason(self, nodes: Iterable[ast.AST]) -> str:
+        """Return why these nodes must run beside the program; empty if the judge can evaluate them."""
+        for part in walk_all(nodes):
+            is_store = isinstance(part, ast.Attribute | ast.Subscript) and not isinstance(part.ctx, ast.Load)
+            if is_store and root_name(part) in self._modules:
+                return f"a test changes {root_name(part)}"
+            if isinstance(part, ast.Name) and self._modules.get(part.id) in _STATEFUL_MODULES:
+                return f"a test uses {self._modules[part.id]}, which belongs to the program's process"
+            if isinstance(part, ast.Call) and self._sets(part.func):
+                return f"a test sets something in the process ({ast.unparse(part.func)})"
+        return ""
+
+    def _sets(self, function: ast.expr) -> bool:
+        """Return whether this is a setter of a module, or a method of `os.environ` that changes it."""
+        names = [part.attr for part in ast.walk(function) if isinstance(part, ast.Attribute)]
+        root = root_name(function)
+        if root not in self._modules:
+            return False
+        is_environment = "environ" in names and names[0] in ("update", "setdefault", "pop", "clear", "popitem")
+        return is_environment or not _SETTERS.isdisjoint((*names, root))
+
+
+def _imported_modules(parts: Iterable[ast.AST], standard: Mapping[str, str]) -> dict[str, str]:
+    """Return the tests' names of modules and their members, and the top-level module of each."""
+    modules = {name: source.partition(":")[0] for name, source in standard.items()}
+    for part in parts:
+        if isinstance(part, ast.Import):
+            modules |= {imported_name(item): item.name.partition(".")[0] for item in part.names}
+        elif isinstance(part, ast.ImportFrom):
+            module = "" if part.level else (part.module or "").partition(".")[0]
+            modules |= {imported_name(item): module for item in part.names}
+    return modules
+
+
 class ProcessEffects:
     """Analysis of a test module. `standard`: modules that the tests use without an import (see `stdlib_names`)."""
 
     def __init__(self, parts: Iterable[ast.AST], analysis: TrustAnalysis, standard: Mapping[str, str]) -> None:
         self._analysis = analysis
-        self._modules = {name: source.partition(":")[0] for name, source in standard.items()}
-        for part in parts:
-            if isinstance(part, ast.Import):
-                self._modules |= {imported_name(item): item.name.partition(".")[0] for item in part.names}
-            elif isinstance(part, ast.ImportFrom):
-                module = "" if part.level else (part.module or "").partition(".")[0]
-                self._modules |= {imported_name(item): module for item in part.names}
+        self._modules = _imported_modules(parts, standard)
 
     def guest_reason(self, nodes: Iterable[ast.AST]) -> str:
         """Return why these nodes must run beside the program; empty if the judge can evaluate them."""

@@ -60,6 +60,7 @@ class Suite:
     - `helpers`: code of the prompt's definitions, which the judge runs before the tests
     - `preamble`: sources of these definitions, and of the tests' own definitions that tests in the guest need; and
       whether a definition replaces the program's (only a definition of the tests does)
+    - `classes`: sources of the tests' classes that the program may use, such as LeetCode's ListNode
     - `standard`: names of the standard library that the tests use without an import (see `stdlib_names`)
     - `uses_random`, `patches`: the tests may draw random numbers, or change modules
     - `leaves_nothing`: nothing remains of the tests in the process that evaluates them (see `lasting_effects`)
@@ -71,6 +72,7 @@ class Suite:
     remote: frozenset[str] = frozenset()
     helpers: tuple[CodeType, ...] = ()
     preamble: tuple[tuple[str, bool], ...] = ()
+    classes: tuple[str, ...] = ()
     standard: Mapping[str, str] = field(default_factory=dict)
     uses_random: bool = False
     patches: bool = False

@@ -63,6 +63,8 @@ _LOOKING = {
     *("asdict", "astuple", "fields", "is_dataclass", "replace", "signature", "getsource", "getfullargspec"),
     *("iscoroutinefunction", "isgeneratorfunction", "isgenerator", "isclass", "isfunction", "get_type_hints"),
 }
+_RUNNING_COROUTINES = {"run_until_complete", "create_task", "run_coroutine_threadsafe"}
+"""Methods of event loops that run a coroutine."""
 _LOOKING_MODULES = {"dataclasses", "inspect", "typing"}
 """Functions of these modules that look into an object."""
 _CONTAINERS = {"list", "tuple", "dict", "set", "deque", "OrderedDict", "defaultdict", "Counter"}
@@ -152,9 +154,19 @@ class TrustAnalysis:
                 return "a test runs a coroutine of the program"
             if self._observes(part):
                 return "a test observes the program's process, or looks into an object of the program"
+            if self._has_object_as_key(part):
+                return "a test uses an object of the program as a key"
             if passed := self._passed_object(part):
                 return f"a test passes the program {passed}"
         return ""
+
+    def _has_object_as_key(self, part: ast.AST) -> bool:
+        """Return whether this is `f()[P(1)]` with a class `P` of the program, whose hash only the program knows."""
+        if not isinstance(part, ast.Subscript) or not self.from_program(part.value):
+            return False
+        calls = [inner.func for inner in ast.walk(part.slice) if isinstance(inner, ast.Call)]
+        names = {function.id for function in calls if isinstance(function, ast.Name)}
+        return any(name[:1].isupper() for name in names & self._remote)
 
     def _awaits(self, part: ast.AST) -> bool:
         if isinstance(part, ast.Await | ast.AsyncFor | ast.AsyncWith):
@@ -162,6 +174,8 @@ class TrustAnalysis:
         if isinstance(part, ast.comprehension):
             return bool(part.is_async) and self.from_program(part.iter)
         function = part.func if isinstance(part, ast.Call) else None
+        if isinstance(function, ast.Attribute) and function.attr in _RUNNING_COROUTINES:
+            return self.from_program(part)
         base = function.value if isinstance(function, ast.Attribute) else None
         return isinstance(base, ast.Name) and base.id == "asyncio" and self.from_program(part)
 

@@ -35,7 +35,7 @@ from ..protocol.messages import FORK_REPLY, FORK_REQUEST
 from . import preload, thread_limit
 
 _OPEN_FILES = 64
-_MIN_STACK, _STACKS_PER_MEMORY = 1 << 20, 128
+_MIN_STACK, _STACKS_PER_MEMORY, _LARGE_STACKS_PER_MEMORY = 1 << 20, 128, 4
 """A thread's stack is 1/128 of the memory limit and at least 1 MiB. The limit counts whole stacks: 512 MiB would not
 hold 64 threads with the default stacks of 8 MiB."""
 
@@ -192,12 +192,24 @@ class Zygote:
         os.dup2(connection, 3)
         process.close_from(4)
         threading.stack_size(max(_MIN_STACK, memory // _STACKS_PER_MEMORY))
+        _limit_stack_size(memory // _LARGE_STACKS_PER_MEMORY)
         process.limit(
             AS=self._isolation.base_memory + memory if self._isolation.base_memory else resource.RLIM_INFINITY,
             CPU=cpu_s,
             FSIZE=output + 8192,
             NOFILE=_OPEN_FILES,
         )
+
+
+def _limit_stack_size(largest: int) -> None:
+    """Reduce the stacks that a program asks for. Templates for deep recursion ask for 512 MiB and more, as much as the
+    program's whole memory: its thread would start without memory for anything else, and wait for ever."""
+    set_size = threading.stack_size
+
+    def stack_size(size: int = 0) -> int:
+        return set_size(min(size, largest))
+
+    threading.stack_size = stack_size
 
 
 def _receive(link: socket.socket) -> tuple[bytes, list[int]]:
