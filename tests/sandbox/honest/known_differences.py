@@ -9,14 +9,10 @@ KNOWN_DIFFERENCES: dict[str, dict[str, tuple[int, ...]]] = {
     "state of two processes: contexts, builtins and names that a test sets are not shared with the program": {
         "globals/tests_set_a_name": (1,),
         "state/decimal_context_is_set": (1,),
-        "state/builtins_are_changed": (0,),
     },
     "an object of the program is not combined with plain data where the program would decide the verdict": {
         "standard_types/paths_and_uuids": (1,),
         "subclasses/of_int": (2,),
-    },
-    "a proxy is not the object: views of a dict cannot be passed": {
-        "generators/takes_a_generator": (3,),
     },
     "exceptions: tests get no StopIteration; the program's `__exit__` gets no exception of a test": {
         "errors/stop_iteration": (0,),

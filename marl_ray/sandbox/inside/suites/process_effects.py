@@ -26,7 +26,7 @@ _PURE_OF_PATH = {"join", "basename", "dirname", "splitext", "split", "normpath"}
 _STATEFUL_MODULES = {"logging", "threading", "concurrent", "multiprocessing", "signal", "_thread"}
 """Modules whose objects belong to one process, such as handlers and threads that call the program."""
 _SETTERS = {
-    *("patch", "monkeypatch", "seed", "setrecursionlimit", "setlocale", "chdir", "putenv", "unsetenv", "simplefilter"),
+    *("patch", "monkeypatch", "seed", "setlocale", "chdir", "putenv", "unsetenv", "simplefilter"),
     *("filterwarnings", "settrace", "setswitchinterval", "set_start_method", "set_event_loop_policy"),
 }
 """Functions that set something in the whole process, which the program may see."""
