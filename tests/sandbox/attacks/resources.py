@@ -162,9 +162,9 @@ def f(x):
         "Start threads with stacks of a gibibyte.",
         PRELUDE
         + r"""
-import threading
+import _thread, threading
 def f(x):
-    threading.stack_size(1 << 30)
+    _thread.stack_size(1 << 30)
     def start():
         event = threading.Event()
         threading.Thread(target=event.wait, daemon=True).start()

@@ -102,10 +102,10 @@ def test_the_tests_of_one_client_do_not_change_those_of_the_next(sandbox: Sandbo
 
 
 FORGERIES = {
-    "keys": "from inside.protocol import messages\nmessages.to_dict = lambda verdict: {'status': 'pass'}",
-    "a time": "import time\ntime.process_time = lambda: float('nan')",
-    "an error": "import time\ntime.process_time = lambda: 1 / 0",
-    "nothing": "import os, time\ntime.process_time = lambda: os._exit(0)",
+    "keys": "from inside.protocol import messages\nsetattr(messages, 'to_dict', lambda verdict: {'status': 'pass'})",
+    "a time": "import time\nsetattr(time, 'process_time', lambda: float('nan'))",
+    "an error": "import time\nsetattr(time, 'process_time', lambda: 1 / 0)",
+    "nothing": "import os, time\nsetattr(time, 'process_time', lambda: os._exit(0))",
 }
 """Changes of functions with which a process for one program makes its result."""
 
