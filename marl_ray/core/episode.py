@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from marl_ray.core.chat import Prompt
 
@@ -96,7 +96,10 @@ class Outcome:
 
     `reward` is the sum of `levels`. `metrics` are logged as means (0 or 1 for flags) and `counts` as sums. `rewards`
     has one reward per agent, or is empty if all agents get `reward`. `failure` is set if the execution gave no verdict;
-    all other fields are meaningless then.
+    all other fields are meaningless then, except `unscored`.
+
+    `unscored` is set, beside `failure`, if this joint action alone has no reward and is left out of its group: `none`
+    if the environment gives no reward, `error` if the call of a user's reward function failed.
     """
 
     reward: float
@@ -106,6 +109,7 @@ class Outcome:
     rewards: tuple[float, ...] = ()
     evidence: Evidence | None = None
     failure: str = ""
+    unscored: Literal["", "none", "error"] = ""
 
 
 MAX_REWARD = 1e6
@@ -238,8 +242,9 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Stop:
     """The end of a branch before its last turn. `path` holds the indices of the joint actions from the root. `reason`
-    is prompt_too_long, infra_error (explained by `detail`), early_termination (of a whole node, by its mean reward) or
-    solved (by its last joint action, see `external.stop`)."""
+    is prompt_too_long, infra_error (explained by `detail`), unscored (too few joint actions of a node have a reward, see
+    `detail`), early_termination (of a whole node, by its mean reward) or solved (by its last joint action, see
+    `external.stop`)."""
 
     path: tuple[int, ...]
     reason: str
@@ -249,12 +254,13 @@ class Stop:
 @dataclass(slots=True)
 class Episode:
     """A task and its tree of nodes. `root` is None if the first turn failed. `control_tokens` is the sum over the
-    generations (see `Generation`)."""
+    generations (see `Generation`), and `unscored` are the outcomes without a reward (see `Outcome.unscored`)."""
 
     task: Task
     root: Node | None = None
     stops: list[Stop] = field(default_factory=list)
     control_tokens: int = 0
+    unscored: list[Outcome] = field(default_factory=list)
 
     def nodes(self) -> Iterator[tuple[tuple[int, ...], Node]]:
         """Yield every node with its path from the root, parents before children, in the order of joint actions."""

@@ -12,18 +12,17 @@ as the loss of Ray's processes to which a batch system sends the same signal: th
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn, Self, TypeVar
 
 from marl_ray.core.errors import Terminated
+from marl_ray.core.user_calls import run_coroutine
 
 R = TypeVar("R")
 
@@ -107,15 +106,3 @@ class StopSignals:
             raise self.interruption()
         if self._work is not None:
             self._work.get_loop().call_soon_threadsafe(self._work.cancel)  # also wakes a sleeping loop
-
-
-def run_coroutine(work: Callable[[], Coroutine[Any, Any, R]]) -> R:
-    """Return the result of `asyncio.run(work())`, which runs in another thread if an event loop runs in this thread, as
-    in a notebook."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work())
-    context = contextvars.copy_context()
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(context.run, lambda: asyncio.run(work())).result()

@@ -111,7 +111,7 @@ class ServedEpisode:
             self._current = asked.result()
         else:
             episode = self._playing.result()
-            if failed := [stop for stop in episode.stops if stop.reason == "infra_error"]:
+            if failed := [stop for stop in episode.stops if stop.reason in ("infra_error", "unscored")]:
                 raise EpisodeError(f"the episode has no verdict: {failed[0].detail}")
         return self._observation()
 

@@ -62,6 +62,7 @@ from marl_ray.evaluation.results import TaskMetrics, measure_task, model_table, 
 from marl_ray.evaluation.running_models import on_cluster
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.episode_runner import CompletionGenerator, EpisodeRunner, make_runner
+from marl_ray.rollout.unscored import check_failed_rewards
 from marl_ray.storage.resume import SavedRun
 from marl_ray.telemetry.logs import progress_bar_disabled, tqdm
 from marl_ray.telemetry.metrics import episode_record
@@ -143,6 +144,7 @@ def run_evaluation(config: Config, request: EvaluationRequest) -> Evaluation:
     def on_model_done(
         model: EvaluatedModel, episodes: list[list[Episode]], cooperation: list[dict[str, float]]
     ) -> None:
+        check_failed_rewards([one for each in episodes for one in each], f"model {model.label}", model.config)
         measured = (measure_task(each, model.config, request.ks) for each in episodes)
         tasks = [
             replace(task, numbers={**task.numbers, **own}) for task, own in zip(measured, cooperation, strict=True)
@@ -156,6 +158,7 @@ def run_evaluation(config: Config, request: EvaluationRequest) -> Evaluation:
         for name, why in (
             ("too_long_prompts", "a prompt was too long"),
             ("infra_errors", "the sandbox gave no verdict"),
+            ("unscored", "the environment gave no reward"),
         ):
             if count := sum(getattr(task, name) for task in tasks):
                 total = sum(task.samples for task in tasks)

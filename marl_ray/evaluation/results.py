@@ -33,7 +33,7 @@ class TaskMetrics:
     """One task's metrics, means over `samples` episodes.
 
     Episodes that ended because a prompt was too long, or because the sandbox failed (`infra_errors`), are missing from
-    the turns that they did not reach; the latter also from `return`.
+    the turns that they did not reach; the latter also from `return`. `unscored` joint actions, to which the environment gave no reward, count nowhere.
     """
 
     task: str
@@ -41,6 +41,7 @@ class TaskMetrics:
     too_long_prompts: int
     infra_errors: int
     numbers: Mapping[str, float]
+    unscored: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,8 @@ class EvaluationSummary:
 def measure_task(episodes: Sequence[Episode], config: Config, ks: Sequence[int]) -> TaskMetrics:
     """Return the metrics of independent episodes of one task. Turns reached by fewer than k episodes have no pass@k."""
     metrics = episode_metrics(episodes, config.credit.discount, config.rollout.num_turns)
-    roots = (e.root for e in episodes if e.root is not None and not e.stopped_by("infra_error"))
-    returns = [expected_return(root, config.credit.discount) for root in roots]
+    complete = (e for e in episodes if not e.stopped_by("infra_error") and not e.stopped_by("unscored"))
+    returns = [expected_return(e.root, config.credit.discount) for e in complete if e.root is not None]
     numbers = {"return": statistics.fmean(returns)} if returns else {}
     nodes, stops = nodes_by_turn(episodes, config.rollout.num_turns, whole=False), config.external.stop != "never"
     for turn in range(config.rollout.num_turns):
@@ -79,6 +80,7 @@ def measure_task(episodes: Sequence[Episode], config: Config, ks: Sequence[int])
         samples=len(episodes),
         too_long_prompts=count_stops(episodes, "prompt_too_long"),
         infra_errors=count_stops(episodes, "infra_error"),
+        unscored=sum(len(episode.unscored) for episode in episodes),
         numbers={
             key: value
             for key, value in numbers.items()

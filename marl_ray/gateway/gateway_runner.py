@@ -71,12 +71,14 @@ class GatewayRunner(EpisodeRunner):
         size = num_generations if isinstance(num_generations, int) else num_generations[0]
         names = (*key, task.id)
         played = await gather(*(self._play(task, (*names, number), evaluation, priority) for number in range(size)))
-        kept = [one for one in played if one.outcome is not None]
+        unscored = [one.outcome for one in played if one.outcome is not None and one.outcome.unscored]
+        kept = [one for one in played if one.outcome is not None and not one.outcome.unscored]
         if not kept:
-            return Episode(task, None, [Stop((), "infra_error", played[0].failure)])
+            lost = Stop((), "unscored", unscored[0].failure) if unscored else Stop((), "infra_error", played[0].failure)
+            return Episode(task, None, [lost], unscored=unscored)
         node = self._node(kept, sum(one.outcome is None for one in played))
         on_node(node)
-        return Episode(task, node)
+        return Episode(task, node, unscored=unscored)
 
     async def _play(self, task: Task, key: tuple[str | int, ...], evaluation: bool, priority: int) -> PlayedEpisode:
         """Return one run of the program."""
@@ -148,7 +150,8 @@ class GatewayRunner(EpisodeRunner):
         return PlayedEpisode(tuple(episode.calls), replace(outcome, counts={**outcome.counts, **counts}))
 
     async def _outcome(self, episode: ProgramEpisode, result: ProgramResult) -> Outcome:
-        """Return the outcome of a result: the program's reward, or the judge's. Raises ProgramFailed."""
+        """Return the outcome of a result: the program's reward, or the judge's, which may be unscored. Raises
+        ProgramFailed."""
         metrics = {name: value for name, value in result.metrics.items() if name not in TURN_NAMES}
         if self._judge is None:
             return Outcome(result.reward, metrics=metrics, rewards=result.rewards)
@@ -157,7 +160,7 @@ class GatewayRunner(EpisodeRunner):
             last = {call.agent: call.completion.text for call in episode.calls}
             answers = tuple(last.get(agent, "") for agent in range(self.config.num_agents))
         (outcome,) = await self._judge.outcomes([self._judge.environment.attempt(episode.task, answers, True)])
-        if outcome.failure:
+        if outcome.failure and not outcome.unscored:
             raise ProgramFailed(f"the judge gave no verdict: {outcome.failure}")
         return replace(outcome, metrics={**outcome.metrics, **metrics})
 

@@ -46,6 +46,7 @@ from marl_ray.models.json_schemas import schema_text
 from marl_ray.rollout import HANDOFFS, JOINT_MODES
 from marl_ray.rollout.coalitions import coalition_texts, counterfactual_texts, shapley_value
 from marl_ray.rollout.turn import TurnResult, check_handoff, sample_turn
+from marl_ray.rollout.unscored import NoVerdict, keep_joint_actions
 
 
 class CompletionGenerator(Protocol):
@@ -73,6 +74,7 @@ class _Run:
     stops: list[Stop] = field(default_factory=list)
     control_tokens: list[int] = field(default_factory=list)
     """The number of each generation."""
+    unscored: list[Outcome] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ class EpisodeRunner:
         run = _Run(task, first_prompts, (*key, task.id), group_sizes, evaluation, on_node, priority)
         root = await self._run_node(run, _Input(first_prompts, [()] * len(first_prompts)), ())
         stops = sorted(run.stops, key=lambda stop: stop.path)
-        return Episode(task, root, stops, sum(run.control_tokens))
+        return Episode(task, root, stops, sum(run.control_tokens), run.unscored)
 
     async def _run_node(self, run: _Run, given: _Input, path: tuple[int, ...]) -> Node | None:
         """Return the node at `path` with all nodes below it. Return None if it failed, with a `Stop` in `run.stops`."""
@@ -171,17 +173,21 @@ class EpisodeRunner:
         attempts = [self.environment.attempt(run.task, list(joint_texts(completions, i)), last) for i in indices]
         probe = self.config.output.probe_helpers in (("eval", "always") if run.evaluation else ("always",))
         try:
-            outcomes = await self._evaluate_attempts(attempts, probe)
+            outcomes = await self._evaluate_attempts(run, attempts, probe)
             actions = [self._rewarded(i, outcome) for i, outcome in zip(indices, outcomes, strict=True)]
             node = Node(turn, sampled.prompts, sampled.prompt_ids, completions, actions)
             node.other_prompts, node.other_prompt_ids = sampled.other_prompts, sampled.other_prompt_ids
+            scored = [g for g, outcome in enumerate(outcomes) if not outcome.unscored]
+            if len(scored) < len(outcomes):
+                node = keep_joint_actions(node, scored)
+                attempts = [attempts[g] for g in scored]
             if not run.evaluation:
-                await self._add_baselines(run.task, node, greedy, last)
-        except _NoVerdict as lost:
-            run.stops.append(Stop(path, "infra_error", str(lost)))
+                await self._add_baselines(run, node, greedy, last)
+        except NoVerdict as lost:
+            run.stops.append(Stop(path, lost.reason, str(lost)))
             return None
         run.on_node(node)
-        rewards = [action.reward for action in actions]
+        rewards = [action.reward for action in node.joint_actions]
         if last:
             return node
         threshold = None if run.evaluation else self.config.rollout.early_termination_threshold
@@ -262,8 +268,8 @@ class EpisodeRunner:
         generations = await gather(*(self._generate(agent, p, s, run, history) for agent, (p, s, history) in requests))
         return [completion for generation in generations for completion in generation.completions]
 
-    async def _add_baselines(self, task: Task, node: Node, greedy: Sequence[Completion], last: bool) -> None:
-        """Add the rewards that the estimators need beside the node's joint actions. Raises _NoVerdict."""
+    async def _add_baselines(self, run: _Run, node: Node, greedy: Sequence[Completion], last: bool) -> None:
+        """Add the rewards that the estimators need beside the node's joint actions. Raises NoVerdict."""
         kind = self.config.credit.counterfactual
         counterfactual = {agent: counterfactual_texts(node, agent, kind) for agent in self.counterfactual_agents}
         coalitions = coalition_texts(node) if self.coalition_agents else []
@@ -274,9 +280,11 @@ class EpisodeRunner:
         if not joint:
             return
         distinct = list(dict.fromkeys(joint))  # in joint mode cross many are equal
-        outcomes = await self._evaluate_attempts(
-            [self.environment.attempt(task, list(texts), last) for texts in distinct]
-        )
+        attempts = [self.environment.attempt(run.task, list(texts), last) for texts in distinct]
+        outcomes = await self._evaluate_attempts(run, attempts)
+        for outcome in outcomes:
+            if outcome.unscored:
+                raise NoVerdict("unscored", f"a joint action of a baseline has no reward: {outcome.failure}")
         rewarded = {texts: self._rewarded((), outcome) for texts, outcome in zip(distinct, outcomes, strict=True)}
         node.recombined = rewarded
         for agent, of_agent in counterfactual.items():
@@ -291,12 +299,14 @@ class EpisodeRunner:
         if greedy:
             node.greedy = GreedySample(tuple(greedy), rewarded[joint[-1]].reward, rewarded[joint[-1]].rewards)
 
-    async def _evaluate_attempts(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
-        """Return the outcomes. Raises _NoVerdict if an execution failed."""
+    async def _evaluate_attempts(self, run: _Run, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
+        """Return the outcomes, some of which may be unscored. Raises NoVerdict if an execution failed."""
         outcomes = await self.outcomes(attempts, probe)
-        failure = next((outcome.failure for outcome in outcomes if outcome.failure), "")
-        if failure:
-            raise _NoVerdict(failure)
+        for outcome in outcomes:
+            if outcome.unscored:
+                run.unscored.append(outcome)
+            elif outcome.failure:
+                raise NoVerdict("infra_error", outcome.failure)
         return outcomes
 
     async def rewards_of(self, task: Task, joint: Sequence[Sequence[str]]) -> list[float]:
@@ -376,7 +386,3 @@ def make_runner(
     """Return the runner of an environment: its own, or one that plays turns."""
     own = environment.make_runner(config, transition, generators, executor)
     return EpisodeRunner(config, environment, transition, generators, executor) if own is None else own
-
-
-class _NoVerdict(Exception):
-    """An execution failed, for the reason in the message."""

@@ -82,6 +82,7 @@ def evaluation_row(
         row["eval/solved"] = count_stops(episodes, "solved")
     row["eval/too_long_prompts"] = count_stops(episodes, "prompt_too_long")
     row["eval/infra_errors"] = count_stops(episodes, "infra_error")
+    row["eval/unscored"] = sum(len(episode.unscored) for episode in episodes)
     row["time/eval"] = seconds["eval"]
     return row
 
@@ -174,6 +175,7 @@ def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> MetricRow:
         "rollout/truncated_rate": sum(c.finish_reason == "length" for c in completions) / count if count else 0.0,
         "rollout/too_long_prompts": count_stops(episodes, "prompt_too_long"),
         "rollout/control_tokens": sum(episode.control_tokens for episode in episodes),
+        "rollout/unscored": sum(len(episode.unscored) for episode in episodes),
         "rollout/early_terminations": count_stops(episodes, "early_termination"),
         "sandbox/infra_errors": count_stops(episodes, "infra_error"),
     }

@@ -10,6 +10,7 @@ from marl_ray.config import Config
 from marl_ray.core.batch import UpdateStats
 from marl_ray.core.episode import Episode
 from marl_ray.core.errors import UserError
+from marl_ray.rollout.unscored import check_failed_rewards
 
 logger = logging.getLogger(__name__)
 
@@ -28,10 +29,11 @@ class HealthMonitor:
     def check_rollout(self, episodes: Sequence[Episode], batch: int) -> None:
         """Check that batch `batch` (from 0) has an episode with a verdict, and that no token is staler than the bound.
 
-        Raises UserError if all episodes failed and RuntimeError for a stale token.
+        Raises UserError if all episodes or too many rewards failed, and RuntimeError for a stale token.
         """
         if all(episode.root is None and episode.stopped_by("infra_error") for episode in episodes):
             raise UserError(f"no episode of step {batch + 1} had a verdict: {episodes[0].stops[0].detail}")
+        check_failed_rewards(episodes, f"step {batch + 1}", self.config)
         allowed = range(batch - self.config.rollout.max_staleness, batch + 1)
         for agent in range(self.config.num_agents):
             nodes = [node for episode in episodes for _, node in episode.nodes()]

@@ -37,6 +37,7 @@ from marl_ray.config.budget import training_budget
 from marl_ray.core.concurrency import Condition, gather, now
 from marl_ray.core.state import TrainingResult
 from marl_ray.rollout.episode_runner import make_runner
+from marl_ray.rollout.unscored import check_failed_rewards
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.sinks import MetricStream
@@ -129,6 +130,7 @@ class Trainer:
             await self.condition.wait_for(lambda s: self.gate.evaluation == s == self.recorder.state.step, step)
             self.timeline.start_rollout()
             episodes = await self.runner.evaluate(self.eval_tasks)
+            check_failed_rewards(episodes, f"the evaluation at step {step}", self.config)
             measures = await self.producer.measures.measure(episodes, evaluation=True)
             seconds = self.timeline.finish_rollout()
             if self.config.rollout.max_staleness == 0:

@@ -126,8 +126,9 @@ class FrozenPartners(WrappedEnvironment[AttemptOfTeams]):
     def _joined(self, outcomes: Sequence[Outcome]) -> Outcome:
         """Return the team's outcome with each agent's reward and the counts of all teams."""
         own, partners = outcomes[0], outcomes[1:]
-        if failure := next((outcome.failure for outcome in outcomes if outcome.failure), ""):
-            return replace(own, failure=failure)
+        for outcome in outcomes:
+            if outcome.failure:
+                return replace(own, failure=outcome.failure, unscored=outcome.unscored)
         rewards = [(1 - self.weight) * own_reward(own, agent) for agent in range(self.base.num_agents)]
         for agent in range(self.base.num_agents):
             others = [o for o, stand_in in zip(partners, self.stand_in, strict=True) if stand_in != agent]
