@@ -133,9 +133,9 @@ class RolloutConfig(Section):
     max_staleness: NonNegativeInt = 0
     """Maximum number of versions by which weights may lag behind a step when its episodes start. 0: synchronous."""
     max_failed_rewards: Share = 0.05
-    """Maximum share of a step's rewards whose call of your reward function may fail, by an exception, a value that is no
-    finite number, or its deadline. These joint actions are left out of their groups; a larger share ends the run. One
-    of several never does. 0: every failure ends the run."""
+    """Maximum share of a step's rewards for which your reward function may fail, by an exception, a value that is not
+    finite, or its deadline. These joint actions are left out of their groups; a larger share ends the run. One of
+    several never does. 0: every failure ends the run."""
     inflight: Literal["continue", "drain"] = "continue"
     """Treatment of unfinished completions when new weights arrive. continue: continue with the new weights; drain:
     finish them first and start no others."""

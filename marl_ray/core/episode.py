@@ -242,7 +242,7 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Stop:
     """The end of a branch before its last turn. `path` holds the indices of the joint actions from the root. `reason`
-    is prompt_too_long, infra_error (explained by `detail`), unscored (too few joint actions of a node have a reward, see
+    is prompt_too_long, infra_error (explained by `detail`), unscored (too few joint actions have a reward, see
     `detail`), early_termination (of a whole node, by its mean reward) or solved (by its last joint action, see
     `external.stop`)."""
 

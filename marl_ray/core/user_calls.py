@@ -6,7 +6,7 @@ two places:
 | place | for | if a call overruns its deadline |
 |---|---|---|
 | the main thread, while `run_coroutine` runs the event loop in another thread | reward functions | it is interrupted |
-| a daemon thread per call | tools, and reward functions without `run_coroutine` | it goes on, but keeps nothing waiting |
+| a daemon thread per call | tools, and reward functions without `run_coroutine` | it goes on, and nothing waits |
 
 Python delivers signals in the main thread alone. Many graders limit their time with `signal.alarm`, which fails in any
 other thread, and some of them then return a reward of 0 without a word.
@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import signal
+import socket
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
@@ -49,16 +50,23 @@ class MainThread:
         self._unwanted: Future[Any] | None = None
         """The call that should be interrupted."""
 
-    def serve(self, until: Future[R]) -> R:
-        """Execute calls until `until` is done, and return its result."""
+    def serve(self, work: threading.Thread, until: Future[R]) -> R:
+        """Start the thread `work`, execute calls until `until` is done, and return its result."""
         global _serving
         previous_handler = signal.signal(INTERRUPT, self._handle)
         # In a notebook, a loop runs in this thread already and waits for this call.
         outer_loop = asyncio._get_running_loop()
         asyncio._set_running_loop(None)
+        # The operating system may deliver a signal to another thread, which must wake this one.
+        read_end, write_end = socket.socketpair()
+        read_end.setblocking(False)
+        write_end.setblocking(False)
+        self._loop.add_reader(read_end, lambda: read_end.recv(4096))
+        previous_wakeup = signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
         _serving = self
         try:
             until.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
+            work.start()
             self._loop.run_forever()
             return until.result(timeout=0)
         finally:
@@ -66,7 +74,11 @@ class MainThread:
             for task in asyncio.all_tasks(self._loop):
                 task.cancel()
             self._loop.run_until_complete(asyncio.sleep(0))  # the tasks see their cancellation
+            signal.set_wakeup_fd(previous_wakeup)
+            self._loop.remove_reader(read_end)
             self._loop.close()
+            read_end.close()
+            write_end.close()
             asyncio._set_running_loop(outer_loop)
             signal.signal(INTERRUPT, previous_handler)
 
@@ -156,9 +168,10 @@ def run_coroutine(work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         else:
             done.set_result(result)
 
-    threading.Thread(target=run, name="event loop", daemon=True).start()
+    thread = threading.Thread(target=run, name="event loop", daemon=True)
     if threading.current_thread() is threading.main_thread():
-        return MainThread().serve(done)
+        return MainThread().serve(thread, done)
+    thread.start()
     return done.result()
 
 

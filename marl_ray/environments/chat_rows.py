@@ -7,7 +7,7 @@ plain ones are read as plain ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from marl_ray.core.chat import Prompt
@@ -96,14 +96,3 @@ def copied(value: Any) -> Any:
     if hasattr(value, "ndim") and hasattr(value, "copy"):  # an array
         return value.copy()
     return value
-
-
-def joined_texts(prompts: Sequence[Any]) -> list[Any]:
-    """Return prompts as they can be read, and other values unchanged."""
-    found = []
-    for prompt in prompts:
-        try:
-            found.append(read_prompt(prompt))
-        except NotAPrompt:
-            found.append(prompt)
-    return found

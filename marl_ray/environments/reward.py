@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-import threading
+import logging
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,8 +18,11 @@ from marl_ray.core.chat import Prompt, as_text
 from marl_ray.core.concurrency import gather, wait_within
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
+from marl_ray.core.user_calls import call_user_function, call_user_function_blocking, result_of_user_function
 from marl_ray.environments.base import Environment, Executor
-from marl_ray.environments.plugin_checks import ROLES
+from marl_ray.environments.chat_rows import NotAPrompt, copied, is_list, is_one_prompt, read_prompt
+
+logger = logging.getLogger(__name__)
 
 PROMPT = "prompt"
 """Column of a row that holds the prompt."""
@@ -56,6 +59,33 @@ class AnsweredPrompt:
         return self
 
 
+@dataclass(frozen=True, slots=True)
+class FailedCall:
+    """A call of the reward function that gave no value, for the reason."""
+
+    reason: str
+
+
+class BadReward(ValueError):
+    """A value of the reward function that is no reward."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionParameters:
+    """The parameters of a user's function: the names of the first two, which receive the prompt and the answers, and
+    of the others, which receive columns."""
+
+    reserved: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    takes_all: bool = False
+
+    def columns(self, row: TaskRow) -> dict[str, Any]:
+        """Return copies of the columns of a row that the function takes."""
+        taken = row.columns.keys() if self.takes_all else [*self.required, *self.optional]
+        return {name: copied(row.columns[name]) for name in taken if name in row.columns}
+
+
 class RewardEnvironment(Environment[AnsweredPrompt]):
     """A complete environment: prompts, the names of the agents, and a function from answers to a reward.
 
@@ -66,16 +96,21 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
     - a row: a mapping with the entry (as above) in column `prompt`, and other columns.
 
     `reward(prompt, answers)` receives the prompt as given and the list of answers in the order of `agents`. Further
-    parameters receive the columns of their names: `def reward(prompt, answers, solution)`. The function returns
+    parameters receive the columns of their names: `def reward(prompt, answers, solution)`. A parameter with a default
+    is optional: rows may lack its column. `**columns` receives all columns. The function returns
     - a number: the reward of every agent;
     - one number per agent, as a list or as a mapping by the names of all agents;
-    - a mapping of named levels, whose sum is the reward and whose means are logged.
+    - a mapping of named levels, whose sum is the reward and whose means are logged;
+    - None: no reward. This joint action is left out of its group, and counted in `rollout/unscored`.
 
-    Calls of a plain function never overlap, because they take turns in a thread. Calls of an `async` function run
-    concurrently. A call has a deadline of `timeout_s` seconds. `feedback`, with the same parameters, returns the
-    feedback between turns, as one text or one per agent; by default the feedback is the reward.
+    A call that raises an exception, returns anything else, such as NaN, or takes longer than `timeout_s` seconds counts
+    as None, and the first one is logged. More than the share `max_failed_rewards` of a step end the run.
 
-    The functions run in the driver, in no sandbox: do not execute answers in them.
+    Calls of a plain function never overlap. Calls of an `async` function run concurrently. `feedback`, with the same
+    parameters, returns the feedback between turns, as one text or one per agent; by default the feedback is the reward.
+
+    The functions run in the main thread of the driver, so that `signal.alarm` works, and in no sandbox: do not execute
+    answers in them. They receive copies of the prompt and of the columns.
 
     Example:
         >>> environment = RewardEnvironment(
@@ -108,11 +143,13 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
             if given is not None  # without prompts, dataset.name provides the tasks
         }
         """Rows by split, for `dataset.name`."""
-        self._columns = {function: _columns_of(function) for function in (reward, feedback) if function is not None}
+        self._parameters = {f: _parameters_of(f) for f in (reward, feedback) if f is not None}
         self._levels: set[str] = set()
         """Names of the levels, from the first call that returned levels."""
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
         """Held during a call, per event loop."""
+        self._warned = False
+        """Whether a failed call has been logged."""
 
     def from_config(self, config: Config) -> RewardEnvironment:  # type: ignore[override]
         """Return this environment. Raises UserError if the run has another number of agents."""
@@ -126,8 +163,14 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
     def check_task(self, task: Task) -> None:
         row = _row(task)
         self._prompts(task)
-        for function, (names, _) in self._columns.items():
-            for name in names:
+        for function, parameters in self._parameters.items():
+            for name in parameters.reserved:
+                if name in row.columns:
+                    raise UserError(
+                        f"{task.id} has a column {name}, and the parameter {name} of {_name(function)} receives the "
+                        "prompt or the answers: rename the column or the parameter"
+                    )
+            for name in parameters.required:
                 if name not in row.columns:
                     listed = ", ".join([PROMPT, *row.columns])
                     raise UserError(f"{_name(function)} takes {name}, which {task.id} does not have, only {listed}")
@@ -145,33 +188,59 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
         return AnsweredPrompt(_row(task), tuple(responses))
 
     async def execute(self, programs: Sequence[Any], sandbox: Executor) -> list[Any]:
-        """Return the value of the reward function for each joint action. Raises UserError after `timeout_s`."""
+        """Return the value of the reward function, or a FailedCall, for each joint action."""
         return await gather(*(self._rewarded(attempt) for attempt in programs))
 
     def outcome(self, attempt: AnsweredPrompt, report: Any) -> Outcome:
+        if report is None:
+            return Outcome(0.0, failure=f"{_name(self.reward)} returned None", unscored="none")
+        if isinstance(report, FailedCall):
+            return self._failed(report.reason, attempt)
+        try:
+            return self._outcome(report)
+        except BadReward as error:
+            return self._failed(str(error), attempt)
+
+    def _outcome(self, report: Any) -> Outcome:
+        """Return the outcome of a value of the reward function. Raises BadReward."""
         own = [report.get(name) for name in self.agents] if _is_by_name(report, self.agents) else report
         if isinstance(own, Mapping):
-            levels = {str(name): self._number(value, report, attempt) for name, value in own.items()}
+            levels = {str(name): self._number(value, report) for name, value in own.items()}
             self._levels = self._levels or set(levels)
             if not levels or set(levels) != self._levels:
-                raise UserError(
+                raise BadReward(
                     f"{_name(self.reward)} should return the same levels for every answer, got {list(levels)}, and "
                     f"before {sorted(self._levels)}: return 0 for a level without a reward"
                 )
             return Outcome(sum(levels.values()), levels)
-        if _is_list(own):
+        if is_list(own):
             if len(own) != self.num_agents:
-                raise self._bad_reward(report, attempt)
-            rewards = tuple(self._number(value, report, attempt) for value in own)
+                raise self._bad_reward(report)
+            rewards = tuple(self._number(value, report) for value in own)
             return Outcome(sum(rewards) / len(rewards), rewards=rewards)
-        return Outcome(self._number(own, report, attempt))
+        return Outcome(self._number(own, report))
+
+    def _failed(self, reason: str, attempt: AnsweredPrompt) -> Outcome:
+        """Return the outcome of a failed call. Warn of the first one."""
+        row = f", row {dict(attempt.row.columns)!r:.300}" if attempt.row.columns else ""
+        failure = f"{reason}, for prompt {attempt.row.prompt!r:.80}{row}"
+        if not self._warned:
+            self._warned = True
+            logger.warning(f"{failure}. Its joint action is left out; more are only counted, in rollout/unscored")
+        return Outcome(0.0, failure=failure, unscored="error")
 
     def feedback(self, attempt: AnsweredPrompt, outcome: Outcome, mode: str, agent: int) -> list[str]:
         if self.feedback_function is None:
             rewards = outcome.rewards or (outcome.reward,) * self.num_agents
             return [f"reward: {rewards[agent]:g}", *(f"{name}: {value:g}" for name, value in outcome.levels.items())]
-        text = self._call(self.feedback_function, attempt)
-        text = text[self.agents[agent]] if _is_by_name(text, self.agents) else text[agent] if _is_list(text) else text
+        call = partial(self._call, self.feedback_function, attempt)
+        name = _name(self.feedback_function)
+        try:
+            # Twice the time, because a call of the reward function may have to end first.
+            text = call_user_function_blocking(call, 2 * self.timeout_s, name)
+        except Exception as error:  # of a function that this package does not know
+            raise UserError(_describe(error, name)) from error
+        text = text[self.agents[agent]] if _is_by_name(text, self.agents) else text[agent] if is_list(text) else text
         if not isinstance(text, str):
             raise UserError(f"{_name(self.feedback_function)} should return one text, or one per agent, got {text!r}")
         return text.splitlines()
@@ -181,40 +250,43 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
 
     def _prompts(self, task: Task) -> list[Prompt]:
         given = _row(task).prompt
-        prompts = [given] * self.num_agents if _is_prompt(given) else given
+        prompts = [given] * self.num_agents if is_one_prompt(given) else given
         prompts = [given[name] for name in self.agents] if _is_by_name(given, self.agents) else prompts
-        if not _is_list(prompts) or len(prompts) != self.num_agents or not all(map(_is_prompt, prompts)):
+        try:
+            if not is_list(prompts) or len(prompts) != self.num_agents:
+                raise NotAPrompt("it is neither")
+            return [read_prompt(prompt) for prompt in prompts]
+        except NotAPrompt as error:
             one = "one text or list of chat messages (role and content, at last of the user)"
             expected = f"{one}, or one per agent ({', '.join(self.agents)})"
-            raise UserError(f"the prompt of {task.id} should be {expected}, got {given!r:.200}")
-        return list(prompts)
+            raise UserError(f"the prompt of {task.id} should be {expected}, got {given!r:.200}: {error}") from None
 
     def _call(self, function: Callable[..., Any], attempt: AnsweredPrompt) -> Any:
-        names, takes_all = self._columns[function]
-        columns = attempt.row.columns
-        chosen = columns if takes_all else {name: columns[name] for name in names}
-        return function(attempt.row.prompt, list(attempt.answers), **chosen)
+        columns = self._parameters[function].columns(attempt.row)
+        return function(copied(attempt.row.prompt), list(attempt.answers), **columns)
 
     async def _rewarded(self, attempt: AnsweredPrompt) -> Any:
-        deadline = partial(wait_within, self.timeout_s, f"{_name(self.reward)} (timeout_s of RewardEnvironment)", "")
-        async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-            result = await deadline(_in_thread(partial(self._call, self.reward, attempt)))
-        return await deadline(result) if inspect.isawaitable(result) else result
+        name = _name(self.reward)
+        deadline = partial(wait_within, self.timeout_s, f"{name} (timeout_s of RewardEnvironment)", "")
+        try:
+            async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+                result = await deadline(call_user_function(partial(self._call, self.reward, attempt)))
+            return await deadline(result_of_user_function(result)) if inspect.isawaitable(result) else result
+        except Exception as error:  # of a function that this package does not know
+            return FailedCall(_describe(error, name))
 
-    def _number(self, value: Any, report: Any, attempt: AnsweredPrompt) -> float:
+    def _number(self, value: Any, report: Any) -> float:
         try:
             number = float(value) if not isinstance(value, str) else float("nan")  # numpy and torch scalars convert
         except (TypeError, ValueError):
             number = float("nan")
         if not abs(number) < float("inf"):
-            raise self._bad_reward(report, attempt)
+            raise self._bad_reward(report)
         return number
 
-    def _bad_reward(self, report: Any, attempt: AnsweredPrompt) -> UserError:
-        expected = f"a finite number, {self.num_agents} numbers (one per agent), or a mapping of named levels"
-        return UserError(
-            f"{_name(self.reward)} should return {expected}, got {report!r:.80} for prompt {attempt.row.prompt!r:.80}"
-        )
+    def _bad_reward(self, report: Any) -> BadReward:
+        expected = f"a finite number, {self.num_agents} numbers (one per agent), a mapping of named levels, or None"
+        return BadReward(f"{_name(self.reward)} should return {expected}, got {report!r:.80}")
 
 
 def rows_of(given: Iterable[Any]) -> list[Mapping[str, Any]]:
@@ -237,8 +309,13 @@ def prompt_task(row: Mapping[str, Any], number: int) -> Task:
         )
     prompt = row[PROMPT]
     columns = {str(key): value for key, value in row.items() if key != PROMPT}
-    entries = prompt.values() if isinstance(prompt, Mapping) else [prompt] if _is_prompt(prompt) else prompt
-    texts = (as_text(entry) if _is_prompt(entry) else str(entry) for entry in entries)
+    entries = prompt.values() if isinstance(prompt, Mapping) else [prompt] if is_one_prompt(prompt) else prompt
+    texts = []
+    for entry in entries:
+        try:
+            texts.append(as_text(read_prompt(entry)))
+        except NotAPrompt:  # `check_task` says why
+            texts.append(str(entry))
     return Task(name, "\n".join(texts), {"row": TaskRow(prompt, columns)})
 
 
@@ -257,67 +334,40 @@ def _row(task: Task) -> TaskRow:
     return row
 
 
-def _columns_of(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
-    """Return the parameters after prompt and answers, and whether the function takes any column. Raises UserError."""
+def _parameters_of(function: Callable[..., Any]) -> FunctionParameters:
+    """Return the parameters of a function of (prompt, answers) and columns. Raises UserError."""
     if not callable(function):
         raise UserError(f"reward and feedback should be functions of (prompt, answers), got {function!r:.80}")
     try:
         parameters = list(inspect.signature(function).parameters.values())
         inspect.signature(function).bind_partial(None, None)
     except ValueError:  # a built-in function without a signature
-        return (), False
+        return FunctionParameters()
     except TypeError:
         parameters = []
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
         raise UserError(f"{_name(function)} should take two parameters, (prompt, answers), and names of columns")
     further = [*positional[2:], *(p for p in parameters if p.kind is p.KEYWORD_ONLY)]
-    required = tuple(p.name for p in further if p.default is p.empty)
-    return required, any(p.kind is p.VAR_KEYWORD for p in parameters)
+    return FunctionParameters(
+        reserved=tuple(p.name for p in positional[:2]),
+        required=tuple(p.name for p in further if p.default is p.empty),
+        optional=tuple(p.name for p in further if p.default is not p.empty),
+        takes_all=any(p.kind is p.VAR_KEYWORD for p in parameters),
+    )
 
 
 def _name(function: Callable[..., Any]) -> str:
     return f"the function {getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
-def _is_prompt(value: Any) -> bool:
-    """Return whether the value is a text, or a list of chat messages that ends with one of the user."""
-    if isinstance(value, str):
-        return True
-    messages = value if isinstance(value, list | tuple) else ()
-    return all(map(_is_message, messages)) and bool(messages) and messages[-1]["role"] == "user"
-
-
-def _is_message(value: Any) -> bool:
-    known = isinstance(value, Mapping) and value.keys() == {"role", "content"}
-    return known and value["role"] in ROLES and isinstance(value["content"], str)
-
-
-def _is_list(value: Any) -> bool:
-    """Return whether the value is a list, tuple or array with one dimension."""
-    return isinstance(value, list | tuple) or (getattr(value, "ndim", 0) == 1 and hasattr(value, "__getitem__"))
-
-
 def _is_by_name(value: Any, agents: Sequence[str]) -> bool:
     return isinstance(value, Mapping) and set(value) == set(agents)
 
 
-async def _in_thread(call: Callable[[], Any]) -> Any:
-    """Return the result of a call in a thread of its own, which does not keep the process from ending."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
-
-    def settle(method: str, value: Any) -> None:
-        if not done.done():
-            getattr(done, method)(value)
-
-    def run() -> None:
-        try:
-            method, value = "set_result", call()
-        except BaseException as error:
-            method, value = "set_exception", error
-        with suppress(RuntimeError):  # the loop has ended after a timeout
-            loop.call_soon_threadsafe(settle, method, value)
-
-    threading.Thread(target=run, name="reward function", daemon=True).start()
-    return await done
+def _describe(error: Exception, name: str) -> str:
+    """Return what a user's function raised, and where."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, UserError) or not frames:
+        return str(error)
+    return f"{name} raised {type(error).__name__}: {error} ({frames[-1].filename}:{frames[-1].lineno})"

@@ -33,7 +33,8 @@ class TaskMetrics:
     """One task's metrics, means over `samples` episodes.
 
     Episodes that ended because a prompt was too long, or because the sandbox failed (`infra_errors`), are missing from
-    the turns that they did not reach; the latter also from `return`. `unscored` joint actions, to which the environment gave no reward, count nowhere.
+    the turns that they did not reach; the latter also from `return`. `unscored` counts the joint actions to which the
+    environment gave no reward; their episodes are missing as with `infra_errors`.
     """
 
     task: str

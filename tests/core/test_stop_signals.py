@@ -78,6 +78,8 @@ def test_a_signal_before_the_work_starts_cancels_it() -> None:
 
     def made() -> Coroutine[Any, Any, None]:
         signal.raise_signal(signal.SIGTERM)
+        while signals.received is None:  # the main thread handles the signal
+            time.sleep(0.001)
         return work()
 
     with pytest.raises(Terminated), StopSignals() as signals:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import signal
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ from marl_ray.config import from_tree
 from marl_ray.contracts import check_dataset, check_environment
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
+from marl_ray.core.user_calls import run_coroutine
 from marl_ray.data.prompts import PROMPTS
 from marl_ray.environments.reward import RewardEnvironment, fingerprint_of_rows, prompt_task, rows_of
 
@@ -65,17 +69,33 @@ def test_a_reward_is_a_number_numbers_or_levels(value: Any, expected: Outcome) -
     assert outcomes(environment(lambda prompt, answers: value), ["a", "b"]) == [expected]
 
 
-@pytest.mark.parametrize("value", [None, "1", float("nan"), [1.0], [1, 2, 3], {"right": None}, object], ids=str)
-def test_another_value_is_an_error_that_names_function_and_prompt(value: Any) -> None:
-    message = r"<lambda> should return a finite number, 2 numbers .*, got .* for prompt 'Say a word\.'"
-    with pytest.raises(UserError, match=message):
-        outcomes(environment(lambda prompt, answers: value), ["a", "b"])
+@pytest.mark.parametrize("value", ["1", float("nan"), [1.0], [1, 2, 3], {"right": None}, object], ids=str)
+def test_another_value_is_a_failed_call_shown_once_with_function_prompt_and_row(
+    value: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    row = {"prompt": "Say a word.", "total": 3}
+    found = outcomes(environment(lambda prompt, answers: value, prompts=[row]), ["a", "b"], ["c", "d"])
+    message = (
+        r"<lambda> should return a finite number, 2 numbers .*, got .* for prompt 'Say a word\.', row {'total': 3}"
+    )
+    for outcome in found:
+        assert outcome.unscored == "error"
+        assert re.search(message, outcome.failure)
+    (record,) = caplog.records
+    assert re.search(message, record.getMessage())
+
+
+def test_none_is_no_reward() -> None:
+    scored, unscored = outcomes(environment(lambda prompt, answers: 1 if answers[0] else None), ["a", ""], ["", ""])
+    assert scored == Outcome(1.0)
+    assert (unscored.unscored, unscored.failure[-13:]) == ("none", "returned None")
 
 
 def test_levels_keep_their_names() -> None:
     env = environment(lambda prompt, answers: {answers[0]: 1.0})
-    with pytest.raises(UserError, match=r"the same levels for every answer, got \['b'\], and before \['a'\]"):
-        outcomes(env, ["a", ""], ["b", ""])
+    first, second = outcomes(env, ["a", ""], ["b", ""])
+    assert first.levels == {"a": 1.0}
+    assert re.search(r"the same levels for every answer, got \['b'\], and before \['a'\]", second.failure)
 
 
 def test_further_parameters_are_columns() -> None:
@@ -84,8 +104,36 @@ def test_further_parameters_are_columns() -> None:
 
     row = {"prompt": "Add.", "total": 3, "names": ["x"]}
     assert outcomes(environment(reward, prompts=[row]), ["a", "b"]) == [Outcome(3 + 0.5 + 1)]
+    assert outcomes(environment(reward, prompts=[row | {"bonus": 1}]), ["a", "b"]) == [Outcome(3 + 1 + 1)]
+
+    def optional(prompt: str, answers: list[str], solution: str | None = None) -> float:
+        return float(solution == "6")
+
+    assert outcomes(environment(optional, prompts=[{"prompt": "2 * 3?", "solution": "6"}]), ["a", "b"]) == [
+        Outcome(1.0)
+    ]
     with pytest.raises(UserError, match="reward takes total, which prompt/0 does not have, only prompt, sum"):
         outcomes(environment(reward, prompts=[{"prompt": "Add.", "sum": 3}]), ["a", "b"])
+
+
+@pytest.mark.parametrize("column", ["prompts", "answers"])
+def test_a_column_with_the_name_of_a_reserved_parameter_is_refused(column: str) -> None:
+    env = environment(lambda prompts, answers, **columns: 1.0, prompts=[{"prompt": "a", column: "b"}])
+    with pytest.raises(UserError, match=f"prompt/0 has a column {column}, and the parameter {column} of .*: rename"):
+        env.check_task(tasks_of(env)[0])
+
+
+def test_a_function_that_changes_its_arguments_changes_nothing_else() -> None:
+    def reward(prompt: Any, answers: list[str], tests: list[Any]) -> float:
+        prompt[0]["content"] += "!"
+        tests[0].append(answers.pop())
+        return float(len(tests[0]))
+
+    messages = [{"role": "user", "content": "Say a word."}]
+    env = environment(reward, prompts=[{"prompt": messages, "tests": [[]]}])
+    assert outcomes(env, ["a", "b"], ["a", "b"]) == [Outcome(1.0)] * 2
+    assert env.first_prompts(tasks_of(env)[0]) == [messages] * 2
+    assert messages == [{"role": "user", "content": "Say a word."}]
 
 
 def test_plain_calls_take_turns_and_async_calls_run_together() -> None:
@@ -110,15 +158,91 @@ def test_plain_calls_take_turns_and_async_calls_run_together() -> None:
 
 def test_a_call_has_a_deadline_and_its_errors_are_its_own() -> None:
     never = threading.Event()
-    with pytest.raises(UserError, match=r"timed out after 0\.05 s waiting for the function .*<lambda>"):
-        outcomes(environment(lambda prompt, answers: never.wait(), timeout_s=0.05), ["a", "b"])
+    (late,) = outcomes(environment(lambda prompt, answers: never.wait(), timeout_s=0.05), ["a", "b"])
+    assert re.match(r"timed out after 0\.05 s waiting for the function .*<lambda>", late.failure)
     never.set()
 
     def broken(prompt: str, answers: list[str]) -> float:
         return 1 / 0
 
-    with pytest.raises(ZeroDivisionError):
-        outcomes(environment(broken), ["a", "b"])
+    (failed,) = outcomes(environment(broken), ["a", "b"])
+    assert failed.unscored == "error"
+    assert re.match(r"the function .*broken raised ZeroDivisionError: .*test_reward\.py:\d+\)", failed.failure)
+
+
+def slow(number: int, frame: object) -> None:
+    raise TimeoutError("too slow")
+
+
+def graded(prompt: str, answers: list[str]) -> float:
+    """Grade an answer as graders with a limit of time do."""
+    signal.signal(signal.SIGALRM, slow)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        while answers[0] == "endless":
+            pass
+        return 1.0
+    except TimeoutError:
+        return 0.0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+async def graded_later(prompt: str, answers: list[str]) -> float:
+    await asyncio.sleep(0)
+    return graded(prompt, answers)
+
+
+@pytest.mark.parametrize("function", [graded, graded_later])
+@pytest.mark.parametrize("notebook", [False, True])
+def test_functions_may_limit_their_time_with_signals(function: Any, notebook: bool) -> None:
+    env = environment(function, feedback=lambda prompt, answers: str(graded(prompt, answers)))
+    task = tasks_of(env)[0]
+    attempts = [env.attempt(task, [answer, ""], last=False) for answer in ("endless", "short")]
+
+    async def work() -> list[Any]:
+        reports = await env.execute(attempts, None)  # type: ignore[arg-type]
+        return [*reports, env.feedback(attempts[1], Outcome(1.0), "", 0)]
+
+    async def cell() -> list[Any]:
+        return run_coroutine(work)
+
+    before = signal.getsignal(signal.SIGALRM)
+    try:
+        assert (asyncio.run(cell()) if notebook else run_coroutine(work)) == [0.0, 1.0, ["1.0"]]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_late_call_in_the_main_thread_is_interrupted() -> None:
+    ended: list[str] = []
+
+    def endless(prompt: str, answers: list[str]) -> float:
+        try:
+            while answers[0] == "busy":
+                pass
+            if answers[0] == "asleep":
+                time.sleep(60)
+        except Exception:
+            return 0.0
+        finally:
+            ended.append(answers[0])
+        return 1.0
+
+    env = environment(endless, timeout_s=0.1)
+    task = tasks_of(env)[0]
+    attempts = [env.attempt(task, [answer, ""], last=False) for answer in ("busy", "asleep", "short")]
+    *late, short = run_coroutine(lambda: env.execute(attempts, None))  # type: ignore[arg-type]
+    assert [report.reason[:15] for report in late] == ["timed out after"] * 2
+    assert (short, ended) == (1.0, ["busy", "asleep", "short"])
+
+
+def test_an_exception_that_a_future_refuses_is_a_failed_call() -> None:
+    env = environment(lambda prompt, answers: next(iter(())))
+    attempt = env.attempt(tasks_of(env)[0], ["a", "b"], last=False)
+    for execute in (asyncio.run, lambda coroutine: run_coroutine(lambda: coroutine)):
+        (report,) = execute(env.execute([attempt], None))  # type: ignore[arg-type]
+        assert "StopIteration" in report.reason
 
 
 def test_feedback_is_the_reward_or_a_function() -> None:
@@ -131,6 +255,8 @@ def test_feedback_is_the_reward_or_a_function() -> None:
         assert [own.feedback(attempt, outcome, "", agent) for agent in (0, 1)] == [["no"], ["yes", "but"]]
     with pytest.raises(UserError, match="should return one text, or one per agent, got 3"):
         environment(feedback=lambda prompt, answers: 3).feedback(attempt, outcome, "", 0)
+    with pytest.raises(UserError, match=r"the function .*<lambda> raised ZeroDivisionError"):
+        environment(feedback=lambda prompt, answers: 1 / 0).feedback(attempt, outcome, "", 0)
 
 
 @pytest.mark.parametrize(
@@ -187,12 +313,37 @@ def test_chat_messages_are_prompts() -> None:
     assert seen[-1] == shared, "the reward function receives the prompt as given"
 
 
+def test_chat_messages_as_data_sets_store_them_are_plain_messages() -> None:
+    unused = {"name": None, "tool_calls": None, "images": []}
+    parts = [{"type": "text", "text": "Say ", "image": None}, {"type": "text", "text": "a word."}]
+    stored = [
+        {"role": "developer", "content": "Be short.", **unused},
+        {"role": "user", "content": np.array(parts, dtype=object), **unused},
+    ]
+    plain = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Say a word."}]
+    env = environment(prompts=[stored, np.array(stored, dtype=object), [stored, "Answer."]])
+    tasks = tasks_of(env)
+    assert [env.first_prompts(task) for task in tasks] == [[plain, plain], [plain, plain], [plain, "Answer."]]
+    assert tasks[0].prompt == "Be short.\n\nSay a word."
+    assert outcomes(env, ["a", "b"]) == [Outcome(1.0)]
+
+
 @pytest.mark.parametrize(
-    "message", [{"role": "user"}, {"role": "assistant", "content": "a"}, {"role": "user", "content": 3}], ids=str
+    ("message", "reason"),
+    [
+        ({"role": "user"}, "message 1 has no content that is a text"),
+        ({"role": "assistant", "content": "a"}, "the last message has the role assistant, not user"),
+        ({"role": "user", "content": 3}, "message 1 has no content that is a text"),
+        ({"role": "critic", "content": "a"}, "message 1 has the role 'critic', not one of system"),
+        ({"role": "user", "content": "a", "name": "Eve"}, "message 1 has the key name, which a prompt cannot have"),
+        ({"role": "user", "content": [{"type": "image", "url": "x"}]}, "message 1 has a part .* that is no text"),
+    ],
+    ids=str,
 )
-def test_malformed_chat_messages_are_rejected(message: Any) -> None:
+def test_malformed_chat_messages_are_rejected(message: Any, reason: str) -> None:
+    start = r"prompt/0 should be one text or list of chat messages \(role and content"
     for prompt in ([message], [[message], "Answer."]):
-        with pytest.raises(UserError, match=r"prompt/0 should be one text or list of chat messages \(role and content"):
+        with pytest.raises(UserError, match=f"{start}.*: {reason}"):
             outcomes(environment(prompts=[prompt]), ["a", "b"])
 
 
