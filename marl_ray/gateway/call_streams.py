@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Protocol
 
 from marl_ray.gateway.program_episode import CallAnswer
-from marl_ray.gateway.tool_calls import MARK
+from marl_ray.gateway.tool_calls import CallFormat, text_before_calls
 from marl_ray.serving.request_formats import ApiError
 
 
@@ -44,12 +44,12 @@ class CallStream:
         self.sent = ""
         """Text of the parts so far."""
         self._text = ""
-        self._has_tools = False
+        self._calls: CallFormat | None = None
         self._changed = asyncio.Event()
         self._is_closed = False
 
-    def start(self, prompt_tokens: int, has_tools: bool) -> None:
-        self.prompt_tokens, self._has_tools = prompt_tokens, has_tools
+    def start(self, prompt_tokens: int, calls: CallFormat | None) -> None:
+        self.prompt_tokens, self._calls = prompt_tokens, calls
 
     def add(self, text: str) -> None:
         self._text += text
@@ -75,24 +75,8 @@ class CallStream:
             await self.wait_for_part()
 
     def _part(self) -> str:
-        shown = text_before_calls(self._text) if self._has_tools else self._text
+        shown = self._text if self._calls is None else text_before_calls(self._text, self._calls)
         return shown[len(self.sent) :]
-
-
-def text_before_calls(text: str) -> str:
-    """Return the beginning of an answer so far that belongs to no tool call, however the answer continues.
-
-    Example:
-        >>> text_before_calls("I add. <tool"), text_before_calls('{"name"')
-        ('I add.', '')
-    """
-    if text.lstrip()[:1] in ("", "{"):
-        return ""
-    before, mark, _ = text.partition(MARK)
-    if not mark:
-        lengths = range(len(MARK) - 1, 0, -1)
-        before = next((before[:-length] for length in lengths if before.endswith(MARK[:length])), before)
-    return before.rstrip()
 
 
 async def stream_events(

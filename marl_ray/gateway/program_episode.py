@@ -16,7 +16,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.environments.reward import TaskRow
 from marl_ray.gateway.prompt_renderer import PromptRenderer, RenderedRequest, SampledConversations, TemplateMessage
-from marl_ray.gateway.tool_calls import ToolCall, parse_tool_calls
+from marl_ray.gateway.tool_calls import REASONING_BEGINS, CallFormat, ToolCall, parse_tool_calls
 from marl_ray.serving.request_formats import ApiError
 
 
@@ -65,7 +65,8 @@ class TokenGenerator(Protocol):
 class CallListener(Protocol):
     """Receives the parts of a call's text while it is sampled."""
 
-    def start(self, prompt_tokens: int, has_tools: bool) -> None: ...
+    def start(self, prompt_tokens: int, calls: CallFormat | None) -> None:
+        """`calls` is the format of tool calls, None without tools."""
 
     def add(self, text: str) -> None: ...
 
@@ -201,7 +202,9 @@ class ProgramEpisode:
             if listener is None or options.choices > 1:
                 generation = await access.generators.generate(given, sampling, self.priority)
             else:
-                generation = await self._stream(access, given, sampling, bool(tools), listener)
+                generation = await self._stream(
+                    access, given, sampling, access.renderer.call_format if tools else None, listener
+                )
         except UserError as error:
             self.broken = error
             raise
@@ -213,7 +216,12 @@ class ProgramEpisode:
         ]
 
     async def _stream(
-        self, access: AgentAccess, given: TokenPrompt, sampling: SamplingSpec, has_tools: bool, listener: CallListener
+        self,
+        access: AgentAccess,
+        given: TokenPrompt,
+        sampling: SamplingSpec,
+        calls: CallFormat | None,
+        listener: CallListener,
     ) -> Generation:
         """Return one completion, whose parts reach the listener. Raises ApiError if the parts are not the completion: a
         generator was lost after the first part, and newer weights gave another text."""
@@ -223,7 +231,7 @@ class ProgramEpisode:
             parts.append(text)
             listener.add(text)
 
-        listener.start(len(given.token_ids), has_tools)
+        listener.start(len(given.token_ids), calls)
         generation = await access.generators.stream(given, sampling, add)
         if any(completion.text != "".join(parts) for completion in generation.completions):
             self.failure = "a generator was lost while it sampled a stream, and the repeated answer has another text"
@@ -261,7 +269,10 @@ class ProgramEpisode:
         self._of(agent).answered.append(renderer.answered(request, completion, is_chat))
         text, called = completion.text, tuple[ToolCall, ...]()
         if tools:
-            text, called = parse_tool_calls(text, renderer.raw_text(completion), tools)
+            raw = renderer.raw_text(completion)
+            in_reasoning = request.text.rstrip().endswith(REASONING_BEGINS)
+            text, called = parse_tool_calls(text, raw, tools, renderer.call_format, in_reasoning)
+            renderer.count_calls(len(called))
             self._tool_texts |= {call.id: completion.text for call in called}
         reason = "length" if completion.finish_reason == "length" else "tool_calls" if called else "stop"
         return CallAnswer(text, called, reason, len(completion.token_ids), len(request.token_ids))

@@ -9,6 +9,7 @@ does not continue the conversation: it is encoded as a whole, and `is_rewritten`
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,11 +19,16 @@ from marl_ray.config import AgentConfig, ModelConfig
 from marl_ray.core.chat import as_messages, with_system_prompt
 from marl_ray.core.episode import Completion
 from marl_ray.core.errors import UserError
+from marl_ray.gateway.tool_calls import MARKS, CallFormat, format_of_template
 from marl_ray.models.control_tokens import RenderedText, encode_rendered, mark_control_tokens
 from marl_ray.models.names import resolve_model
 from marl_ray.models.tokenization import decide_template, load_tokenizer
 from marl_ray.serving.request_formats import ApiError
 
+logger = logging.getLogger(__name__)
+
+ANSWERS_BEFORE_WARNING = 100
+"""Answers to prompts with tools, without any call, after which a warning is due."""
 KEPT_PROMPTS = 256
 """Number of first prompts whose token ids are kept, because all siblings of a task send the same ones."""
 CHARS_PER_TOKEN = 8
@@ -81,11 +87,32 @@ class PromptRenderer:
         self._through_template, _ = decide_template(path, self._tokenizer, model)
         self._agent, self._context = agent, model.max_length
         self._encoded = lru_cache(KEPT_PROMPTS)(self._encode_whole)
+        self.call_format: CallFormat = "tagged"
+        """The format of tool calls that the template teaches."""
+        if self.renders_tools:
+            self.call_format = format_of_template(str(self._tokenizer.chat_template))
+        self._answers_without_calls: int | None = 0
+        """Answers with tools since the start, None once one of them had a call."""
 
     @property
     def renders_tools(self) -> bool:
         """Whether prompts go through a chat template that renders tools."""
         return self._through_template and "tools" in str(self._tokenizer.chat_template)
+
+    def count_calls(self, calls: int) -> None:
+        """Count an answer to a prompt with tools. Warn if none of the first answers has a call."""
+        if calls:
+            self._answers_without_calls = None
+        if self._answers_without_calls is None:
+            return
+        self._answers_without_calls += 1
+        if self._answers_without_calls == ANSWERS_BEFORE_WARNING:
+            mark = MARKS[self.call_format][0]
+            logger.warning(
+                f"{self._agent.name} was given tools, and none of its first {ANSWERS_BEFORE_WARNING} answers has a "
+                f"tool call (format {self.call_format}: {mark} ...). See its answers in episodes.jsonl: either it "
+                "does not call, or its calls have another format than its chat template teaches"
+            )
 
     def chat(
         self, messages: Sequence[TemplateMessage], tools: Sequence[Any], conversations: SampledConversations

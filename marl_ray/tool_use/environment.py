@@ -58,7 +58,7 @@ class ToolUse(GatewayEnvironment):
             self.judge,
             make_tools(config, self.judge, executor),
             settings.agents or range(config.num_agents),
-            [renderer.renders_tools for renderer in self.renderers(config)],
+            [renderer.call_format if renderer.renders_tools else None for renderer in self.renderers(config)],
             settings.max_tool_calls,
             settings.max_result_chars,
         )

@@ -12,7 +12,7 @@ from marl_ray.core.concurrency import gather
 from marl_ray.environments.base import Environment
 from marl_ray.gateway.program_episode import CallAnswer, ProgramEpisode
 from marl_ray.gateway.program_result import ProgramFailed
-from marl_ray.gateway.tool_calls import ToolCall
+from marl_ray.gateway.tool_calls import CallFormat, ToolCall
 from marl_ray.serving.request_formats import ApiError
 from marl_ray.tool_use.tools import Tool, ToolContext, ToolFailed, read_arguments
 
@@ -51,12 +51,13 @@ class ToolLoop:
         environment: Environment[Any],
         tools: Mapping[str, Tool],
         agents: Collection[int],
-        through_template: Sequence[bool],
+        call_formats: Sequence[CallFormat | None],
         max_tool_calls: int,
         max_result_chars: int,
     ) -> None:
         self._environment, self._tools, self._agents = environment, tools, agents
-        self._through_template = through_template
+        self._call_formats = call_formats
+        """Format of each agent's calls, None if its chat template renders no tools."""
         self._max_tool_calls, self._max_result_chars = max_tool_calls, max_result_chars
         self._schemas = [tool.schema for tool in tools.values()]
 
@@ -77,8 +78,8 @@ class ToolLoop:
 
     async def _answer(self, episode: ProgramEpisode, agent: int, prompt: Prompt) -> tuple[str, Answering]:
         """Return an agent's last message, after its tool calls. Raises ProgramFailed if the prompt is too long."""
-        has_tools, native = agent in self._agents, self._through_template[agent]
-        if has_tools and not native:
+        has_tools, call_format = agent in self._agents, self._call_formats[agent]
+        if has_tools and call_format is None:
             prompt = prepend(DESCRIPTION.format(functions="\n".join(map(json.dumps, self._schemas))), prompt)
         state = Answering(list(as_messages(prompt)))
         text = None
@@ -97,7 +98,7 @@ class ToolLoop:
                 return text, state
             context = ToolContext(episode.task, agent)
             results = [await self._call(call, context, state) for call in answer.tool_calls]
-            state.messages += _exchange(answer, results, native)
+            state.messages += _exchange(answer, results, call_format)
 
     async def _call(self, call: ToolCall, context: ToolContext, state: Answering) -> str:
         """Return the result of a call, or the reason why there is none."""
@@ -112,7 +113,7 @@ class ToolLoop:
         return shorten(result, self._max_result_chars)
 
 
-def _exchange(answer: CallAnswer, results: Sequence[str], native: bool) -> list[Mapping[str, Any]]:
+def _exchange(answer: CallAnswer, results: Sequence[str], call_format: CallFormat | None) -> list[Mapping[str, Any]]:
     """Return the messages that follow an answer with calls: the answer, which the episode restores as it was sampled,
     and the results."""
     calls = [
@@ -120,10 +121,14 @@ def _exchange(answer: CallAnswer, results: Sequence[str], native: bool) -> list[
         for call in answer.tool_calls
     ]
     said: Mapping[str, Any] = {"role": "assistant", "content": answer.text, "tool_calls": calls}
-    if native:
-        # Ids of calls are random, and a template that rendered them would make the prompt random: results have none.
-        own = zip(answer.tool_calls, results, strict=True)
-        return [said, *({"role": "tool", "name": call.name, "content": text} for call, text in own)]
+    if call_format is not None:
+        messages = [said]
+        for call, text in zip(answer.tool_calls, results, strict=True):
+            message = {"role": "tool", "name": call.name, "content": text}
+            # Templates of Mistral need ids, which depend on the answer alone. Other ids are random, and a template that
+            # rendered them would make the prompt random.
+            messages.append({**message, "tool_call_id": call.id} if call_format == "listed" else message)
+        return messages
     told = "\n".join(f"<tool_response>\n{text}\n</tool_response>" for text in results)
     return [said, {"role": "user", "content": told}]
 

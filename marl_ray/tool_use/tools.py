@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, get_type_hints
 
 from marl_ray.config import Config
+from marl_ray.core.concurrency import DeadlineExceeded, wait_within
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import json_or
+from marl_ray.core.user_calls import call_in_daemon_thread, result_of_user_function
 from marl_ray.environments.base import Environment, Executor, collect_programs, group_reports
 from marl_ray.plugins import Registry
 from marl_ray.sandbox import ExecutionReport, Limits, Program, StdioCase, stdio_tests
@@ -98,7 +100,8 @@ class FeedbackTool:
 
 
 class FunctionTool:
-    """Calls a function of the user in a thread of this process. Raises UserError unless it takes keyword arguments."""
+    """Calls a function of the user: a plain function in a thread of its own, an `async` function in the main thread.
+    Raises UserError unless it takes keyword arguments."""
 
     def __init__(self, function: Callable[..., Any], timeout_s: float) -> None:
         self._function, self._timeout_s = function, timeout_s
@@ -111,14 +114,18 @@ class FunctionTool:
         if unknown:
             raise ToolFailed(f"unknown argument {unknown[0]!r}: there are {', '.join(sorted(self._names)) or 'none'}")
         try:
-            async with asyncio.timeout(self._timeout_s):
-                if inspect.iscoroutinefunction(self._function):
-                    return str(await self._function(**arguments))
-                return str(await asyncio.to_thread(self._function, **arguments))
-        except TimeoutError:
+            return str(await wait_within(self._timeout_s, "the function", "", self._result(arguments)))
+        except DeadlineExceeded:
             raise ToolFailed(f"no result within {self._timeout_s:g} s") from None
         except Exception as error:  # of a function that this package does not know
             raise ToolFailed(f"{type(error).__name__}: {error}") from error
+
+    async def _result(self, arguments: Mapping[str, Any]) -> Any:
+        if inspect.iscoroutinefunction(self._function):
+            return await result_of_user_function(self._function(**arguments))
+        # Agents call tools at the same time, so that each call has a thread of its own.
+        result = await call_in_daemon_thread(partial(self._function, **arguments))
+        return await result_of_user_function(result) if inspect.isawaitable(result) else result
 
 
 def function_schema(function: Callable[..., Any]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +20,10 @@ from marl_ray.core.errors import UserError
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external.transition import Transition
+from marl_ray.gateway.prompt_renderer import PromptRenderer
 from marl_ray.learning.micro_batches import MicroBatcher, trainable_rows
 from marl_ray.sandbox import Sandbox
+from marl_ray.tool_use.tools import FunctionTool, ToolContext
 from marl_ray.toy import BASE_PATH
 from tests.factories import make_config
 from tests.gateway.scripted_agents import ScriptedAgent, chat_model
@@ -190,6 +194,49 @@ def test_a_function_of_the_user_is_a_tool(sandbox: Sandbox) -> None:
     assert "error: unknown argument 'c': there are a, b" in text
     assert "error: TypeError" in text
     assert node_of(episode).joint_actions[0].outcome.metrics["tool_failures"] == 2.0
+
+
+ENDED = threading.Event()
+
+
+def endless(seconds: int) -> str:
+    """Wait."""
+    return str(ENDED.wait(60))
+
+
+async def calculated(expression: str) -> float:
+    """Calculate in a thread that may use signals."""
+    await asyncio.sleep(0)
+    return float(expression)
+
+
+def test_a_function_that_overruns_its_time_keeps_nothing_else_waiting(sandbox: Sandbox) -> None:
+    """More late calls than the event loop's own pool of threads has, in which a run writes its log."""
+    function = FunctionTool(endless, 0.05)
+    context = ToolContext(TASK, 0)
+
+    async def play() -> str:
+        calls = (function.call({"seconds": 1}, context) for _ in range(2 * (os.cpu_count() or 1) + 40))
+        failures = await asyncio.gather(*calls, return_exceptions=True)
+        assert {str(failure) for failure in failures} == {"no result within 0.05 s"}
+        return await asyncio.wait_for(asyncio.to_thread(lambda: "written"), 10)
+
+    try:
+        assert asyncio.run(play()) == "written"
+    finally:
+        ENDED.set()
+    assert asyncio.run(FunctionTool(calculated, 1.0).call({"expression": "4.5"}, context)) == "4.5"
+
+
+def test_a_model_that_never_calls_is_warned_of(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    config = tool_config(chat_model(tmp_path), agents=1)
+    for calls, warnings in (((0,) * 100, 1), ((0, 1) + (0,) * 200, 0)):
+        caplog.clear()
+        renderer = PromptRenderer(config.agents[0], config.model)
+        for number in calls:
+            renderer.count_calls(number)
+        assert len(caplog.records) == warnings
+    assert renderer.call_format == "tagged"
 
 
 def test_only_named_agents_have_tools(sandbox: Sandbox) -> None:
