@@ -16,6 +16,7 @@ import pytest
 
 import marl_ray as mr
 from marl_ray import api
+from marl_ray.cli import replay
 from marl_ray.config import Config, from_tree
 from marl_ray.config.keywords import from_keywords
 from marl_ray.data.python_objects import ObjectNames
@@ -250,3 +251,38 @@ def test_a_run_in_a_thread_resumes_and_is_evaluated(tmp_path: Path, monkeypatch:
     assert set(evaluation.metrics) == {"base", run.path.name}
     assert evaluation.metrics["base"]["return"]["mean"] > 0
     assert "return" in str(evaluation)
+
+
+@pytest.mark.slow
+def test_rewards_without_a_value_are_left_out_and_a_replay_is_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "Say a colour."}\n{"prompt": "Name a fruit."}\n', encoding="utf-8")
+    called: list[str] = []
+
+    def reward(prompt: str, answers: list[str]) -> float | None:
+        called.append(prompt)
+        signal.setitimer(signal.ITIMER_REAL, 30)  # as graders with a limit of time do
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if len(called) == 5:
+            raise ValueError("no answer")
+        return None if len(called) % 4 == 0 else float(len(answers[0]) % 7)
+
+    run = mr.train(
+        model=MODEL,
+        environment=mr.RewardEnvironment(reward=reward, agents=["x", "y"]),
+        dataset={"name": str(prompts), "type": "prompts"},
+        max_steps=2,
+        num_generations=8,
+        max_new_tokens=8,
+        output={"keep_batches": True},
+    )
+    first, second = (row for row in run.metrics if "rollout/unscored" in row)
+    assert (len(called), first["rollout/unscored"], second["rollout/unscored"]) == (32, 5, 4)
+    assert first["rollout/joint_samples"] == 11
+    log = (run.path / "run.log").read_text(encoding="utf-8")
+    assert log.count("reward raised ValueError: no answer") == 1
+    assert replay.main([str(run.path)]) == 0

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from marl_ray.config.schema import Config
 from marl_ray.core.chat import Prompt, as_text
 from marl_ray.core.concurrency import gather, wait_within
-from marl_ray.core.episode import Outcome, Task
+from marl_ray.core.episode import Outcome, Task, bounded_outcome
 from marl_ray.core.errors import UserError
 from marl_ray.core.user_calls import call_user_function, call_user_function_blocking, result_of_user_function
 from marl_ray.environments.base import Environment, Executor
@@ -197,9 +197,10 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
         if isinstance(report, FailedCall):
             return self._failed(report.reason, attempt)
         try:
-            return self._outcome(report)
+            outcome = bounded_outcome(self._outcome(report))
         except BadReward as error:
             return self._failed(str(error), attempt)
+        return self._failed(f"{_name(self.reward)}: {outcome.failure}", attempt) if outcome.failure else outcome
 
     def _outcome(self, report: Any) -> Outcome:
         """Return the outcome of a value of the reward function. Raises BadReward."""

@@ -272,6 +272,9 @@ class EpisodeRunner:
         """Add the rewards that the estimators need beside the node's joint actions. Raises NoVerdict."""
         kind = self.config.credit.counterfactual
         counterfactual = {agent: counterfactual_texts(node, agent, kind) for agent in self.counterfactual_agents}
+        for of_agent in counterfactual.values():
+            if not all(of_agent):
+                raise NoVerdict("unscored", "a completion has no sibling with a reward that could replace it")
         coalitions = coalition_texts(node) if self.coalition_agents else []
         joint = [texts for of_agent in counterfactual.values() for of_action in of_agent for texts in of_action]
         joint += [texts for of_action in coalitions for texts in of_action.values()]
