@@ -15,7 +15,6 @@ from marl_ray.config.values import (
     PositiveFloat,
     PositiveInt,
     Section,
-    Share,
     TemperatureOrGreedy,
 )
 
@@ -132,10 +131,9 @@ class RolloutConfig(Section):
     """End a training episode at a node whose mean reward exceeds this value. null: never. Evaluation runs all turns."""
     max_staleness: NonNegativeInt = 0
     """Maximum number of versions by which weights may lag behind a step when its episodes start. 0: synchronous."""
-    max_failed_rewards: Share = 0.05
-    """Maximum share of a step's rewards for which your reward function may fail, by an exception, a value that is not
-    finite, or its deadline. These joint actions are left out of their groups; a larger share ends the run. One of
-    several never does. 0: every failure ends the run."""
+    max_failed_rewards: Fraction = 0.05
+    """Maximum share of a step's rewards for which your reward function may fail, by an exception, a bad value or its
+    deadline. Their joint actions are left out of their groups. A larger share ends the run; a single one does not."""
     inflight: Literal["continue", "drain"] = "continue"
     """Treatment of unfinished completions when new weights arrive. continue: continue with the new weights; drain:
     finish them first and start no others."""

@@ -195,8 +195,8 @@ def call_user_function_blocking(function: Callable[[], Any], timeout_s: float, n
 
 
 async def call_in_daemon_thread(function: Callable[[], Any]) -> Any:
-    """Return the result of a call in a thread of its own. A call that nobody waits for any longer neither occupies a
-    pool that others share nor keeps the process from ending."""
+    """Return the result of a call in a thread of its own. A call that has overrun its deadline neither occupies a pool
+    that others share nor keeps the process from ending."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from marl_ray.config.schema import Config
 from marl_ray.core.chat import Prompt, as_text
-from marl_ray.core.concurrency import gather, wait_within
+from marl_ray.core.concurrency import DeadlineExceeded, gather, wait_within
 from marl_ray.core.episode import Outcome, Task, bounded_outcome
 from marl_ray.core.errors import UserError
 from marl_ray.core.user_calls import call_user_function, call_user_function_blocking, result_of_user_function
@@ -24,6 +24,8 @@ from marl_ray.environments.chat_rows import NotAPrompt, copied, is_list, is_one_
 
 logger = logging.getLogger(__name__)
 
+MAX_LATE_IN_A_ROW = 5
+"""Number of calls of a plain function in a row that may overrun their deadline. One more ends the run."""
 PROMPT = "prompt"
 """Column of a row that holds the prompt."""
 
@@ -64,6 +66,10 @@ class FailedCall:
     """A call of the reward function that gave no value, for the reason."""
 
     reason: str
+
+
+class FunctionHangs(UserError):
+    """A reward function that no longer ends in time."""
 
 
 class BadReward(ValueError):
@@ -148,6 +154,8 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
         """Names of the levels, from the first call that returned levels."""
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
         """Held during a call, per event loop."""
+        self._late_in_a_row = 0
+        """Number of the last calls of a plain function that took too long."""
         self._warned = False
         """Whether a failed call has been logged."""
 
@@ -271,8 +279,20 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
         deadline = partial(wait_within, self.timeout_s, f"{name} (timeout_s of RewardEnvironment)", "")
         try:
             async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-                result = await deadline(call_user_function(partial(self._call, self.reward, attempt)))
+                if self._late_in_a_row == MAX_LATE_IN_A_ROW:
+                    # The calls wait for each other: a whole step of late calls would take hours.
+                    raise FunctionHangs(
+                        f"{name} took longer than {self.timeout_s:g} s in {MAX_LATE_IN_A_ROW} calls in a row"
+                    )
+                try:
+                    result = await deadline(call_user_function(partial(self._call, self.reward, attempt)))
+                except DeadlineExceeded:
+                    self._late_in_a_row += 1
+                    raise
+                self._late_in_a_row = 0
             return await deadline(result_of_user_function(result)) if inspect.isawaitable(result) else result
+        except FunctionHangs:
+            raise
         except Exception as error:  # of a function that this package does not know
             return FailedCall(_describe(error, name))
 
@@ -367,7 +387,7 @@ def _is_by_name(value: Any, agents: Sequence[str]) -> bool:
 
 
 def _describe(error: Exception, name: str) -> str:
-    """Return what a user's function raised, and where."""
+    """Return the exception of a user's function as text, with its place."""
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, UserError) or not frames:
         return str(error)

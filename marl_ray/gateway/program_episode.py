@@ -66,7 +66,7 @@ class CallListener(Protocol):
     """Receives the parts of a call's text while it is sampled."""
 
     def start(self, prompt_tokens: int, calls: CallFormat | None) -> None:
-        """`calls` is the format of tool calls, None without tools."""
+        """Begin. `calls` is the format of tool calls, and None if the call has no tools."""
 
     def add(self, text: str) -> None: ...
 

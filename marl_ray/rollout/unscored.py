@@ -63,7 +63,7 @@ def check_failed_rewards(episodes: Sequence[Episode], place: str, config: Config
     scored = sum(len(node.joint_actions) for episode in episodes for _, node in episode.nodes())
     calls = scored + len(unscored)
     share = config.rollout.max_failed_rewards
-    tolerated = max(1.0, share * calls) if share and calls > 1 else 0.0
+    tolerated = max(1.0, share * calls) if calls > 1 else 0.0
     if len(failures) <= tolerated:
         return
     raise UserError(

@@ -160,6 +160,8 @@ def test_a_call_has_a_deadline_and_its_errors_are_its_own() -> None:
     never = threading.Event()
     (late,) = outcomes(environment(lambda prompt, answers: never.wait(), timeout_s=0.05), ["a", "b"])
     assert re.match(r"timed out after 0\.05 s waiting for the function .*<lambda>", late.failure)
+    with pytest.raises(UserError, match=r"<lambda> took longer than 0\.01 s in 5 calls in a row"):
+        outcomes(environment(lambda prompt, answers: never.wait(), timeout_s=0.01), *[["a", "b"]] * 6)
     never.set()
 
     def broken(prompt: str, answers: list[str]) -> float:

@@ -150,6 +150,7 @@ def test_rollout_metrics() -> None:
         "rollout/truncated_rate": 1 / 6,
         "rollout/too_long_prompts": 3,
         "rollout/control_tokens": 0,
+        "rollout/unscored": 0,
         "rollout/early_terminations": 0,
         "sandbox/infra_errors": 1,
         "sandbox/untrusted": 0,
@@ -186,6 +187,7 @@ def test_a_step_row_has_its_metrics_in_order() -> None:
         "rollout/truncated_rate",
         "rollout/too_long_prompts",
         "rollout/control_tokens",
+        "rollout/unscored",
         "rollout/early_terminations",
         "sandbox/infra_errors",
         "sandbox/untrusted",
@@ -234,7 +236,8 @@ def test_an_evaluation_row() -> None:
     episodes = [CHAIN, make_episode(None, ((), "prompt_too_long"))]
     row = evaluation_row(make_config(num_turns=2), TrainerState(5, 80, 0), episodes, {"eval": 1.5})
     assert (row["step"], row["env_steps"], row["eval/turn_2/reward_mean"]) == (5, 80, 4.0)
-    assert list(row)[-4:] == ["eval/episodes", "eval/too_long_prompts", "eval/infra_errors", "time/eval"]
+    counts = ["eval/episodes", "eval/too_long_prompts", "eval/infra_errors", "eval/unscored"]
+    assert list(row)[-5:] == [*counts, "time/eval"]
     assert (row["eval/episodes"], row["eval/too_long_prompts"], row["time/eval"]) == (2, 1, pytest.approx(1.5))
 
 

@@ -19,10 +19,12 @@ from marl_ray.core.episode import Episode, Generation, Node
 from marl_ray.core.errors import UserError
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.environments import ENVIRONMENTS
+from marl_ray.environments.reward import RewardEnvironment, prompt_task
 from marl_ray.external.transition import Transition
 from marl_ray.gateway.prompt_renderer import PromptRenderer
 from marl_ray.learning.micro_batches import MicroBatcher, trainable_rows
 from marl_ray.sandbox import Sandbox
+from marl_ray.tool_use.environment import ToolUse
 from marl_ray.tool_use.tools import FunctionTool, ToolContext
 from marl_ray.toy import BASE_PATH
 from tests.factories import make_config
@@ -237,6 +239,22 @@ def test_a_model_that_never_calls_is_warned_of(caplog: pytest.LogCaptureFixture,
             renderer.count_calls(number)
         assert len(caplog.records) == warnings
     assert renderer.call_format == "tagged"
+
+
+@pytest.mark.parametrize(("kept", "reason"), [(1, ""), (0, "unscored")])
+def test_an_answer_without_a_reward_is_left_out(kept: int, reason: str, sandbox: Sandbox) -> None:
+    values = iter([None, 1.0 if kept else None])
+    judge = RewardEnvironment(prompts=["Add."], reward=lambda prompt, answers: next(values), agents=["x"])
+    config = tool_config(tools=["python"], agents=1)
+    environment = ToolUse(config, judge)
+    agents = [ScriptedAgent(config.agents[0].name, lambda *_: "done")]
+    transition = Transition(config.external, environment)
+    runner = environment.make_runner(config, transition, agents, DirectExecutor(sandbox))
+    task = prompt_task(judge.splits["train"][0], 0)
+    episode = asyncio.run(runner.run_episode(task, 2, "train", 0))
+    assert len(episode.unscored) == 2 - kept
+    assert [stop.reason for stop in episode.stops] == ([reason] if reason else [])
+    assert episode.root is None or len(episode.root.joint_actions) == kept
 
 
 def test_only_named_agents_have_tools(sandbox: Sandbox) -> None:
