@@ -125,6 +125,7 @@ class MainThread:
     def _execute(self, function: Callable[[], Any], future: Future[Any]) -> None:
         if not future.set_running_or_notify_cancel():
             return
+        result: tuple[Any, BaseException | None]
         try:
             self._current = future
             try:

@@ -54,7 +54,7 @@ def _read_message(message: Mapping[str, Any], place: str) -> dict[str, str]:
     role = SAME_ROLES.get(role, role) if isinstance(role, str) else role
     if role not in ROLES:
         raise NotAPrompt(f"{place} has the role {role!r:.40}, not one of {', '.join(ROLES)}")
-    content = given.get("content")
+    content: Any = given.get("content")
     if is_list(content):
         content = "".join(_read_part(part, place) for part in content)
     if not isinstance(content, str):

@@ -126,7 +126,7 @@ class GatewayRunner(EpisodeRunner):
             raise ProgramFailed(failure or episode.failure)
         result = parse_result(value, environment.names, not self._judge)
         outcome = bounded_outcome(await self._outcome(episode, result))
-        if outcome.failure:
+        if outcome.failure and not outcome.unscored:
             raise ProgramFailed(outcome.failure)
         return outcome
 
