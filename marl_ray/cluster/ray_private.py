@@ -173,7 +173,9 @@ def ask_head(address: str, deadline_s: float) -> None:
     a missing token, ConnectionError and ValueError.
     """
     host_and_port = services.canonicalize_bootstrap_address_or_die(address)
-    with init_grpc_channel(host_and_port) as channel:
+    # As Ray does itself: a proxy of the machine does not reach the cluster.
+    direct = [("grpc.enable_http_proxy", 0)]
+    with init_grpc_channel(host_and_port, options=direct) as channel:
         NodeInfoGcsServiceStub(channel).GetClusterId(GetClusterIdRequest(), timeout=deadline_s)
 
 
