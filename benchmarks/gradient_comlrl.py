@@ -178,7 +178,7 @@ def main() -> None:
     disable_progress_bar()
     model, cases, out = sys.argv[1:4]
     gradients = {}
-    for case in json.loads(Path(cases).read_text()):
+    for case in json.loads(Path(cases).read_text(encoding="utf-8")):
         if case["pairs"]:
             preferences = make_preference_trainer(model, case)
             gradients[case["name"]] = {

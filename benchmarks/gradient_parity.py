@@ -188,7 +188,7 @@ def their_gradients(
         }
         for case, roots in trees.items()
     ]
-    (folder / "cases.json").write_text(json.dumps(cases))
+    (folder / "cases.json").write_text(json.dumps(cases), encoding="utf-8")
     arguments = [model, str(folder / "cases.json"), str(folder / "gradients.pt")]
     subprocess.run(
         [python, str(HERE / "gradient_comlrl.py"), *arguments],

@@ -284,7 +284,7 @@ def main() -> None:
             f"{row['share_with_attention']:>9.0%}"
         )
     if workload.json:
-        workload.json.write_text(json.dumps(found, indent=1))
+        workload.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ class Measurement:
 
 def resident(which: str) -> float:
     """Return the memory of this process in MiB: VmRSS (now) or VmHWM (peak)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return int(next(line for line in lines if line.startswith(which)).split()[1]) / 1024
 
 

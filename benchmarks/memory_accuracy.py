@@ -107,7 +107,7 @@ def peak_bytes() -> dict[str, float]:
     parents = {}
     for folder in Path("/proc").iterdir():
         try:
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(folder.name)] = int((folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
         except (ValueError, OSError):
             continue  # not a process, or it has ended
     found: dict[str, float] = {}
@@ -116,10 +116,10 @@ def peak_bytes() -> dict[str, float]:
         while ancestor in parents and ancestor != os.getpid():
             ancestor = parents[ancestor]
         if ancestor == os.getpid():
-            command = Path(f"/proc/{pid}/cmdline").read_text()
+            command = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
             for kind, title in KINDS.items():
                 if command.startswith(title):
-                    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+                    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
                     peak = next(1024.0 * int(line.split()[1]) for line in status if line.startswith("VmHWM"))
                     found[kind] = max(peak, found.get(kind, 0.0))
     return found

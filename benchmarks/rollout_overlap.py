@@ -212,7 +212,7 @@ def main() -> int:
     if arguments.json:
         both = {"measured": real, "simulated": simulated}
         as_json = {kind: {name: asdict(one) for name, one in cases.items()} for kind, cases in both.items()}
-        arguments.json.write_text(json.dumps(as_json, indent=1))
+        arguments.json.write_text(json.dumps(as_json, indent=1), encoding="utf-8")
     violated = violations(real, simulated)
     print("\n".join(violated) or "all conditions met")
     return 1 if violated and arguments.check else 0

@@ -89,7 +89,7 @@ def _children() -> dict[int, list[int]]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                parent = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
+                parent = int(Path(f"/proc/{entry}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
             except OSError:
                 continue
             children.setdefault(parent, []).append(int(entry))
@@ -128,7 +128,7 @@ def take_sample() -> Usage:
         for pid in (worker, *children):
             try:
                 descriptors += len(os.listdir(f"/proc/{pid}/fd"))
-                pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+                pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1])
             except OSError:
                 continue
             memory += pages * os.sysconf("SC_PAGESIZE")
@@ -200,7 +200,7 @@ def main() -> int:
     remaining = wait_for_no_workers()
     ray.shutdown()
     if arguments.json:
-        arguments.json.write_text(json.dumps(asdict(result), indent=1))
+        arguments.json.write_text(json.dumps(asdict(result), indent=1), encoding="utf-8")
     print(f"{result.programs} programs, {result.hostile} hostile, {result.isolation}, {result.seconds:.0f} s")
     print(f"{result.programs / result.seconds:.0f} programs/s; workers replaced: {result.replacements}")
     for name, samples in (("first fifth", result.fifth(0)), ("last fifth", result.fifth(-1))):

@@ -182,7 +182,8 @@ def main() -> int:
         print(f"{name:<18}{value:>10.2f}" + (f"   (target {TARGETS[name]})" if name in TARGETS else ""))
     if arguments.json:
         arguments.json.write_text(
-            json.dumps({"summary": figures, "rounds": [asdict(one) for one in results]}, indent=1)
+            json.dumps({"summary": figures, "rounds": [asdict(one) for one in results]}, indent=1),
+            encoding="utf-8",
         )
     missed = misses(figures)
     print("\n".join(missed) or "all targets met")

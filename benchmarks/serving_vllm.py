@@ -48,7 +48,12 @@ START_S, STOP_S, REQUEST_S = 600, 120, 600
 def server(command: Sequence[str], environment: dict[str, str], line: str) -> Iterator[tuple[str, int]]:
     """Start a server, yield its output's first line that contains `line` and its process id, and stop the server."""
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | environment
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | environment,
+        encoding="utf-8",
     )
     lines: queue.Queue[str] = queue.Queue()
 

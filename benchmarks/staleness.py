@@ -22,7 +22,7 @@ KEY = "eval/turn_2/reward_mean"
 def held_out(folder: Path) -> list[float]:
     """Return the rewards of all evaluations, in order."""
     metrics = folder / "metrics.jsonl"
-    rows = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+    rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()] if metrics.exists() else []
     return [row[KEY] for row in rows if KEY in row]
 
 
@@ -39,7 +39,7 @@ def train(folder: Path, seed: int, staleness: int) -> None:
     }
     command = [sys.executable, "-m", "marl_ray.train_magrpo", "--config", str(ROOT / "configs" / "quickstart.yaml")]
     overrides = [part for key, value in settings.items() for part in ("--override", f"{key}={value}")]
-    with folder.with_suffix(".log").open("w") as log:
+    with folder.with_suffix(".log").open("w", encoding="utf-8") as log:
         subprocess.run([*command, *overrides], check=True, stdout=log, stderr=log, cwd=ROOT)
 
 

@@ -35,7 +35,9 @@ def start(checkout: Path, config: Path, folder: Path) -> dict[str, float]:
     started = time.monotonic()
     parts: dict[str, float] = {}
     output = []
-    with subprocess.Popen(command, cwd=checkout, env=environment, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=checkout, env=environment, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+    ) as process:
         assert process.stderr is not None
         for line in process.stderr:
             output.append(line)
@@ -44,8 +46,8 @@ def start(checkout: Path, config: Path, folder: Path) -> dict[str, float]:
         process.wait(DEADLINE_S)
     if process.returncode or not parts:
         raise RuntimeError(f"{command} failed: {''.join(output[-3:])}")
-    startup_s = json.loads((folder / "run" / "machine.json").read_text()).get("startup_s", {})
-    row = json.loads((folder / "run" / "metrics.jsonl").read_text().splitlines()[0])
+    startup_s = json.loads((folder / "run" / "machine.json").read_text(encoding="utf-8")).get("startup_s", {})
+    row = json.loads((folder / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[0])
     startup_s.pop("ready", None)
     return {**startup_s, **parts, "first rollout": row["time/rollout"]}
 
@@ -56,7 +58,7 @@ def cpu_s(mark: str) -> float:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if mark.encode() in (process / "environ").read_bytes().split(b"\0"):
-                fields = (process / "stat").read_text().rpartition(")")[2].split()
+                fields = (process / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
                 total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         except OSError:  # the process has ended, or belongs to another user
             continue

@@ -123,7 +123,7 @@ def write_tasks(path: Path) -> None:
         a, b, c, d = (rng.randrange(30) for _ in range(4))
         task = {"prompt": question(a, b), "second": question(c, d), "results": [a + b, c + d]}
         lines.append(json.dumps(task) + "\n")
-    path.write_text("".join(lines))
+    path.write_text("".join(lines), encoding="utf-8")
 
 
 def config(folder: Path, python: str, script: str) -> dict[str, Any]:
@@ -205,12 +205,12 @@ def main() -> int:
     write_tasks(options.folder / "tasks.jsonl")
     settings = config(options.folder.resolve(), options.python, str(Path(options.script).resolve()))
     file = options.folder / "config.yaml"
-    file.write_text(yaml.safe_dump(settings))
+    file.write_text(yaml.safe_dump(settings), encoding="utf-8")
     calls = recorded()
     sys.argv = ["strangers", "--config", str(file)]
     code = train_main("magrpo")
     run = options.folder / settings["output"]["run_name"]
-    for line in (run / "metrics.jsonl").read_text().splitlines():
+    for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         names = ("turn_1/reward_mean", "turn_1/right", "gateway/calls", "gateway/failed", "gateway/rewritten")
         print({name: round(row[name], 3) for name in ("step", *names) if name in row})

@@ -47,7 +47,7 @@ class Side:
             ["-m", "benchmarks.throughput_marl_ray"] if name == "marl_ray" else [str(HERE / "throughput_comlrl.py")]
         )
         arguments = ["--worker", json.dumps(asdict(workload)), str(command_read), str(reply_write), str(folder)]
-        with self.log.open("w") as log:
+        with self.log.open("w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
                 [python, *script, *arguments],
                 stdin=subprocess.DEVNULL,
@@ -58,8 +58,8 @@ class Side:
             )
         os.close(command_read)
         os.close(reply_write)
-        self._commands = os.fdopen(command_write, "w")
-        self._replies = os.fdopen(reply_read, "r")
+        self._commands = os.fdopen(command_write, "w", encoding="utf-8")
+        self._replies = os.fdopen(reply_read, "r", encoding="utf-8")
         started = time.monotonic()
         self._reply()
         self.start_s = time.monotonic() - started
@@ -82,7 +82,7 @@ class Side:
     def _reply(self) -> Block:
         line = self._replies.readline()
         if not line:
-            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-25:])
+            tail = "\n".join(self.log.read_text(errors="replace", encoding="utf-8").splitlines()[-25:])
             sys.exit(f"{self.name} ended with exit code {self.process.wait()}:\n{tail}")
         return Block(**json.loads(line))
 
@@ -99,7 +99,7 @@ def make_workload(arguments: argparse.Namespace, folder: Path) -> Workload:
     tasks = load_tasks(dataset, "train")
     tasks = tasks[: len(tasks) - len(tasks) % arguments.tasks_per_step]
     prompts = [CodeGeneration(2).first_prompts(task) for task in tasks]
-    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts), encoding="utf-8")
     if arguments.real_reward:
         if not (BASE_PATH / "config.json").exists():
             sys.exit(f"--real-reward needs the bundled base policy, and {BASE_PATH} does not exist")
@@ -281,7 +281,7 @@ def main() -> None:
     result = report(blocks, workload.agents)
     if arguments.json:
         settings = asdict(workload) | {"steps": arguments.steps, "repeats": arguments.repeats}
-        arguments.json.write_text(json.dumps({"workload": settings} | result, indent=2) + "\n")
+        arguments.json.write_text(json.dumps({"workload": settings} | result, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -77,8 +77,8 @@ class Gate:
     """The connection of a side to the benchmark. The side calls `pass_through` before each step and adds to `block`."""
 
     def __init__(self, commands: int, replies: int) -> None:
-        self._commands = os.fdopen(commands, "r")
-        self._replies = os.fdopen(replies, "w")
+        self._commands = os.fdopen(commands, "r", encoding="utf-8")
+        self._replies = os.fdopen(replies, "w", encoding="utf-8")
         self._left = 0
         self.threads = 0
         """Number of torch threads of CoMLRL in this block; 0: torch's default."""
@@ -156,7 +156,7 @@ def main() -> None:
     from comlrl.trainers.reinforce import MAGRPOConfig, MAGRPOTrainer
 
     workload, gate = Workload(**json.loads(sys.argv[2])), Gate(*map(int, sys.argv[3:5]))
-    rows = [json.loads(line) for line in Path(workload.prompts).read_text().splitlines()]
+    rows = [json.loads(line) for line in Path(workload.prompts).read_text(encoding="utf-8").splitlines()]
 
     class TimedTrainer(MAGRPOTrainer):
         def _generate_completions(self, *args: Any, **kwargs: Any) -> dict[str, Any]:

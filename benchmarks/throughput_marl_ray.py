@@ -44,7 +44,7 @@ def run_folder(folder: Path) -> RunFolder:
 
 def requests_of(folder: Path, step: int, agent: int) -> list[tuple[list[int], SamplingSpec]]:
     """Return the requests to an agent's engine in a step: prompt ids and sampling settings, in order of completion."""
-    recorded = json.loads(_requests(folder, step).read_text())[agent]
+    recorded = json.loads(_requests(folder, step).read_text(encoding="utf-8"))[agent]
     return [(prompt_ids, SamplingSpec(**sampling)) for prompt_ids, sampling in recorded]
 
 
@@ -117,7 +117,9 @@ def train(workload: Workload, gate: Gate, folder: Path) -> None:
             recording = [RecordingGenerators(generators) for generators in self.actors.generators]
             self.runner.generators = recording
             await self._roll_out(step)
-            _requests(folder, step).write_text(json.dumps([generators.requests for generators in recording]))
+            _requests(folder, step).write_text(
+                json.dumps([generators.requests for generators in recording]), encoding="utf-8"
+            )
 
     class Tally(Sink):
         """A metric sink that adds the rows to the current block."""

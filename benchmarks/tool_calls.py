@@ -118,7 +118,9 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     options.results.mkdir(parents=True)
     answers = options.results / "answers.jsonl"
-    answers.write_text("".join(json.dumps(line) + "\n" for line in demonstrations(options.conversations)))
+    answers.write_text(
+        "".join(json.dumps(line) + "\n" for line in demonstrations(options.conversations)), encoding="utf-8"
+    )
     config = settings(options.results, options.steps, options.seed)
     request = WarmStartRequest(None, answers, options.results / "warm", None, options.epochs, 16, 2e-3, 0.05)
     print(warm_start(from_keywords(None, "magrpo", config, {}), request))

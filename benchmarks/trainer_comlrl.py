@@ -217,7 +217,7 @@ def main() -> None:
     """Answer the cases that are named on stdin."""
     disable_progress_bar()
     model, folder = sys.argv[1], Path(sys.argv[2])
-    cases = {case["name"]: case for case in json.loads((folder / "cases.json").read_text())}
+    cases = {case["name"]: case for case in json.loads((folder / "cases.json").read_text(encoding="utf-8"))}
     made: dict[str, Update] = {}
     for line in sys.stdin:
         name = line.strip()

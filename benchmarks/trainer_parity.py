@@ -247,6 +247,7 @@ class OtherSide:
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ | quiet,
+            encoding="utf-8",
         )
 
     def seconds(self, case: Case) -> float:
@@ -284,7 +285,7 @@ def main() -> None:
         folder = Path(temporary)
         make_model([" ".join(WORDS), *(text(rng) for _ in range(50))], folder / "model")
         model = str(folder / "model")
-        head = random_head(json.loads((folder / "model" / "config.json").read_text())["hidden_size"])
+        head = random_head(json.loads((folder / "model" / "config.json").read_text(encoding="utf-8"))["hidden_size"])
         cases = [
             vars(case)
             | {"number": number, "critic": case.critic, "pairs": PAIRS, "texts": texts, "roots": list("0123"[:TASKS])}
@@ -292,7 +293,7 @@ def main() -> None:
             | {"nodes": {k: v for n, root in enumerate(trees[case]) for k, v in serialize(root, str(n))}}
             for number, case in enumerate(CASES)
         ]
-        (folder / "cases.json").write_text(json.dumps(cases))
+        (folder / "cases.json").write_text(json.dumps(cases), encoding="utf-8")
         other = OtherSide(python, model, folder)
         print(f"{'':30} {'cosine':>11} {'norms':>10} {'CoMLRL ms':>10} {'here ms':>9} {'ratio':>6}")
         for number, case in enumerate(CASES):

@@ -131,3 +131,45 @@ def test_documents_name_existing_files(name: str) -> None:
     inside = [ROOT, ROOT / "marl_ray", ROOT / "marl_ray/sandbox", ROOT / "marl_ray/sandbox/inside"]
     named = re.findall(r"`([a-z_0-9]+/(?:[a-z_0-9]+/)*(?:[a-z_0-9]+\.\w+)?)`", text)
     assert [path for path in named if not any((place / path).exists() for place in inside)] == []
+
+
+TEXT_FILES = {"read_text": 0, "write_text": 1, "FileHandler": 9}
+"""Functions that read or write text, by the number of arguments before the encoding."""
+OPENERS = {"open": 1, "fdopen": 1, "TemporaryFile": 0, "NamedTemporaryFile": 0}
+"""Functions that open a file, by the position of the mode. The method `Path.open` has its mode first."""
+
+
+def lacks_encoding(call: ast.Call) -> bool:
+    """Return whether a call reads or writes text in the encoding of the locale."""
+    options = {keyword.arg: keyword.value for keyword in call.keywords}
+    name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+    if "encoding" in options or None in options:
+        return False
+    if name in TEXT_FILES:
+        return len(call.args) <= TEXT_FILES[name]
+    if name in ("run", "Popen", "check_output"):
+        return "text" in options or "universal_newlines" in options
+    owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    if name not in OPENERS or (name == "open" and owner in ("os", "wheel", "shelve", "webbrowser")):
+        return False
+    place = 0 if name == "open" and owner else OPENERS[name]
+    given = options.get("mode", call.args[place] if len(call.args) > place else None)
+    if given is None:
+        return "Temporary" not in name  # temporary files are binary by default
+    return isinstance(given, ast.Constant) and isinstance(given.value, str) and "b" not in given.value
+
+
+def test_text_files_name_their_encoding() -> None:
+    found = []
+    for path in sources("marl_ray", "tools", "benchmarks"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and lacks_encoding(node):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)[:80]}")
+    assert found == []
+
+
+def test_the_rule_finds_text_without_an_encoding() -> None:
+    texts = ("p.read_text()", "p.write_text(x)", "open(p)", "p.open('a')", "os.fdopen(1, 'w')", "run(c, text=True)")
+    others = ("p.read_text('utf-8')", "open(p, 'rb')", "p.open('wb')", "os.open(p, 0)", "run(c)", "TemporaryFile()")
+    assert all(lacks_encoding(ast.parse(text, mode="eval").body) for text in texts)  # type: ignore[arg-type]
+    assert not any(lacks_encoding(ast.parse(text, mode="eval").body) for text in others)  # type: ignore[arg-type]

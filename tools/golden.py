@@ -101,15 +101,16 @@ def record(folder: Path, data: Path, only: list[str]) -> None:
     grpo = folder / "grpo.yaml"
     grpo.write_text(
         Path("configs/quickstart.yaml")
-        .read_text()
+        .read_text(encoding="utf-8")
         .replace("\nmagrpo:", "\ngrpo:")
-        .replace("num_agents: 2", "num_agents: 1")
+        .replace("num_agents: 2", "num_agents: 1"),
+        encoding="utf-8",
     )
     runs = cases(data, server.server_address[1])
     for name in only or [*runs, "sandbox"]:
         print(name, flush=True)
         found = sandbox(data) if name == "sandbox" else train(runs[name], grpo)
-        (folder / f"{name}.json").write_text(json.dumps(found, indent=1, sort_keys=True))
+        (folder / f"{name}.json").write_text(json.dumps(found, indent=1, sort_keys=True), encoding="utf-8")
 
 
 def train(commands: list[tuple[str, ...]], grpo: Path) -> dict[str, Any]:
@@ -123,7 +124,9 @@ def train(commands: list[tuple[str, ...]], grpo: Path) -> dict[str, Any]:
             if "--resume" not in arguments:
                 arguments += [f"output.base_dir={base}", "output.run_name=run"]
             command = [sys.executable, "-m", f"marl_ray.{module}", *arguments]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=1800, encoding="utf-8"
+            )
             if done.returncode:
                 sys.exit(f"{' '.join(command)}\n{done.stderr[-2000:]}")
         weights = {
@@ -178,7 +181,7 @@ def dataset_programs(data: Path) -> Iterator[tuple[str, Any]]:
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """Return the objects of a JSONL file."""
-    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
 def timeless(value: Any) -> Any:
@@ -233,7 +236,10 @@ def compare(old: Path, new: Path) -> int:
     """Print the first difference of each case. Return the exit status: 1 if there is a difference, else 0."""
     different = 0
     for name in sorted({path.name for folder in (old, new) for path in folder.glob("*.json")}):
-        then, now = (json.loads(p.read_text()) if (p := folder / name).exists() else None for folder in (old, new))
+        then, now = (
+            json.loads(p.read_text(encoding="utf-8")) if (p := folder / name).exists() else None
+            for folder in (old, new)
+        )
         found = difference(then, now, name)
         different += found is not None
         print(found or f"{name}: the same")

@@ -28,7 +28,7 @@ def notebook(page: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    NOTEBOOK.write_text(json.dumps(notebook(PAGE.read_text()), indent=1) + "\n")
+    NOTEBOOK.write_text(json.dumps(notebook(PAGE.read_text(encoding="utf-8")), indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

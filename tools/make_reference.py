@@ -118,4 +118,4 @@ PAGES = {"config.md": config_page, "cli.md": cli_page}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():
-        (FOLDER / name).write_text(page())
+        (FOLDER / name).write_text(page(), encoding="utf-8")

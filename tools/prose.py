@@ -78,7 +78,9 @@ def findings(path: Path) -> Iterator[tuple[int, str, str]]:
 
 def files(names: Sequence[str]) -> list[Path]:
     """Return the tracked Python and Markdown files at or below these paths, except this module."""
-    tracked = subprocess.run(["git", "ls-files", "--", *names], capture_output=True, text=True, check=True).stdout
+    tracked = subprocess.run(
+        ["git", "ls-files", "--", *names], capture_output=True, text=True, check=True, encoding="utf-8"
+    ).stdout
     return [Path(name) for name in tracked.splitlines() if Path(name).suffix in SUFFIXES and name not in EXEMPT]
 
 

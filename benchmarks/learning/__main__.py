@@ -58,7 +58,7 @@ def train(study: Study, arm: str, seed: int, folder: Path, more_overrides: Seque
             settings["external.expert_base_url"] = stack.enter_context(serving(read_lines(study.files[0])))
             environment |= {"OPENAI_API_KEY": "unused", "NO_PROXY": "127.0.0.1"}
         overrides = [f"{key}={value}" for key, value in settings.items()]
-        log = stack.enter_context(run.with_suffix(".log").open("a"))
+        log = stack.enter_context(run.with_suffix(".log").open("a", encoding="utf-8"))
         child = subprocess.Popen(
             [*command, *overrides, *more_overrides], stdout=log, stderr=log, cwd=ROOT, env=environment
         )
@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 run = train(study, name, seed, folder, arguments.override)
                 line: dict[str, Any] = {"arm": name, "seed": seed, "digest": study.digest(name)}
                 line |= measure(run, study.drawn[0], study.extra_metrics)
-                with (results / f"{study.name}.jsonl").open("a") as file:
+                with (results / f"{study.name}.jsonl").open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
                 before, after = line["before"]["reward"], line["after"]["reward"]
                 print(f"{name}, seed {seed}: reward {before:.2f} -> {after:.2f}; {line['seconds']} s", flush=True)

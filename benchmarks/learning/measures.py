@@ -21,7 +21,7 @@ ExtraMetrics = Callable[[Path, int, int], dict[str, float]]
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a JSON Lines file; an empty list if the file does not exist."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def measure(run: Path, drawn: str, extra_metrics: ExtraMetrics) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def agreement(run: Path, step: int, last: int) -> dict[str, float]:
     both agents chose the same split, `both_first` the share in which both chose the first.
     """
     by_prompt = {problem.prompt: (split, problem) for split, own in held_out_problems().items() for problem in own}
-    dataset = yaml.safe_load((run / "config.yaml").read_text())["dataset"]
+    dataset = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))["dataset"]
     tasks = load_tasks(dataset["name"], dataset["eval_split"], dataset["type"])
     of_task = {task.id: by_prompt[task.prompt] for task in tasks}
     passed: dict[str, list[bool]] = {"eval": [], "unseen": []}

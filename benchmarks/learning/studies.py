@@ -73,7 +73,7 @@ class Study:
 @functools.cache
 def _shared_digest(config: Path, files: tuple[Path, ...]) -> str:
     """Return a digest of the config and the files that all arms of a study share."""
-    digest = hashlib.sha256(json.dumps(yaml.safe_load(config.read_text()), sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(yaml.safe_load(config.read_text(encoding="utf-8")), sort_keys=True).encode())
     for file in files:
         digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 if (name, seed) not in done:
                     run = train(TAGS, name, seed, folder, steps)
                     line: dict[str, Any] = {"arm": name, "seed": seed, "digest": TAGS.digest(name), **measure(run)}
-                    with (results / "tags.jsonl").open("a") as file:
+                    with (results / "tags.jsonl").open("a", encoding="utf-8") as file:
                         file.write(json.dumps(line) + "\n")
                     first, last = line["evaluations"][0], line["evaluations"][-1]
                     words = f"{first['partners']:.2f} -> {last['partners']:.2f}"
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _seed(run: Path) -> int:
-    return int(yaml.safe_load((run / "config.yaml").read_text())["seed"])
+    return int(yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))["seed"])
 
 
 if __name__ == "__main__":

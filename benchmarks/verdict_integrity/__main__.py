@@ -74,7 +74,9 @@ def _version(scorer: str, python: str) -> str:
     if scorer == OURS or scorer in PATTERNS:
         return ""
     code = f"import importlib.metadata as m; print(m.version({scorer!r}))"
-    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        [python, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8"
+    ).stdout.strip()
 
 
 def figures(row: dict[str, Any], reference: dict[str, Any], common: Collection[str]) -> dict[str, Any]:
@@ -131,7 +133,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=SEED)
     arguments = parser.parse_args()
     if arguments.command == "table":
-        print(table([json.loads(path.read_text()) for path in sorted(ROWS.glob("*.json"))]))
+        print(table([json.loads(path.read_text(encoding="utf-8")) for path in sorted(ROWS.glob("*.json"))]))
         return 0
     ROWS.mkdir(exist_ok=True)
     for scorer in arguments.scorers or [OURS, *SCORERS]:
@@ -141,7 +143,7 @@ def main() -> int:
             print(f"{scorer}: no environment {arguments.venvs / scorer}", file=sys.stderr)
             continue
         row = score_all(scorer, python, arguments.seed)
-        (ROWS / f"{scorer.replace(' ', '_')}.json").write_text(json.dumps(row) + "\n")
+        (ROWS / f"{scorer.replace(' ', '_')}.json").write_text(json.dumps(row) + "\n", encoding="utf-8")
         print(scorer, row["seconds"], "s", flush=True)
     return 0
 

@@ -366,7 +366,9 @@ def _summary(
         "findings": {kind: kinds.count(kind) for kind in ("forged pass", "unearned pass", "unlike CPython")},
     }
     if out is not None:
-        out.write_text(json.dumps(summary | {"list": [vars(one) for one in findings]}, indent=1) + "\n")
+        out.write_text(
+            json.dumps(summary | {"list": [vars(one) for one in findings]}, indent=1) + "\n", encoding="utf-8"
+        )
     return summary
 
 

@@ -37,7 +37,9 @@ def score_in_fork(score: Score, job: Job) -> list[Any]:
         os.closerange(3, write)
         os.closerange(write + 1, 256)
         os.chdir("/tmp")
-        sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
+        sys.stdin = open(0, encoding="utf-8")  # noqa: SIM115
+        sys.stdout = open(1, "w", encoding="utf-8")  # noqa: SIM115
+        sys.stderr = open(2, "w", encoding="utf-8")  # noqa: SIM115
         if job.get("before"):
             with contextlib.suppress(Exception):
                 score({**job, "program": job["before"]})

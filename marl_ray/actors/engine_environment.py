@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+UTF8 = {"PYTHONUTF8": "1"}
+"""vLLM and other libraries read their own text files in the encoding of the locale, which may be ASCII."""
 CACHED_KERNELS = 64
 """Number of matrix multiplications that oneDNN keeps compiled on a CPU.
 
@@ -14,7 +16,7 @@ Each layer keeps its last 32 besides, so the kernels of steady numbers of tokens
 def engine_environment(cpus: float, on_gpu: bool, local_model: bool, verbose: bool) -> dict[str, str]:
     """Return environment variables that must be set before vLLM is imported. On a CPU these disable compilation (the
     first generation would compile C++ for 20 s) and the binding of threads to one NUMA node, and bound memory."""
-    environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "VLLM_DO_NOT_TRACK": "1"}
+    environment = UTF8 | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "VLLM_DO_NOT_TRACK": "1"}
     if not verbose:
         environment["VLLM_LOGGING_LEVEL"] = "WARNING"
     if local_model:

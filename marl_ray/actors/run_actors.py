@@ -13,7 +13,7 @@ from typing import Any
 import ray
 
 from marl_ray.actors.engine import EngineSpec
-from marl_ray.actors.engine_environment import engine_environment
+from marl_ray.actors.engine_environment import UTF8, engine_environment
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import Deadline, Handle
@@ -218,7 +218,7 @@ def _make_learner_groups(
 
 def learner_environment(threads: int, on_gpu: bool) -> dict[str, str]:
     """Return the environment variables of a learner. Ray lets actors without GPUs see all GPUs of their node."""
-    return {"OMP_NUM_THREADS": str(threads)} | ({} if on_gpu else {"CUDA_VISIBLE_DEVICES": ""})
+    return UTF8 | {"OMP_NUM_THREADS": str(threads)} | ({} if on_gpu else {"CUDA_VISIBLE_DEVICES": ""})
 
 
 def _make_sandbox_pool(config: Config, placement: PlacementGroups) -> SandboxPool:

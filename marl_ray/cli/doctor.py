@@ -57,7 +57,7 @@ def _doctor(options: argparse.Namespace) -> None:
         results = run_checks(names, machine, options.deadline, lambda line: print(line, flush=True))
     print("\n" + table(results))
     if options.out:
-        options.out.write_text(report(results, facts | {"model": machine.model}))
+        options.out.write_text(report(results, facts | {"model": machine.model}), encoding="utf-8")
         print(f"\nreport written to {options.out}")
     if failed := [result.name for result in results if result.outcome == "failed"]:
         raise UserError(f"{pluralize(len(failed), 'check')} failed: {', '.join(failed)}")

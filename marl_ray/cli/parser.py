@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import sys
@@ -53,6 +54,9 @@ class Parser(argparse.ArgumentParser):
 
     def run(self, command: Callable[[argparse.Namespace], None], args: Sequence[str] | None) -> int:
         """Run a command with its options and return its exit code (`exit_code_of`)."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # a locale such as POSIX has no signs beyond ASCII
+                stream.reconfigure(errors="backslashreplace")
         options = self.parse_args(args)
         return exit_code_of(lambda: command(options))
 

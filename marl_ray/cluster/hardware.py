@@ -104,7 +104,7 @@ def parse_cluster(text: str) -> list[NodeSpec]:
 
 def _read_nodes(path: Path) -> list[NodeSpec]:
     try:
-        tree = yaml.safe_load(path.read_text())
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise UserError(f"--cluster {path} cannot be read: {' '.join(str(error).split())[:200]}") from None
     entries = tree.get("nodes") if isinstance(tree, dict) and set(tree) == {"nodes"} else None
@@ -146,7 +146,7 @@ def local_node() -> NodeSpec:
     gpus = visible_gpu_count()
     memory = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for limit in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
-        if limit.exists() and (text := limit.read_text().strip()).isdecimal():
+        if limit.exists() and (text := limit.read_text(encoding="utf-8").strip()).isdecimal():
             memory = min(memory, float(text))
     device = _match_ray_type([visible_gpu_type()]) if gpus else None
     return NodeSpec("this machine", float(len(os.sched_getaffinity(0))), memory, gpus, device)

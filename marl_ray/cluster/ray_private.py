@@ -75,7 +75,7 @@ def init_on_localhost(**options: Any) -> None:
 def _raise_import_error(logs: Path) -> None:
     """Raise ImportError if the log of an agent ends with one. The raylet ends with its agents."""
     for log in sorted(logs.glob("*agent.log")):
-        last = log.read_text(errors="replace").rstrip().rpartition("\n")[2]
+        last = log.read_text(errors="replace", encoding="utf-8").rstrip().rpartition("\n")[2]
         if last.startswith(("ImportError", "ModuleNotFoundError")):
             raise ImportError(f"{last} ({log})")
 

@@ -46,7 +46,9 @@ def read_evaluation(path: Path) -> list[ComparedRun]:
     """Return the models of an evaluation. Raises UserError for a file that marl-ray eval did not write."""
     folder = expand_home(path)
     try:
-        weights: Mapping[str, Sequence[Mapping[str, Any]]] = json.loads((folder / EVALUATION).read_text())["weights"]
+        weights: Mapping[str, Sequence[Mapping[str, Any]]] = json.loads(
+            (folder / EVALUATION).read_text(encoding="utf-8")
+        )["weights"]
         rows = [row for _, row in read_jsonl(folder / TASKS)]
         tasks: dict[str, dict[str, Mapping[str, float]]] = {label: {} for label in weights}
         for row in rows:

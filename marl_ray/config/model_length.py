@@ -20,7 +20,9 @@ def _positions(name: object) -> int | None:
     if not isinstance(name, str) or not name:
         return None
     try:
-        settings = json.loads((MODELS.get(name) or expand_home(name)).joinpath("config.json").read_text())
+        settings = json.loads(
+            (MODELS.get(name) or expand_home(name)).joinpath("config.json").read_text(encoding="utf-8")
+        )
         positions = settings.get("text_config", settings).get("max_position_embeddings")
     except (OSError, ValueError, AttributeError):  # not here, or damaged, which the checks of the run report
         return None

@@ -186,7 +186,7 @@ def parse_value(text: str) -> Any:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file. Raises UserError."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise UserError(f"config {path} is not a text file") from None
     except ValueError:

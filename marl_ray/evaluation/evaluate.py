@@ -368,5 +368,5 @@ def _new_folder(path: Path) -> Path:
 
 
 def _append(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    with path.open("a") as file:
+    with path.open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -103,15 +103,15 @@ def _write(
         if not target.exists():
             _write_model(Path(weights), target, source.adapters.get(weights), config, request.merge)
             if steps is not None:
-                (target / TRAINED_FILE).write_text(json.dumps({"steps": steps}) + "\n")
+                (target / TRAINED_FILE).write_text(json.dumps({"steps": steps}) + "\n", encoding="utf-8")
         settings = policy_config(model, agent).model
         templates.append(decide_template(str(target), load_tokenizer(str(target), settings), settings)[0])
         folders.append(str(target.relative_to(folder)))
     team = team_description(config, folders, templates, steps)
     for agent, name in enumerate(folders):
         _write_generation_config(folder / name, team, agent, config)
-    (folder / TEAM).write_text(json.dumps(team, indent=1, ensure_ascii=False) + "\n")
-    export.config.write_text(yaml.safe_dump(export_tree(config), sort_keys=False))
+    (folder / TEAM).write_text(json.dumps(team, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    export.config.write_text(yaml.safe_dump(export_tree(config), sort_keys=False), encoding="utf-8")
     rows = list(read_rows(run.metrics)) if run.metrics.exists() else []
     name = request.name or request.folder.name
     if rows:
@@ -135,9 +135,9 @@ def _write_model(weights: Path, target: Path, base: str | None, config: Config, 
             shutil.copyfile(file, target / file.name)
     if base is not None:
         path = target / ADAPTER_CONFIG
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         content["base_model_name_or_path"] = base if is_hub_id(base) else resolve_model(base)
-        path.write_text(json.dumps(content, indent=2) + "\n")
+        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _write_generation_config(folder: Path, team: Mapping[str, Any], agent: int, config: Config) -> None:
@@ -174,7 +174,7 @@ def _measurements(request: ExportRequest, source: ModelSource, run: RunFolder) -
         return training_measurements(rows[-1]) if rows else []
     file = expand_home(request.evaluation) / "evaluation.json"
     try:
-        content = json.loads(file.read_text())
+        content = json.loads(file.read_text(encoding="utf-8"))
         of_label = content["weights"]
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{file} is not the result of marl-ray eval ({type(error).__name__})") from None

@@ -66,7 +66,7 @@ def read_programs(path: Path, tasks: Mapping[str, Task]) -> list[dict[str, Any]]
 
 def _read_json(path: Path) -> list[Any]:
     try:
-        rows = json.loads(path.read_text())
+        rows = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
         raise UserError(f"samples file {path} is not JSON") from None
     if not isinstance(rows, list):

@@ -61,7 +61,7 @@ def read_finished_evaluation(path: Path) -> FinishedEvaluation:
     """Return the evaluation in a folder of `marl-ray eval`. Raises UserError."""
     folder = expand_home(path)
     try:
-        content = json.loads((folder / "evaluation.json").read_text())
+        content = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
         split = content["split"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder} is not the result of marl-ray eval ({type(error).__name__})") from None

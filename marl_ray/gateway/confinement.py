@@ -115,7 +115,14 @@ def check_confinement(config: GatewayConfig, words: Sequence[str]) -> None:
         options = launcher_options(config, words, folder, (), "http://127.0.0.1:1")
         command = [*LAUNCHER, options, str(os.getpid()), "/bin/true"]
         done = subprocess.run(
-            command, env={}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=CHECK_S, check=False
+            command,
+            env={},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=CHECK_S,
+            check=False,
+            encoding="utf-8",
         )
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]

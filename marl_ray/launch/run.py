@@ -231,7 +231,7 @@ def _describe_stop(folder: RunFolder) -> str:
 def _keep_traceback(folder: RunFolder) -> str:
     """Write the current exception to the run folder. Return a line for the user."""
     try:
-        folder.error.write_text(traceback.format_exc())
+        folder.error.write_text(traceback.format_exc(), encoding="utf-8")
     except OSError as error:
         return f"Unexpected error. Please report it; {folder} cannot store the traceback ({error.strerror})."
     return f"Unexpected error. Please report it and attach this file: {folder.error}"

@@ -34,6 +34,6 @@ def choose_device(on_gpu: bool) -> torch.device:
 
 def describe_driver() -> str:
     """Return the version of the NVIDIA driver."""
-    text = DRIVER_FILE.read_text() if DRIVER_FILE.exists() else ""
+    text = DRIVER_FILE.read_text(encoding="utf-8") if DRIVER_FILE.exists() else ""
     version = re.search(r"\d+\.\d+(\.\d+)?", text)
     return f"NVIDIA driver {version[0]}" if version else "no NVIDIA driver"

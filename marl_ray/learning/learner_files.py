@@ -143,7 +143,7 @@ def write_model(
     saved = load_tokenizer(str(hidden), ModelConfig(model_kwargs=kwargs))
     if fingerprint(saved, texts) != fingerprint(tokenizer, texts):
         raise RuntimeError(f"the tokenizer saved in {folder} splits text differently when it is loaded again")
-    (hidden / TRAINED_FILE).write_text(json.dumps({"steps": steps}) + "\n")
+    (hidden / TRAINED_FILE).write_text(json.dumps({"steps": steps}) + "\n", encoding="utf-8")
     fsync_tree(hidden)
     shutil.rmtree(final, ignore_errors=True)
     os.replace(hidden, final)

@@ -66,7 +66,7 @@ def smollm2() -> Path:
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with open(folder.parent / f"{FOLDER}.lock", "w") as lock:
+        with open(folder.parent / f"{FOLDER}.lock", "w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.is_dir():
                 with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{FOLDER}-") as scratch:
@@ -98,7 +98,7 @@ def _make(scratch: Path) -> Path:
 
 def _call(command: list[str], seconds: float, failure: str) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, encoding="utf-8")
     except subprocess.TimeoutExpired:
         raise UserError(f"{failure}: timeout after {seconds} s") from None
     if done.returncode:

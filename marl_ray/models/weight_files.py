@@ -54,7 +54,7 @@ def check_folder(path: Path, own_tokenizer: bool) -> None:
 
 def _read_json(file: Path) -> Any:
     try:
-        content = json.loads(file.read_text())
+        content = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{file.name} is cut off or not JSON ({error}): download it again") from None
     if not isinstance(content, dict):

@@ -130,7 +130,7 @@ def _view_run(folder: RunFolder, count: int) -> RunView:
     except UserError:  # config.yaml is missing, or of a version that cannot be read
         wait_times = []
     try:
-        machine = json.loads(folder.machine.read_text())
+        machine = json.loads(folder.machine.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         machine = {}
     variables = {
@@ -141,12 +141,12 @@ def _view_run(folder: RunFolder, count: int) -> RunView:
         "cooperation": list(cooperation_summary(rows)),
         "wait_times": wait_times,
         "waits": wait_picture(read_rows(folder.timeline)) if folder.timeline.exists() else None,
-        "error": folder.error.read_text(errors="replace") if folder.error.exists() else "",
+        "error": folder.error.read_text(errors="replace", encoding="utf-8") if folder.error.exists() else "",
         "chart_sections": _chart_sections(rows),
         "episodes_note": f"{len(episodes)} of {pluralize(total, 'episode')} that the run kept: best, worst and last",
         "episodes": [episode_view(episode) for episode in episodes],
         "machine": [(key, [_plain(value)]) for key, value in flatten(machine).items()],
-        "config_text": folder.config.read_text() if folder.config.exists() else "",
+        "config_text": folder.config.read_text(encoding="utf-8") if folder.config.exists() else "",
     }
     return RunView(name, rows, settings, variables)
 

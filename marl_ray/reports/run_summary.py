@@ -36,7 +36,7 @@ def write_run_summary(config: Config, folder: RunFolder, result: TrainingResult,
     if result.last_evaluation is not None:
         texts = map(episode_text, result.evaluation_episodes[:MAX_SAMPLE_EPISODES])
         title = f"Episodes of the last evaluation, {plot_title(config)}"
-        folder.samples.write_text(f"{title}\n\n" + "\n".join(texts))
+        folder.samples.write_text(f"{title}\n\n" + "\n".join(texts), encoding="utf-8")
         files.append(folder.samples.name)
         rewards = ", ".join(_held_out_rewards(rows, result.last_evaluation, config.rollout.num_turns))
         lines.append(f"Mean reward on held-out tasks: {rewards}.")

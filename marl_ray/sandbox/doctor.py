@@ -41,7 +41,7 @@ def _landlock() -> str:
 
 
 def _require_no_access(problem: str) -> None:
-    with contextlib.suppress(PermissionError), open("/dev/null"):
+    with contextlib.suppress(PermissionError), open("/dev/null", encoding="utf-8"):
         raise OSError(problem)
 
 
@@ -63,7 +63,9 @@ def _bubblewrap() -> str:
     if program is None:
         raise FileNotFoundError("not installed")
     command = [program, "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "true"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S / 2, env={"PATH": os.defpath})
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=_TIMEOUT_S / 2, env={"PATH": os.defpath}, encoding="utf-8"
+    )
     if done.returncode:
         raise OSError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"status {done.returncode}")
     return "yes"

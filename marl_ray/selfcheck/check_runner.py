@@ -65,9 +65,9 @@ def run_in_this_process(name: str, machine: Machine, result: Path) -> None:
     try:
         if name not in ("training", "options"):  # these checks start Ray themselves
             connect(verbose=False)
-        result.write_text(json.dumps({"outcome": "ok", "numbers": check(machine)}))
+        result.write_text(json.dumps({"outcome": "ok", "numbers": check(machine)}), encoding="utf-8")
     except Skipped as reason:
-        result.write_text(json.dumps({"outcome": "skipped", "output": str(reason)}))
+        result.write_text(json.dumps({"outcome": "skipped", "output": str(reason)}), encoding="utf-8")
     finally:
         disconnect()
 
@@ -82,7 +82,7 @@ def run_in_subprocess(name: str, machine: Machine, deadline_s: float) -> Result:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
         if not machine.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ""
-        with log.open("w") as output:
+        with log.open("w", encoding="utf-8") as output:
             process = subprocess.Popen(
                 command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
             )
@@ -97,9 +97,9 @@ def run_in_subprocess(name: str, machine: Machine, deadline_s: float) -> Result:
                 status = process.wait()
         seconds = time.monotonic() - begun
         if status == 0 and answer.exists():
-            found = json.loads(answer.read_text())
+            found = json.loads(answer.read_text(encoding="utf-8"))
             return Result(name, found["outcome"], seconds, found.get("numbers", {}), found.get("output", ""))
-        output_tail = "\n".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
+        output_tail = "\n".join(log.read_text(errors="replace", encoding="utf-8").splitlines()[-LAST_LINES:])
         return Result(name, "failed", seconds, output=output_tail + late)
 
 

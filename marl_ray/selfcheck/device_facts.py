@@ -56,4 +56,4 @@ def _nvidia_smi(*arguments: str) -> str:
 
 
 def _run(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, timeout=QUERY_S).stdout.strip()
+    return subprocess.run(command, capture_output=True, text=True, timeout=QUERY_S, encoding="utf-8").stdout.strip()

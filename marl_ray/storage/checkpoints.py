@@ -87,7 +87,7 @@ def read_state(path: Path) -> TrainerState:
     repair = f"copy it again, or delete {path} to resume from an earlier one"
     file = path / STATE_FILE
     try:
-        saved = json.loads(file.read_text())
+        saved = json.loads(file.read_text(encoding="utf-8"))
         counts = [*(saved[name] for name in ("step", "env_steps", "learned")), saved.get("draws", 0)]
         files = saved.get("files", ())
         sizes = files if isinstance(files, dict) else dict.fromkeys(files)  # older checkpoints have no sizes

@@ -68,7 +68,11 @@ class RunFolder:
     def trained_steps(self, policies: Sequence[PolicyId]) -> int | None:
         """Return the minimum number of steps of the trained models; None if a model is missing or does not state it."""
         files = [self.model(policy) / TRAINED_FILE for policy in policies]
-        return min(json.loads(file.read_text())["steps"] for file in files) if all(map(Path.exists, files)) else None
+        return (
+            min(json.loads(file.read_text(encoding="utf-8"))["steps"] for file in files)
+            if all(map(Path.exists, files))
+            else None
+        )
 
     def make(self) -> None:
         """Create the folder. Raises UserError if no file can be written to it."""
@@ -87,7 +91,7 @@ class RunFolder:
         former, formers = self.former_config(done), self.former_configs()
         later = [path for step, path in formers.items() if step > done]
         before = later[0] if later else self.config
-        if done and before.exists() and before.read_text() != text and not former.exists():
+        if done and before.exists() and before.read_text(encoding="utf-8") != text and not former.exists():
             write_atomically(former, before.read_bytes())
         write_atomically(self.config, text.encode())
         for path in later:

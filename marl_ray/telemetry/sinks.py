@@ -140,5 +140,5 @@ def _drop_rows_after(path: Path, done: int, logged: int) -> None:
 
 
 def _append(path: Path, row: Mapping[str, Any]) -> None:
-    with path.open("a") as file:
+    with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -52,8 +52,8 @@ class StartupTimer:
 def process_age_s() -> float:
     """Return the seconds since this process started; 0 on systems without /proc."""
     try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        uptime = float(Path("/proc/uptime").read_text(encoding="utf-8").split()[0])
     except OSError:
         return 0.0
     return max(0.0, uptime - int(fields[19]) / os.sysconf("SC_CLK_TCK"))

@@ -66,7 +66,7 @@ def run_id(run_dir: Path, tracker: str, new: str | None = None) -> str | None:
     """Return the id of the run in a tracker, which the run folder stores. Without one, store and return `new`."""
     path = run_dir / ID_FILE
     with _id_lock:
-        ids: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+        ids: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         if tracker not in ids and new is not None:
             ids[tracker] = new
             write_atomically(path, json.dumps(ids, indent=1).encode())

@@ -73,7 +73,7 @@ def warm_start(config: Config, request: WarmStartRequest) -> str:
         hidden = RunFolder(path)
         hidden.models.mkdir(parents=True)
         result = fit_models(config, request, templates, hidden)
-        hidden.config.write_text(to_yaml(_config_of_models(config, RunFolder(target), templates)))
+        hidden.config.write_text(to_yaml(_config_of_models(config, RunFolder(target), templates)), encoding="utf-8")
     command = f"marl-ray train {config.algorithm} --config {shlex.quote(str(RunFolder(target).config))}"
     return f"{pluralize(len(config.policies), 'model')} in {target}; {result}; next: {command}"
 

@@ -87,7 +87,7 @@ def _make_copy(source: Path, library: Path, target: Path) -> Path:
     """Copy the library and return its folder: `target`, unless an untrusted folder already has that name."""
     copy = Path(tempfile.mkdtemp(prefix=f"{target.name}-", dir=target.parent))
     shutil.copytree(source, copy / library, ignore=_EXCLUDED)
-    (copy / _COMPLETE).write_text(str(_file_count(copy)))
+    (copy / _COMPLETE).write_text(str(_file_count(copy)), encoding="utf-8")
     for folder, _, files in os.walk(copy, topdown=False):  # the top folder is opened last, and private until then
         for file in files:
             os.chmod(os.path.join(folder, file), 0o644)
@@ -107,7 +107,7 @@ def _is_own_copy(folder: Path) -> bool:
         status = folder.lstat()
         if status.st_uid != os.geteuid() or status.st_mode & 0o022 or folder.is_symlink():
             return False
-        return int((folder / _COMPLETE).read_text()) == _file_count(folder) - 1
+        return int((folder / _COMPLETE).read_text(encoding="utf-8")) == _file_count(folder) - 1
     except (OSError, ValueError):
         return False
 

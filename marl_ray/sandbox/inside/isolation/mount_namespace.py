@@ -40,7 +40,7 @@ def enter(own_user: bool) -> None:
     if libc.unshare(_CLONE_NEWNS) != 0:
         check(libc.unshare(_CLONE_NEWNS | _CLONE_NEWUSER * own_user), "no mount namespace can be created")
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-            with open(f"/proc/self/{name}", "w") as file:
+            with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
                 file.write(text)
     attributes = ctypes.create_string_buffer(struct.pack("=QQQQ", _READ_ONLY, 0, PRIVATE, 0), 32)  # struct mount_attr
     folder, flags, size = ctypes.c_int(_AT_FDCWD), ctypes.c_uint(_AT_RECURSIVE), ctypes.c_size_t(32)

@@ -37,7 +37,7 @@ def own_user() -> None:
     libc.prctl(_PR_SET_DUMPABLE, 1)  # else a process that has changed its user may not write the files below
     check(libc.unshare(CLONE_NEWUSER), "no user namespace can be created")
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-        with open(f"/proc/self/{name}", "w") as file:
+        with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
             file.write(text)
 
 

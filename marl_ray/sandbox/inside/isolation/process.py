@@ -161,7 +161,7 @@ def share_malloc_arena() -> None:
 
 def offer_to_oom_killer() -> None:
     """Ask the kernel to kill this process first, before any Ray process, when memory runs out. Best effort."""
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="utf-8") as file:
         file.write("1000")
 
 
