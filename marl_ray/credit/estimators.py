@@ -38,14 +38,16 @@ def _are_equal(values: Tensor, sizes: Tensor) -> Tensor:
     `sizes` [..., G] are the absolute values of the numbers that the values were computed from.
     """
     spread = values.amax(dim=-1, keepdim=True) - values.amin(dim=-1, keepdim=True)
-    return spread <= ROUNDING * sizes.amax(dim=-1, keepdim=True)
+    largest = sizes.amax(dim=-1, keepdim=True)
+    return (spread <= ROUNDING * largest) & largest.isfinite()
 
 
 def _difference(returns: Tensor, baselines: Tensor) -> Tensor:
     """Return R - baseline, and exactly zero where the two are equal up to rounding."""
     sizes = returns.abs().maximum(baselines.abs())
     differences = returns - baselines
-    return differences.masked_fill(differences.abs() <= ROUNDING * sizes, 0.0)
+    are_equal = (differences.abs() <= ROUNDING * sizes) & sizes.isfinite()
+    return differences.masked_fill(are_equal, 0.0)
 
 
 @relative

@@ -135,3 +135,10 @@ def test_rounding_is_no_signal(estimator: estimators.Estimator, baselines: list[
 def test_a_small_difference_is_a_signal() -> None:
     result = estimators.magrpo(torch.tensor([1000.0, 1000.0 + 1e-5], dtype=torch.float64))
     assert result[1] > 0 > result[0]
+
+
+@pytest.mark.parametrize("estimator", [estimators.magrpo, estimators.difference, estimators.centred_difference])
+def test_a_return_that_is_not_finite_is_not_hidden(estimator: estimators.Estimator) -> None:
+    returns = torch.tensor([float("inf"), 0.0], dtype=torch.float64)
+    arguments = [returns] if estimator is estimators.magrpo else [returns, torch.zeros(2, dtype=torch.float64)]
+    assert not estimator(*arguments).isfinite().all()
