@@ -87,7 +87,7 @@ def clean() -> None:
 
 def main() -> None:
     score = SCORERS[sys.argv[1]]()
-    output = os.fdopen(os.dup(1), "w")
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     print("ready", json.dumps("ready"), file=output, flush=True)
     for line in sys.stdin:
         try:

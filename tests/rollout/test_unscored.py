@@ -41,7 +41,7 @@ class Picky(Counting):
 def test_siblings_are_compared_without_joint_actions_that_have_no_reward(
     mode: str, handoff: str, estimator: str
 ) -> None:
-    """The streamed batch is also compared with the batch of whole episodes, in `run_batch`."""
+    """Compare the streamed batch with the batch of whole episodes, too, in `run_batch`."""
     run = tree_config(num_generations=4, joint_mode=mode, handoff=handoff, estimator=estimator)
     environment = Picky(2, limit=3)
     episodes = run_batch(run, environment, [Dice(1000), Dice(1000)])

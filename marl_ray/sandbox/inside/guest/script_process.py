@@ -104,6 +104,6 @@ def _flush() -> None:
     # A program that replaces `sys.stdout` may write to `sys.__stdout__` at its end.
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         try:
-            stream.flush()
+            stream.flush()  # type: ignore[union-attr]
         except (OSError, ValueError, AttributeError):  # closed or replaced by the program
             pass

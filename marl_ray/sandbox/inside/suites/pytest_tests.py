@@ -78,11 +78,15 @@ def pytest_items(tree: ast.Module, entry_point: str) -> list[list[ast.stmt]] | N
     The tests take `entry_point` from the program, whatever module they import it from. Raises ValueError for a fixture
     that pytest itself provides.
     """
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test")]
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and _test_methods(node)]
-    others = [node for node in tree.body if node not in functions and node not in classes]
+    definitions: list[ast.FunctionDef | ast.ClassDef] = []
+    for node in tree.body:
+        is_function = isinstance(node, ast.FunctionDef) and node.name.startswith("test")
+        if is_function or (isinstance(node, ast.ClassDef) and _test_methods(node)):
+            assert isinstance(node, ast.FunctionDef | ast.ClassDef)
+            definitions.append(node)
+    others = [node for node in tree.body if node not in definitions]
     mentioned = {part.id for part in walk_all(others) if isinstance(part, ast.Name)}
-    names = {node.name for node in (*functions, *classes)}
+    names = {node.name for node in definitions}
     if not names or names & mentioned or any(isinstance(part, ast.Assert) for part in others):
         return None
     source = _PytestNames(tree, entry_point).visit(copy.deepcopy(tree))
