@@ -38,6 +38,7 @@ DataRow = Mapping[str, Any]
 logger = logging.getLogger(__name__)
 
 LOCAL_SUFFIXES = (".jsonl", ".parquet", ".json", ".csv")
+_ENDINGS = f"{', '.join(LOCAL_SUFFIXES[:-1])} or {LOCAL_SUFFIXES[-1]}"
 OTHER_SUFFIXES = (".tsv", ".txt", ".gz", ".zip", ".arrow")
 """Suffixes of files, which no hub id has."""
 BUNDLED = {
@@ -167,7 +168,7 @@ def check_dataset_name(name: str, splits: Sequence[str]) -> None:
     if not needs_download(name):
         return
     if name.startswith(("/", "./", "../", "~")) or name.endswith(OTHER_SUFFIXES) or Path(name).is_file():
-        raise UserError(f"dataset {name} is not a data file: data files end in {' or '.join(LOCAL_SUFFIXES)}")
+        raise UserError(f"dataset {name} is not a data file: data files end in {_ENDINGS}")
     if not is_hub_id(name.partition(":")[0]):
         raise UserError(f"dataset {name!r} is neither a data file nor a hub id (owner/name)")
 
@@ -292,7 +293,7 @@ def _hub(name: str) -> Mapping[str, Sequence[DataRow]]:
     try:
         splits = datasets.load_dataset(*name.split(":", 1))
     except Exception as error:  # the hub client's errors have no common base class
-        hint = f"; a local file ends in {' or '.join(LOCAL_SUFFIXES)}"
+        hint = f"; a local file ends in {_ENDINGS}"
         if isinstance(error, RuntimeError):  # `datasets` raises it for a dataset that is a Python script
             hint = f". For a dataset that is a script, the hub often has its rows as Parquet: {_parquet_command(name)}"
         raise UserError(f"dataset {name} cannot be loaded from the hub: {one_line(error)}{hint}") from None

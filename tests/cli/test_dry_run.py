@@ -44,7 +44,7 @@ def test_dry_run_prints_only_the_config_on_stdout(capsys: pytest.CaptureFixture[
         ("dataset.type=bugfix", "did you mean bug_fix?"),
         ("dataset.type=humanevall", "unknown dataset.type 'humanevall': did you mean humaneval?"),
         ("dataset.name=none.jsonl", "data file none.jsonl does not exist"),
-        ("dataset.name=tasks.tsv", "data files end in .jsonl or .parquet or .json or .csv"),
+        ("dataset.name=tasks.tsv", "data files end in .jsonl, .parquet, .json or .csv"),
         ("dataset.name=open ai/humaneval", "neither a data file nor a hub id"),
         ("dataset.train_split=train[3-8]", "split 'train[3-8]' is not of the form"),
         ("sandbox.isolation=none", "sandbox: isolation 'none' runs programs unprotected: it needs allow_unsafe: true"),

@@ -62,7 +62,8 @@ FILES: dict[str, dict[str, Any]] = {
         "agent_model": AGENT,
         "critic_model": CRITIC,
         "dataset": PROGRAMS,
-        "iac": {**DEVICES, "critic_devices": ["cuda:0"], **VALUES, "use_separate_critic": True, "value_clip_range": 0.2},
+        "iac": {**DEVICES, **VALUES, "critic_devices": ["cuda:0"], "use_separate_critic": True,
+                "value_clip_range": 0.2},
     },
     "a critic of an earlier version": {
         "model": {**AGENT, "tokenizer_kwargs": {"trust_remote_code": True}, "model_kwargs": {
@@ -152,7 +153,7 @@ def test_a_single_agent_trains_with_both_commands(tmp_path: Path) -> None:
     assert config.rollout == alone.rollout
     assert from_keywords(tmp_path / "theirs.yaml", None, {}).algorithm == "grpo"
     read("programs", tmp_path)
-    with pytest.raises(UserError, match="has a section 'magrpo': run it with python -m marl_ray.train_magrpo"):
+    with pytest.raises(UserError, match=r"has a section 'magrpo': run it with python -m marl_ray\.train_magrpo"):
         load(tmp_path / "theirs.yaml", "grpo")
 
 

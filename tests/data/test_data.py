@@ -346,7 +346,7 @@ def test_hub_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [task.id for task in load_tasks("some/pack:python", "test", "humaneval")] == ["t/1"]
     assert "has no split 'test'; its splits: validation, extra" in message("some/humaneval")
     said = "cannot be loaded from the hub: FileNotFoundError: Couldn't find some/other"
-    assert message("some/other") == f"dataset some/other {said}; a local file ends in .jsonl or .parquet"
+    assert message("some/other") == f"dataset some/other {said}; a local file ends in .jsonl, .parquet, .json or .csv"
 
 
 def test_bundled_tasks() -> None:
