@@ -94,7 +94,7 @@ NAMES: Mapping[str, str] = {
 }
 """The name here of a setting of a trainer. Two of them in one file, or one beside its name here, are one setting."""
 SAMPLING = ("temperature", "top_p", "top_k")
-"""Settings of sampling, which there win over those of `agent_model` if they are in the trainer's section."""
+"""Settings of sampling. A value in the trainer's section wins over one in `agent_model`, as there."""
 
 CENTRALIZED = "centralized_magrpo"
 """Section of the trainer in which one policy writes the parts of all agents."""

@@ -123,7 +123,7 @@ WITHOUT_COUNTERPART: Mapping[str, LeftOut] = {
 """Keys, or whole sections, that have no counterpart here."""
 _SHARED_SECTIONS = {"model", "dataset", "output", "external", "wandb"}
 SECTIONS = {AGENT_MODEL} | {key.partition(".")[0] for key in (*PLACES, *WITHOUT_COUNTERPART)} - _SHARED_SECTIONS
-"""Sections that only files of CoMLRL have, besides those of its trainers."""
+"""Sections that only files of CoMLRL have. Its trainers have further ones, `marl_ray.config.comlrl.TRAINERS`."""
 SPLITS = ("dataset.train_split", "dataset.eval_split")
 _TRAVEL_KEYS = ("config_name", "source_split", "train_samples", "eval_samples")
 

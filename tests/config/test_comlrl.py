@@ -212,6 +212,9 @@ def test_the_command_writes_a_config(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["convert", str(source), "--to", "config", "--output", str(target)]) == 0
     assert "magrpo.parallel_training is left out" in capsys.readouterr().out
     assert from_tree(yaml.safe_load(target.read_text()), "magrpo").rollout.num_turns == 2
+    source.write_text(yaml.safe_dump({**OTHER, "grpo": {"agent_devices": ["cuda:0"]}}))
+    assert main(["convert", str(source), "--to", "config", "--output", str(tmp_path / "alone.yaml")]) == 0
+    assert from_tree(yaml.safe_load((tmp_path / "alone.yaml").read_text()), "grpo").num_agents == 1
     source.write_text(yaml.safe_dump({**OTHER, "iac": {"num_turnz": 2}}))
     assert main(["convert", str(source), "--to", "config", "--output", str(tmp_path / "other.yaml")]) == 1
     message = f"error: the config of marl_ray made from {source} is not valid: unknown setting 'magrpo.num_turnz'"
