@@ -121,7 +121,7 @@ WITHOUT_COUNTERPART: Mapping[str, LeftOut] = {
     "wandb.enabled": LeftOut("wandb.project: null disables it", (True,)),
 }
 """Keys, or whole sections, that have no counterpart here."""
-_SHARED_SECTIONS = {"model", "dataset", "output", "external", "wandb"}
+_SHARED_SECTIONS = {"model", "dataset", "output", "external", "travel", "wandb"}
 SECTIONS = {AGENT_MODEL} | {key.partition(".")[0] for key in (*PLACES, *WITHOUT_COUNTERPART)} - _SHARED_SECTIONS
 """Sections that only files of CoMLRL have. Its trainers have further ones, `marl_ray.config.comlrl.TRAINERS`."""
 SPLITS = ("dataset.train_split", "dataset.eval_split")

@@ -58,7 +58,7 @@ def test_dry_run_prints_only_the_config_on_stdout(capsys: pytest.CaptureFixture[
         ),
         ("model.special_tokens={eos_token: <nowhere>}", "not in the vocabulary"),
         ("output.base_dir=/dev/null/runs", "set output.base_dir"),
-        pytest.param("wandb.project=p", "the package wandb is missing: pip install wandb", marks=NO_WANDB),
+        pytest.param("output.sinks=[wandb]", "the package wandb is missing: pip install wandb", marks=NO_WANDB),
         ("resources.generator.tensor_parallel=2 resources.learner.gpus=0", "both above 0 or both to 0"),
     ],
 )
