@@ -153,7 +153,7 @@ def score(
 
     Args:
         completions: A .jsonl file, or its rows: `{"task_id": "HumanEval/0", "completions": ["...", "..."]}`.
-        dataset: A .jsonl or .parquet file, a hub id, or rows. Default: the prompts of the environment.
+        dataset: A .jsonl, .parquet, .json or .csv file, a hub id, or rows. Default: the prompts of the environment.
         type: `dataset.type`, which determines the rewards.
         environment: Another environment than that of the type, as in `train`.
         split: Split of the data set. Default: test; for rows and prompts, train.

@@ -89,9 +89,11 @@ def _config(source: Path) -> str:
     from marl_ray.config.comlrl import convert_comlrl
     from marl_ray.config.values import read_yaml
 
-    tree, notes = convert_comlrl(read_yaml(source))
+    given = read_yaml(source)
+    algorithm = "grpo" if "grpo" in given else "magrpo"
+    tree, notes = convert_comlrl(given, algorithm)
     try:
-        from_tree(tree, "magrpo", note=notes.append)
+        from_tree(tree, algorithm, note=notes.append)
     except UserError as error:
         raise UserError(f"the config of marl_ray made from {source} is not valid: {error}") from None
     print("\n".join(notes), end="\n" if notes else "")

@@ -36,7 +36,9 @@ def main(argv: Sequence[str]) -> int:
         epilog=EPILOG,
     )
     parser.add_argument("--type", required=True, metavar="TYPE", help="dataset.type, which determines the rewards")
-    parser.add_argument("--dataset", required=True, metavar="FILE", help="tasks: a .jsonl or .parquet file, or hub id")
+    parser.add_argument(
+        "--dataset", required=True, metavar="FILE", help="tasks: a data file (.jsonl, .parquet, .json, .csv), or hub id"
+    )
     parser.add_argument("--split", default="test", metavar="SPLIT", help="default: test, the split of a file")
     parser.add_argument("--completions", required=True, type=Path, metavar="FILE", help="a .jsonl file of completions")
     parser.add_argument("--feedback", metavar="MODE", help="add the next prompts of this external.mode")

@@ -1,15 +1,16 @@
 """Config files of CoMLRL 1.4.3: their settings in the places that these have here.
 
-`marl-ray convert FILE --to config` writes the converted file. `python -m tools.comlrl_settings WHEEL` compares the
-tables with the dataclasses of CoMLRL's package, and writes docs/reference/comlrl.md.
+The loader reads such files through `adopt`, and `marl-ray convert FILE --to config` writes them converted. `python -m
+tools.comlrl_settings WHEEL` compares the tables with the dataclasses of CoMLRL's package, and writes
+docs/reference/comlrl.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from marl_ray.config.comlrl_environments import convert_sections
+from marl_ray.config.comlrl_environments import AGENT_MODEL, PLACES, SECTIONS, convert_sections
 from marl_ray.config.compat import VALUE_ALIASES
 from marl_ray.core.errors import UserError
 
@@ -19,7 +20,6 @@ _REWARD_MODELS = "marl-ray rewardmodel trains a reward model; magrpo with enviro
 _REPLAY = "--preferences of marl-ray warmstart and marl-ray rewardmodel takes the files of several iterations"
 _COMPARATORS = "pairs are made from all answers in a file, which marl-ray eval writes for one or several models"
 _SHIFTED = "whitened advantages do not depend on the baseline, so the estimator is magrpo"
-_UNEQUAL = "mareinforce would compare returns of different lengths; set to null"
 ADVICE: Mapping[str, str] = {
     "parallel_training": _DEVICES,
     "agent_devices": _DEVICES,
@@ -51,6 +51,12 @@ ADVICE: Mapping[str, str] = {
     "reward_train_batch_size": "--batch-size of marl-ray rewardmodel",
     "reward_max_length": "reward_model.max_length",
     "reward_freeze_backbone": "--head-only of marl-ray rewardmodel",
+    "per_device_train_batch_size": "rollout_buffer_size is the number of tasks per step",
+    "mini_batch_size": "train_batch_size is the number of groups per optimizer step",
+    "ac_epochs": "a batch is used once",
+    "reward_norm_eps": "rewards are not normalised, and normalize_advantages whitens advantages",
+    "epsilon_clip": "loss clip, with clip_low and clip_high",
+    "critic_model": "the critic starts from the agent's initial model",
 }
 """What replaces a setting of CoMLRL's trainers that does not exist here, by its name."""
 PREFIXES = {"preference_replay_": _REPLAY, "comparator_": _COMPARATORS}
@@ -66,12 +72,33 @@ DROPPED: Mapping[str, tuple[Any, ...] | None] = {
     "critic_type": ("v", None),
     "critic_value_head_hidden_dim": (None,),
     "collaboration_mode": ("decentralized",),
+    "per_device_train_batch_size": (1, None),
+    "mini_batch_size": None,
+    "ac_epochs": (1, None),
+    "reward_norm_eps": None,
+    "epsilon_clip": (None,),
+    "critic_model": (None,),
 }
 """Settings without a counterpart that a conversion leaves out, if they have one of these values (None: any value)."""
+OLDER_NAMES: Mapping[str, str] = {
+    "actor_learning_rate": "learning_rate",
+    "normalize_advantage": "normalize_advantages",
+    "termination_threshold": "early_termination_threshold",
+    "num_return_sequences": "num_generations",
+}
+"""The name here of a setting in files for earlier versions of CoMLRL."""
+NAMES: Mapping[str, str] = {
+    **OLDER_NAMES,
+    "agent_learning_rate": "learning_rate",
+    "advantage_normalization": "normalize_advantages",
+}
+"""The name here of a setting of a trainer. Two of them in one file, or one beside its name here, are one setting."""
+SAMPLING = ("temperature", "top_p", "top_k")
+"""Settings of sampling. A value in the trainer's section wins over one in `agent_model`, as there."""
 
 CENTRALIZED = "centralized_magrpo"
 """Section of the trainer in which one policy writes the parts of all agents."""
-_SAMPLING: dict[str, Any] = {"max_new_tokens": 256, "num_turns": 2, "num_agents": 2, "agent_learning_rate": 5e-6}
+_ROLLOUT: dict[str, Any] = {"max_new_tokens": 256, "num_turns": 2, "num_agents": 2, "agent_learning_rate": 5e-6}
 _EVALUATION: dict[str, Any] = {"eval_interval": 16, "eval_num_samples": 4}
 REINFORCE: dict[str, Any] = {
     "num_train_epochs": 20,
@@ -79,14 +106,14 @@ REINFORCE: dict[str, Any] = {
     "rollout_buffer_size": 2,
     "logging_steps": 50,
 }
-REINFORCE |= _SAMPLING | _EVALUATION
+REINFORCE |= _ROLLOUT | _EVALUATION
 ACTOR_CRITIC: dict[str, Any] = {
     "num_train_epochs": 40,
     "num_generations": 1,
     "rollout_buffer_size": 8,
     "logging_steps": 1,
 }
-ACTOR_CRITIC |= {"value_loss_coef": 0.6} | _SAMPLING | _EVALUATION
+ACTOR_CRITIC |= {"value_loss_coef": 0.6} | _ROLLOUT | _EVALUATION
 TRAINERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "magrpo": (REINFORCE, {}),
     "marloo": (REINFORCE, {"estimator": "marloo"}),
@@ -95,6 +122,8 @@ TRAINERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     CENTRALIZED: ({**REINFORCE, "num_turns": 1}, {}),
     "iac": (ACTOR_CRITIC, {"critic": "iac"}),
     "maac": (ACTOR_CRITIC, {"critic": "maac"}),
+    "grpo": ({**REINFORCE, "num_agents": 1}, {}),
+    "ac": ({**ACTOR_CRITIC, "num_agents": 1}, {"critic": "iac"}),
 }
 """Defaults of a trainer that `compat: comlrl` does not set, and the settings that select it here, by section."""
 ESTIMATORS = VALUE_ALIASES["{algorithm}.estimator"]
@@ -113,8 +142,43 @@ def advice(name: str) -> str | None:
     return next((replacement for prefix, replacement in PREFIXES.items() if name.startswith(prefix)), None)
 
 
-def convert_comlrl(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the tree of a config with the settings of CoMLRL's file, and one note per setting that was left out.
+def is_comlrl(tree: Mapping[str, Any]) -> bool:
+    """Return whether a file has a section, or a setting of a trainer, that only files of CoMLRL have."""
+    sections = SECTIONS | TRAINERS.keys() | REFUSED_SECTIONS.keys()
+    if not sections.isdisjoint(tree.keys() - {"magrpo", "grpo"}):
+        return True
+    trainers = (tree[name] for name in ("magrpo", "grpo") if isinstance(tree.get(name), Mapping))
+    return any(name in OLDER_NAMES or advice(str(name)) for trainer in trainers for name in trainer)
+
+
+def adopt(
+    tree: Mapping[str, Any], algorithm: str, overrides: Mapping[str, Any], note: Callable[[str], None]
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the tree of a file and overrides by the keys used here, with a note per difference if they are CoMLRL's.
+
+    Raises UserError.
+    """
+    if not is_comlrl(tree):
+        return tree, overrides
+    converted, notes = convert_comlrl(tree, algorithm)
+    for line in ("a config of CoMLRL, read with its defaults and compat comlrl", *notes):
+        note(line)
+    return converted, {_key_here(key, algorithm): value for key, value in overrides.items()}
+
+
+def _key_here(key: str, algorithm: str) -> str:
+    """Return the key here of a dotted key of CoMLRL."""
+    section, _, name = key.partition(".")
+    if name and section in TRAINERS:
+        return f"{algorithm}.{NAMES.get(name, name)}"
+    if name and section == AGENT_MODEL:
+        key = f"model.{name}"
+    return PLACES.get(key, key)
+
+
+def convert_comlrl(tree: Mapping[str, Any], algorithm: str = "magrpo") -> tuple[dict[str, Any], list[str]]:
+    """Return the tree of a config with the settings of CoMLRL's file in the section `algorithm`, and one note per
+    difference.
 
     Other sections are converted by `convert_sections`. Raises UserError, which names all settings that cannot be
     converted.
@@ -128,9 +192,35 @@ def convert_comlrl(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     trainer = sections[0]
     defaults, selected = TRAINERS[trainer]
     other, notes, refused = convert_sections({name: value for name, value in tree.items() if name != trainer})
-    section = dict(selected)
-    given = dict(tree[trainer])
-    if trainer == "iac":
+    given, more_notes, more_refused = _trainer_settings(trainer, tree[trainer])
+    notes += more_notes
+    if refused := [*refused, *more_refused]:
+        raise UserError(f"no counterpart: {'; '.join(refused)}")
+    section = {**_by_name_here(defaults), **other.pop("magrpo", {}), **selected, **given}
+    section["estimator"] = _estimator(section, algorithm, notes)
+    _move_sampling(trainer, section, other, notes)
+    if section["eval_num_samples"] == 0:
+        notes.append(f"there are no evaluations: {trainer}.eval_num_samples is 0")
+        section["eval_num_samples"] = None
+        other["dataset"] = {**(other.get("dataset") or {}), "eval_split": None}
+    one_completion = section["num_generations"] == section["rollout_buffer_size"] == 1
+    if "critic" in section and one_completion and section.get("normalize_advantages", True):
+        notes.append(f"{trainer}.advantage_normalization is off: a batch of one completion has nothing to compare")
+        section["normalize_advantages"] = False
+    if trainer == CENTRALIZED:  # where max_new_tokens is the length of the whole completion
+        other |= {"centralized": {"environment": other.get("environment"), "team": section["num_agents"]}}
+        other["environment"], section["num_agents"] = "centralized", 1
+    return {"compat": "comlrl", **other, algorithm: section}, notes
+
+
+def _trainer_settings(trainer: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Return the settings of a trainer by the names used here, notes on settings that are left out, and the settings
+    that are refused with the reason."""
+    given = _by_name_here(given)
+    section: dict[str, Any] = {}
+    notes: list[str] = []
+    refused: list[str] = []
+    if TRAINERS[trainer][1].get("critic") == "iac":
         separate = given.pop("use_separate_critic", True)
         section["critic_body"] = "own" if separate else "shared"
         of_critic, of_policy = (given.pop(f"{model}value_head_hidden_dim", None) for model in ("critic_", ""))
@@ -140,25 +230,43 @@ def convert_comlrl(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     for name, value in given.items():
         if (trainer, name, value) == (CENTRALIZED, "collaboration_mode", "centralized"):
             continue
-        if name in DROPPED and (DROPPED[name] is None or value in DROPPED[name]):  # type: ignore[operator]
-            if DROPPED[name] is None and value is not None:
+        values = DROPPED.get(name, ())
+        if values is None:
+            if value is not None:
                 notes.append(f"{trainer}.{name} is left out: {ADVICE[name]}")
-        elif (replacement := advice(name)) is not None:
-            refused.append(f"{trainer}.{name} ({replacement})")
-        else:
+        elif (replacement := advice(name)) is None:
             section[name] = value
-    if refused:
-        raise UserError(f"no counterpart: {'; '.join(refused)}")
-    estimator = ESTIMATORS.get(section.pop("advantage_mode", None), section.get("estimator", "magrpo"))
-    if estimator in ("marloo", "maremax") and section.get("advantage_normalization", True):
+        elif value not in values:
+            refused.append(f"{trainer}.{name} ({replacement})")
+    return section, notes, refused
+
+
+def _by_name_here(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by the names used here. Raises UserError for two names of one setting whose values differ."""
+    named: dict[str, Any] = {}
+    for name, value in given.items():
+        here = NAMES.get(name, name)
+        if named.get(here, value) != value:
+            raise UserError(f"{name} and {here} are the same setting and differ: give one of them")
+        named[here] = value
+    return named
+
+
+def _estimator(section: dict[str, Any], algorithm: str, notes: list[str]) -> str:
+    """Return the estimator of a trainer's section."""
+    estimator = ESTIMATORS.get(section.pop("advantage_mode", None), section.get("estimator", algorithm))
+    if estimator in ("marloo", "maremax") and section.get("normalize_advantages", True):
         notes.append(f"{estimator} is left out: {_SHIFTED}")
-        estimator = "magrpo"
-    if estimator == "mareinforce" and "critic" not in section and "early_termination_threshold" not in section:
-        notes.append(f"the default of early_termination_threshold is left out: {_UNEQUAL}")
-        section["early_termination_threshold"] = None
-    section["estimator"] = estimator
-    section = {**defaults, **other.pop("magrpo", {}), **section}
-    if trainer == CENTRALIZED:  # where max_new_tokens is the length of the whole completion
-        other |= {"centralized": {"environment": other.get("environment"), "team": section["num_agents"]}}
-        other["environment"], section["num_agents"] = "centralized", 1
-    return {"compat": "comlrl", **other, "magrpo": section}, notes
+        estimator = algorithm
+    return algorithm if estimator == "magrpo" else estimator
+
+
+def _move_sampling(trainer: str, section: dict[str, Any], other: dict[str, Any], notes: list[str]) -> None:
+    """Move the settings of sampling in a trainer's section to `model`."""
+    model = other["model"] = dict(other.get("model") or {})
+    for name in SAMPLING:
+        if name in section:
+            value = section.pop(name)
+            if model.get(name, value) != value:
+                notes.append(f"{name} {model[name]} of the model is left out: {trainer}.{name} is {value}")
+            model[name] = value

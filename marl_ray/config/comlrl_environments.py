@@ -6,16 +6,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+from marl_ray.core.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A key without a counterpart, which is left out if it has one of `values` (None: any value)."""
+    """A key without a counterpart, which is left out if it has one of `values` (None: any value).
+
+    With a value in `same` there is no difference, and hence no note.
+    """
 
     why: str
     values: tuple[Any, ...] | None = None
+    same: tuple[Any, ...] = (None,)
 
 
 _ATTENTION = LeftOut("the learner chooses the attention")
@@ -26,14 +31,19 @@ _BLOCKS = "the blocks of the agents are fixed (docs/reference/environments/build
 _SPLIT = "dataset.train_split and dataset.eval_split, such as train[:100]"
 _JSON = "json_schema constrains answers to JSON (docs/how-to/prompts.md)"
 _ATTACK = "the attack of the spiders is the field attack of a row"
+_PLACEMENT = "resources places and loads the models"
+_WORDS = "prompts have the words of the environment here"
+_HOUSE_BLOCKS = ["white_concrete", "obsidian", "stone_stairs", "stone_bricks", "planks", "air"]
+_MISSING_ENVIRONMENTS = ("bridge_build", "resource_gathering")
+"""Types of data sets whose environment does not exist here."""
 
+AGENT_MODEL = "agent_model"
+"""Section there whose settings are in `model` here."""
 PLACES: Mapping[str, str] = {
-    **{f"agent_model.{name}": f"model.{name}" for name in ("name", "temperature", "top_p", "top_k", "max_length")},
-    "agent_model.special_tokens": "model.special_tokens",
-    "agent_model.trust_remote_code": "model.model_kwargs.trust_remote_code",
-    **{f"{section}.{name}": "model.model_kwargs.torch_dtype" for section in ("agent_model", "model")
-       for name in ("torch_dtype", "dtype")},
-    **{f"{section}.gradient_checkpointing": "magrpo.gradient_checkpointing" for section in ("agent_model", "model")},
+    "model.trust_remote_code": "model.model_kwargs.trust_remote_code",
+    "model.torch_dtype": "model.model_kwargs.torch_dtype",
+    "model.dtype": "model.model_kwargs.torch_dtype",
+    "model.gradient_checkpointing": "magrpo.gradient_checkpointing",
     "tokenizer": "model.tokenizer_kwargs",
     "dataset.csv_path": "dataset.name",
     "dataset.json_path": "dataset.name",
@@ -41,7 +51,7 @@ PLACES: Mapping[str, str] = {
     "travel.system_prompt": "model.system_prompt",
     "prompt.use_chat_template": "model.use_chat_template",
     "wandb.run_name": "wandb.name",
-}  # fmt: skip
+}
 """The key here of a key there."""
 VALUES: Mapping[str, Mapping[Any, Any]] = {
     "external.mode": {
@@ -53,19 +63,25 @@ VALUES: Mapping[str, Mapping[Any, Any]] = {
         "bfcl": "function_calls",
         "str_build": "word_builder",
         "str_builder": "word_builder",
+        "str_rainbow": "word_builder",
         "house_build": "house_builder",
         "house_builder": "house_builder",
+        "box_builder": "house_builder",
     },
     "model.model_kwargs.torch_dtype": {None: "auto", "bf16": "bfloat16", "fp16": "float16", "fp32": "float32"},
 }
 """The value here of a value there, by key here."""
 WITHOUT_COUNTERPART: Mapping[str, LeftOut] = {
-    "agent_model.type": LeftOut("a label"),
-    "agent_model.attn_implementation": _ATTENTION,
     "model.attn_implementation": _ATTENTION,
+    "model.model_kwargs.attn_implementation": _ATTENTION,
+    "model.model_kwargs.device_map": LeftOut(_PLACEMENT),
+    "model.model_kwargs.low_cpu_mem_usage": LeftOut(_PLACEMENT),
     "critic_model": _CRITIC,
+    "critic": _CRITIC,
     "critics": _CRITIC,
     "dataset.version": LeftOut("the rows decide"),
+    "dataset.private": LeftOut("the variable HF_TOKEN gives access"),
+    "dataset.split_ratio": LeftOut(_SPLIT),
     "dataset.categories": LeftOut("leave the other rows out of the file", (None, _CATEGORIES)),
     "dataset.task_types": LeftOut("leave the other rows out of the file", (None,)),
     "dataset.max_train_samples": LeftOut(_SPLIT, (None,)),
@@ -74,6 +90,8 @@ WITHOUT_COUNTERPART: Mapping[str, LeftOut] = {
     "dataset.local_z": LeftOut("words are drawn at z = 0", (0, None)),
     "external.lim": LeftOut("feedback lists up to 20 positions", (20, None)),
     "external.external_prompt_passthrough": LeftOut("later prompts are complete", (False, None)),
+    "external.common_prefix": LeftOut(_WORDS),
+    "external.common_suffix": LeftOut(_WORDS),
     "output.save_path": LeftOut("models are in the run folder"),
     "bfcl.role_mode": LeftOut("all agents choose their calls themselves", ("self_select",)),
     "bfcl_reward": LeftOut(
@@ -91,22 +109,22 @@ WITHOUT_COUNTERPART: Mapping[str, LeftOut] = {
     "travel.stop_after_complete_json": LeftOut(_JSON),
     "travel_reward": LeftOut(_WEIGHTS.format("travel")),
     "prompt.provide_graph": LeftOut("prompts always show the target"),
-    "task.block_agent1": LeftOut(
-        _BLOCKS, (["oak_planks", "stone", "air"], ["white_concrete", "obsidian", "stone_stairs", "stone_bricks",
-                                                   "planks", "air"])
-    ),
-    "task.block_agent2": LeftOut(
-        _BLOCKS, (["white_concrete", "obsidian", "air"], ["white_concrete", "obsidian", "stone_stairs", "stone_bricks",
-                                                          "planks", "air"])
-    ),
+    "task.block_agent1": LeftOut(_BLOCKS, same=(None, ["oak_planks", "stone", "air"], _HOUSE_BLOCKS)),
+    "task.block_agent2": LeftOut(_BLOCKS, same=(None, ["white_concrete", "obsidian", "air"], _HOUSE_BLOCKS)),
     "task.max_commands": LeftOut("300 commands for words and 600 for houses", (300, 600)),
     "task.limited_resource": LeftOut("the blocks of an agent are limited", (True,)),
     "task.player": LeftOut(_ATTACK),
     "task.spider": LeftOut(_ATTACK),
+    "RPG": LeftOut(_ATTACK),
+    "debug": LeftOut("output.verbose shows more", same=(None, False)),
+    "patches": LeftOut("trainers here need none"),
     "wandb.enabled": LeftOut("wandb.project: null disables it", (True,)),
-}  # fmt: skip
+}
 """Keys, or whole sections, that have no counterpart here."""
-FILES, SPLITS = ("dataset.csv_path", "dataset.json_path"), ("dataset.train_split", "dataset.eval_split")
+_SHARED_SECTIONS = {"model", "dataset", "output", "external", "travel", "wandb"}
+SECTIONS = {AGENT_MODEL} | {key.partition(".")[0] for key in (*PLACES, *WITHOUT_COUNTERPART)} - _SHARED_SECTIONS
+"""Sections that only files of CoMLRL have. Its trainers have further ones, `marl_ray.config.comlrl.TRAINERS`."""
+SPLITS = ("dataset.train_split", "dataset.eval_split")
 _TRAVEL_KEYS = ("config_name", "source_split", "train_samples", "eval_samples")
 
 
@@ -116,21 +134,21 @@ def convert_sections(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
     converted: dict[str, Any] = {}
     notes: list[str] = []
     refused: list[str] = []
-    agent, critic = (tree.get(section) or {} for section in ("agent_model", "critic_model"))
-    if critic and critic.get("name") == agent.get("name"):  # as here
-        tree = {section: content for section, content in tree.items() if section != "critic_model"}
+    tree = _without_equal_critics(_with_model(tree))
+    kind = (tree.get("dataset") or {}).get("type")
+    if kind in _MISSING_ENVIRONMENTS:
+        return {}, [], [f"dataset.type {kind} (an environment that does not exist here: docs/how-to/extend.md)"]
     for key, value in _settings(_with_splits(tree)):
         if (none := WITHOUT_COUNTERPART.get(key)) is not None:
             if none.values is not None and not _among(value, none.values):
                 refused.append(f"{key} ({none.why})")
-            elif none.values is None and value is not None:
+            elif none.values is None and value not in none.same:
                 notes.append(f"{key} is left out: {none.why}")
             continue
         place = PLACES.get(key, key)
-        if key in FILES and value is not None:
-            value = str(Path(value).with_suffix(".jsonl"))
-            notes.append(f"{key} is now dataset.name {value}: write the rows of the file as lines of JSON")
-        elif key in SPLITS and str(value).startswith("["):
+        if value is None and key in PLACES and place not in VALUES:  # their default
+            continue
+        if key in SPLITS and str(value).startswith("["):
             value = f"train{value}"
         if isinstance(value, list | dict) or value not in VALUES.get(place, {}):
             _put(converted, place, value)
@@ -139,13 +157,40 @@ def convert_sections(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
     return converted, notes, refused
 
 
+def _with_model(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tree with the settings of `agent_model` in `model`. Raises UserError if a section is a value."""
+    renamed: dict[str, Any] = {}
+    for section, content in tree.items():
+        if section in (AGENT_MODEL, "model", "dataset") and not isinstance(content, Mapping | None):
+            raise UserError(f"'{section}' should be a section with settings, got {content!r}")
+        here = "model" if section == AGENT_MODEL else section
+        renamed[here] = {**(renamed.get(here) or {}), **(content or {})} if here == "model" else content
+    return renamed
+
+
+def _without_equal_critics(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tree without the models of critics that are the agents' models, as always here."""
+    agent = (tree.get("model") or {}).get("name")
+    rest = dict(tree)
+    for section in ("critic_model", "critic"):
+        if isinstance(tree.get(section), Mapping) and tree[section].get("name") == agent:
+            del rest[section]
+    if tree.get("critics") and tree["critics"] == (tree.get("agents") or [agent] * len(tree["critics"])):
+        del rest["critics"]
+    return rest
+
+
 def _settings(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the settings by key: whole sections that the tables name, and the settings of the others."""
     for section, content in tree.items():
         if section in PLACES or section in WITHOUT_COUNTERPART or not isinstance(content, Mapping):
             yield section, content
-        else:
-            yield from ((f"{section}.{name}", value) for name, value in content.items())
+            continue
+        for name, value in content.items():
+            if (section, name) == ("model", "model_kwargs") and isinstance(value, Mapping):
+                yield from ((f"model.model_kwargs.{option}", inner) for option, inner in value.items())
+            else:
+                yield f"{section}.{name}", value
 
 
 def _with_splits(tree: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -179,4 +224,6 @@ def _put(tree: dict[str, Any], key: str, value: Any) -> None:
         if not isinstance(inner, dict):
             inner = tree[section] = {}
         tree = inner
-    tree[name] = {**tree[name], **value} if isinstance(tree.get(name), dict) and isinstance(value, dict) else value
+    if isinstance(tree.get(name), dict) and isinstance(value, dict):
+        value = {**tree[name], **value}
+    tree[name] = value

@@ -69,8 +69,8 @@ COMLRL: Mapping[str, Any] = {
 }
 """CoMLRL 1.4.3: the defaults of MAGRPOConfig and the fixed behaviour of its trainer, which always grows complete trees,
 uses torch's weight decay for AdamW, does not clip gradients and has no importance weighting."""
-COMLRL_CRITIC: Mapping[str, Any] = {"model.top_k": None, "{algorithm}.early_termination_threshold": None}
-"""Differences of IACConfig and MAACConfig. Critics here do not compare episodes that ended early."""
+COMLRL_CRITIC: Mapping[str, Any] = {"model.top_k": None}
+"""Differences of IACConfig and MAACConfig."""
 
 
 def canonical_key(key: str, algorithm: str) -> str:

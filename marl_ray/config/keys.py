@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from marl_ray.config.comlrl import advice
+from marl_ray.config.comlrl import SECTIONS, TRAINERS, advice
 from marl_ray.config.compat import NULL_IS_DEFAULT, aliases_in_section, refuse_reference
-from marl_ray.config.schema import Config
+from marl_ray.config.schema import ALGORITHMS, Config
 from marl_ray.config.sections import GeneratorResources, LearnerResources
 from marl_ray.config.values import OneTo100
 from marl_ray.core.errors import UserError
@@ -160,6 +160,8 @@ def _unknown(key: str, known: Iterable[str], algorithm: str, prefix: str) -> Use
         return UserError(f"unknown setting '{prefix}{key}', known from CoMLRL: {replacement}")
     siblings = list(dict.fromkeys(k[len(path) :].split(".")[0] for k in known if k.startswith(path)))
     names = siblings if prefix else [*siblings, *aliases_in_section(section, algorithm)]
+    if not section and not prefix:
+        names += sorted(SECTIONS | TRAINERS.keys() - set(ALGORITHMS))
     every = [*(f"{prefix}{k}" for k in known if prefix), *settings(algorithm)]
     hint = f"known here: {', '.join(siblings)}"
     if nearest := _nearest(name, [prefix + path + sibling for sibling in names], every):

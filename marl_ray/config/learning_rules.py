@@ -67,7 +67,7 @@ def _violation(need: str, value: Any, subject: str, config: Config, number: int)
     key, name = subject.split(" ")[0], subject.split(" ")[-1]
     estimator, whiten = key_of(config, number, "estimator"), f"{section}.normalize_advantages"
     remedy = f"{whiten} to false" if key == whiten else f"{estimator} to mareinforce"
-    ends_early = rollout.handoff == "all" and rollout.early_termination_threshold is not None and rollout.num_turns > 1
+    ends_early = _ends_branches(config) and config.compat != "comlrl"
     batch = min(rollout.group_sizes) * rollout.rollout_buffer_size
     groups = rollout.rollout_buffer_size * nodes_per_episode(config)
     one_step = optimizer.train_batch_size is None or optimizer.train_batch_size >= groups
@@ -160,11 +160,30 @@ def _turn_problems(config: Config) -> Iterator[str]:
     if config.external.stop != "never" and config.credit.critic != "none":
         yield f"""external.stop {config.external.stop} leaves no next prompts, whose value {section}.critic
         {config.credit.critic} needs: set external.stop to never, or {section}.critic to none"""
-    if rollout.handoff == "all" and rollout.early_termination_threshold is not None and rollout.num_turns > 2:
+    if _ends_branches(config) and rollout.num_turns > 2 and config.compat != "comlrl":
         # At the root all branches end or none does; below it they end one by one.
         yield f"""{section}.early_termination_threshold with handoff all and {rollout.num_turns} turns would rank a
         branch that ended early below its siblings, because its return has fewer turns: set it to null, or num_turns to
         2"""
+
+
+def _ends_branches(config: Config) -> bool:
+    """Return whether some branches of a tree may have fewer turns than others."""
+    rollout = config.rollout
+    return rollout.handoff == "all" and rollout.early_termination_threshold is not None and rollout.num_turns > 1
+
+
+def unequal_returns(config: Config) -> str | None:
+    """Return a note if `compat: comlrl` allows returns over different numbers of turns to be compared, else None."""
+    comparing = config.credit.critic != "none" or any(
+        estimator_requirements(agent.estimator).complete_returns for agent in config.agents
+    )
+    if config.compat != "comlrl" or not _ends_branches(config) or not (comparing or config.rollout.num_turns > 2):
+        return None
+    return (
+        f"{config.algorithm}.early_termination_threshold {config.rollout.early_termination_threshold:g} ends branches, "
+        "as in CoMLRL: their returns have fewer turns than those they are compared with. null plays all turns"
+    )
 
 
 def unused_discount(config: Config) -> str | None:

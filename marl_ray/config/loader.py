@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from marl_ray.config.centralized import centralize
+from marl_ray.config.comlrl import adopt, is_comlrl
 from marl_ray.config.compat import canonical_key, canonical_keys, canonical_values, compat_settings
 from marl_ray.config.keys import (
     AGENT_KEYS,
@@ -45,7 +46,8 @@ def load(
     a message per setting that was adapted to the others. Raises UserError."""
     tree = read_yaml(Path(path))
     other = next(name for name in ALGORITHMS if name != algorithm)
-    if algorithm not in tree and other in tree:
+    single_agent_comlrl = algorithm == "magrpo" and is_comlrl(tree)
+    if algorithm not in tree and other in tree and not single_agent_comlrl:
         raise UserError(f"{path} has a section '{other}': run it with python -m marl_ray.train_{other}")
     return from_tree(tree, algorithm, overrides, note)
 
@@ -53,10 +55,11 @@ def load(
 def from_tree(
     tree: Mapping[str, Any], algorithm: str, overrides: Mapping[str, Any] | None = None, note: Note = lambda line: None
 ) -> Config:
-    """Return the validated config of nested dictionaries with the section names of a file. Raises UserError."""
+    """Return the validated config of nested dictionaries with the section names of a file, or of a file of CoMLRL.
+    Raises UserError."""
+    tree, overrides = adopt(tree, algorithm, overrides or {}, note)
     flat = _canonical(flatten(tree, sections(settings(algorithm))), algorithm)
     flat["agents"] = _entries(flat.get("agents"), algorithm)
-    overrides = overrides or {}
     for key in sorted(overrides, key=lambda key: key.startswith("agents.")):  # last, when the number of agents is known
         _override(flat, key, overrides[key], algorithm)
     changed = {canonical_key(key, algorithm) for key in overrides}

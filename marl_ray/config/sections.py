@@ -57,7 +57,7 @@ class DatasetConfig(Section):
     """Training and evaluation tasks."""
 
     name: str = ""
-    """Hub id (`owner/name`, or `owner/name:part`), a .jsonl or .parquet file, or bundled with the package:
+    """Hub id (`owner/name`, or `owner/name:part`), a .jsonl, .parquet, .json or .csv file, or bundled with the package:
     `bundled:toy`, `bundled:toy-hard`, `bundled:tags`, `bundled:grid`, `bundled:posts`, `bundled:abstracts`,
     `bundled:requests`, `bundled:words`, `bundled:houses`, `bundled:trips`; or
     `python:module:Attr`, an object whose `splits` has rows by split (the default if `environment` is one)."""

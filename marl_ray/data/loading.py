@@ -8,6 +8,7 @@ A split is a name with an optional slice, as in `datasets`: `test`, `test[33:163
 from __future__ import annotations
 
 import codecs
+import csv
 import json
 import logging
 import re
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
 DataRow = Mapping[str, Any]
 logger = logging.getLogger(__name__)
 
-LOCAL_SUFFIXES = (".jsonl", ".parquet")
-OTHER_SUFFIXES = (".json", ".csv", ".tsv", ".txt", ".gz", ".zip", ".arrow")
+LOCAL_SUFFIXES = (".jsonl", ".parquet", ".json", ".csv")
+_ENDINGS = f"{', '.join(LOCAL_SUFFIXES[:-1])} or {LOCAL_SUFFIXES[-1]}"
+OTHER_SUFFIXES = (".tsv", ".txt", ".gz", ".zip", ".arrow")
 """Suffixes of files, which no hub id has."""
 BUNDLED = {
     "bundled:toy": TASKS_PATH,
@@ -69,8 +71,8 @@ def load_tasks(
 ) -> list[Task]:
     """Return the tasks of a split (with slices) in the dataset's order.
 
-    `name` is a hub id, the path of a .jsonl or .parquet file (with the single split `test`, also called `train`),
-    or one of `BUNDLED`. Rows that are no tasks are treated as `DatasetConfig.on_bad_row` says.
+    `name` is a hub id, the path of a .jsonl, .parquet, .json or .csv file (with the single split `test`, also called
+    `train`), or one of `BUNDLED`. Rows that are no tasks are treated as `DatasetConfig.on_bad_row` says.
     """
     return list(load_tasks_by_row(name, split, dataset_type, on_bad_row).values())
 
@@ -166,7 +168,7 @@ def check_dataset_name(name: str, splits: Sequence[str]) -> None:
     if not needs_download(name):
         return
     if name.startswith(("/", "./", "../", "~")) or name.endswith(OTHER_SUFFIXES) or Path(name).is_file():
-        raise UserError(f"dataset {name} is not a data file: data files end in {' or '.join(LOCAL_SUFFIXES)}")
+        raise UserError(f"dataset {name} is not a data file: data files end in {_ENDINGS}")
     if not is_hub_id(name.partition(":")[0]):
         raise UserError(f"dataset {name!r} is neither a data file nor a hub id (owner/name)")
 
@@ -237,9 +239,36 @@ def _local(path: Path) -> list[DataRow]:
         hint = f"; data files in {folder}: {', '.join(files[:20]) or 'none'}" if folder.is_dir() else ""
         raise UserError(f"data file {path} does not exist{hint}")
     try:
-        return _parquet(path) if path.suffix == ".parquet" else [row for _, row in read_jsonl(path)]
+        readers = {".parquet": _parquet, ".json": _json, ".csv": _csv}
+        reader = readers.get(path.suffix)
+        return reader(path) if reader else [row for _, row in read_jsonl(path)]
     except OSError as error:
         raise UserError(f"data file {path} cannot be read: {one_line(error)}") from None
+
+
+def _json(path: Path) -> list[DataRow]:
+    """Return the rows of a file with one list of objects."""
+    try:
+        rows = json.loads(path.read_bytes().removeprefix(codecs.BOM_UTF8).decode())
+        json.dumps(rows, ensure_ascii=False).encode()  # rejects lone surrogates such as \ud800
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"data file {path}: not JSON ({one_line(error, 100)})") from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise UserError(f"data file {path}: not a list of JSON objects")
+    return rows
+
+
+def _csv(path: Path) -> list[DataRow]:
+    """Return the rows of a file whose first line has the names of the fields. All values are text."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows: list[DataRow] = list(csv.DictReader(file, strict=True))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UserError(f"data file {path}: not CSV ({one_line(error, 100)})") from None
+    for number, row in enumerate(rows, 1):
+        if None in row or None in row.values():
+            raise UserError(f"data file {path}, row {number}: not as many values as the first line has names")
+    return rows
 
 
 def _parquet(path: Path) -> list[DataRow]:
@@ -264,7 +293,7 @@ def _hub(name: str) -> Mapping[str, Sequence[DataRow]]:
     try:
         splits = datasets.load_dataset(*name.split(":", 1))
     except Exception as error:  # the hub client's errors have no common base class
-        hint = f"; a local file ends in {' or '.join(LOCAL_SUFFIXES)}"
+        hint = f"; a local file ends in {_ENDINGS}"
         if isinstance(error, RuntimeError):  # `datasets` raises it for a dataset that is a Python script
             hint = f". For a dataset that is a script, the hub often has its rows as Parquet: {_parquet_command(name)}"
         raise UserError(f"dataset {name} cannot be loaded from the hub: {one_line(error)}{hint}") from None

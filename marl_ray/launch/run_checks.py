@@ -14,7 +14,7 @@ from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
 from marl_ray.cluster.placement_plan import describe_demands
 from marl_ray.config import Config
 from marl_ray.config.keys import key_of
-from marl_ray.config.learning_rules import unused_discount
+from marl_ray.config.learning_rules import unequal_returns, unused_discount
 from marl_ray.config.validation import plugins_of_run
 from marl_ray.core.batch import Group
 from marl_ray.core.chat import as_text, with_system_prompt
@@ -81,7 +81,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
         _check_central_critic(config, list(map(as_text, prompts)))
     if transition.note:
         logger.info(transition.note)
-    if note := unused_discount(config):
+    for note in filter(None, (unused_discount(config), unequal_returns(config))):
         logger.warning(note)
     _warn_of_overlap(config, train_tasks, eval_tasks)
     if not dry:

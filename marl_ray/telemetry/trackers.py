@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import logging
 import re
 import shutil
 import sys
@@ -33,21 +34,33 @@ MLFLOW_MAX_VALUE = 500
 WANDB_START_S = 20
 """Maximum duration of one attempt to start a run of Weights & Biases."""
 _id_lock = threading.Lock()
+logger = logging.getLogger(__name__)
 
 
 def tracker_names(config: Config) -> list[str]:
-    """Return the config's trackers: the names in `output.sinks`, and trackers with an enabled setting of their own."""
+    """Return the config's trackers: the names in `output.sinks`, and trackers with an enabled setting of their own.
+
+    `wandb.project`, which configs from elsewhere have, enables wandb only if its package is installed.
+    """
     enabled = {
         "tensorboard": config.output.tensorboard,
-        "wandb": config.wandb.project,
+        "wandb": config.wandb.project and not _without_wandb(config),
         "trackio": config.trackio.project,
         "mlflow": config.mlflow.experiment,
     }
     return list(dict.fromkeys([*(name for name, on in enabled.items() if on), *config.output.sinks]))
 
 
+def _without_wandb(config: Config) -> bool:
+    """Return whether wandb.project is set and the package is missing."""
+    return bool(config.wandb.project) and importlib.util.find_spec("wandb") is None
+
+
 def require_trackers(config: Config) -> None:
-    """Raise UserError if the config names a tracker that does not exist or whose package is not installed."""
+    """Raise UserError if the config names a tracker that does not exist or whose package is not installed; with
+    `wandb.project` alone, warn of the missing package."""
+    if _without_wandb(config) and "wandb" not in config.output.sinks:
+        logger.warning("wandb.project is set but the package wandb is missing: metrics stay in the run folder")
     settings = {
         "tensorboard": "output.tensorboard",
         "wandb": "wandb.project",

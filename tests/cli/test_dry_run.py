@@ -44,7 +44,7 @@ def test_dry_run_prints_only_the_config_on_stdout(capsys: pytest.CaptureFixture[
         ("dataset.type=bugfix", "did you mean bug_fix?"),
         ("dataset.type=humanevall", "unknown dataset.type 'humanevall': did you mean humaneval?"),
         ("dataset.name=none.jsonl", "data file none.jsonl does not exist"),
-        ("dataset.name=tasks.csv", "data files end in .jsonl or .parquet"),
+        ("dataset.name=tasks.tsv", "data files end in .jsonl, .parquet, .json or .csv"),
         ("dataset.name=open ai/humaneval", "neither a data file nor a hub id"),
         ("dataset.train_split=train[3-8]", "split 'train[3-8]' is not of the form"),
         ("sandbox.isolation=none", "sandbox: isolation 'none' runs programs unprotected: it needs allow_unsafe: true"),
@@ -58,7 +58,7 @@ def test_dry_run_prints_only_the_config_on_stdout(capsys: pytest.CaptureFixture[
         ),
         ("model.special_tokens={eos_token: <nowhere>}", "not in the vocabulary"),
         ("output.base_dir=/dev/null/runs", "set output.base_dir"),
-        pytest.param("wandb.project=p", "the package wandb is missing: pip install wandb", marks=NO_WANDB),
+        pytest.param("output.sinks=[wandb]", "the package wandb is missing: pip install wandb", marks=NO_WANDB),
         ("resources.generator.tensor_parallel=2 resources.learner.gpus=0", "both above 0 or both to 0"),
     ],
 )

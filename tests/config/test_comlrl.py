@@ -31,8 +31,10 @@ def test_a_section_alone_becomes_a_valid_config_with_comlrl_s_defaults(trainer: 
     tree, notes = convert_comlrl({**OTHER, trainer: {}})
     config = from_tree(tree, "magrpo")
     assert (config.rollout.num_turns, config.agents[0].temperature) == (1 if trainer == CENTRALIZED else 2, 0.6)
-    assert config.credit.critic == (trainer if trainer in ("iac", "maac") else "none")
-    changed = {"marloo": ["marloo"], "maremax": ["maremax"], "mareinforce": ["the"]}
+    assert config.credit.critic == {"iac": "iac", "maac": "maac", "ac": "iac"}.get(trainer, "none")
+    assert config.num_agents == (1 if trainer in ("grpo", "ac", CENTRALIZED) else 2)
+    assert (config.rollout.early_termination_threshold, config.rollout.handoff) == (-0.2, "all")
+    changed = {"marloo": ["marloo"], "maremax": ["maremax"]}
     assert (config.environment == "centralized") == (trainer == CENTRALIZED)
     assert [note.split(" ")[0] for note in notes] == changed.get(trainer, [])
 
@@ -96,9 +98,9 @@ def test_every_setting_that_is_left_out_has_advice() -> None:
     assert not REFUSED_SECTIONS.keys() & TRAINERS.keys()
 
 
-def test_a_setting_of_comlrl_in_a_config_is_refused_by_name() -> None:
+def test_a_setting_of_comlrl_in_an_override_is_refused_by_name() -> None:
     with pytest.raises(UserError, match=r"magrpo.agent_devices', known from CoMLRL: resources.generator"):
-        from_tree({**OTHER, "magrpo": {"agent_devices": ["cuda:0"]}}, "magrpo")
+        from_tree({**OTHER, "magrpo": {}}, "magrpo", {"magrpo.agent_devices": ["cuda:0"]})
 
 
 ENVIRONMENTS: dict[str, tuple[dict[str, Any], str, list[str]]] = {
@@ -111,7 +113,7 @@ ENVIRONMENTS: dict[str, tuple[dict[str, Any], str, list[str]]] = {
             "wandb": {"enabled": True, "project": "p"},
         },
         "function_calls",
-        ["agent_model.type", "agent_model.attn_implementation", "dataset.version"],
+        ["model.attn_implementation", "dataset.version"],
     ),
     "words": (
         {
@@ -125,7 +127,7 @@ ENVIRONMENTS: dict[str, tuple[dict[str, Any], str, list[str]]] = {
             "wandb": {"run_name": "words"},
         },
         "word_builder",
-        ["dataset.csv_path", "output.save_path", "prompt.provide_graph"],
+        ["output.save_path", "prompt.provide_graph"],
     ),
     "houses": (
         {
@@ -136,7 +138,7 @@ ENVIRONMENTS: dict[str, tuple[dict[str, Any], str, list[str]]] = {
             "task": {"limited_resource": True, "player": {"hp": 5}, "spider": {"num": 3}},
         },
         "house_builder",
-        ["dataset.json_path", "task.player", "task.spider"],
+        ["task.player", "task.spider"],
     ),
     "travel": (
         {
@@ -174,12 +176,12 @@ def test_values_of_environments_have_their_names_here() -> None:
 
     words, houses, travel = map(converted, ("words", "houses", "travel"))
     assert (words.dataset.name, words.external.mode, words.agents[0].dtype) == (
-        "words.jsonl",
+        "words.csv",
         "level_feedback",
         "bfloat16",
     )
     assert (words.model.use_chat_template, words.wandb.name) == (True, "words")
-    assert (houses.dataset.name, houses.external.mode) == ("houses.jsonl", "level_passed")
+    assert (houses.dataset.name, houses.external.mode) == ("houses.json", "level_passed")
     assert (houses.dataset.train_split, houses.dataset.eval_split) == ("train[:8]", "train[8:]")
     assert travel.dataset.name == "owner/trips:train"
     assert (travel.dataset.train_split, travel.dataset.eval_split) == ("train[:40]", "train[40:45]")
@@ -210,6 +212,9 @@ def test_the_command_writes_a_config(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["convert", str(source), "--to", "config", "--output", str(target)]) == 0
     assert "magrpo.parallel_training is left out" in capsys.readouterr().out
     assert from_tree(yaml.safe_load(target.read_text()), "magrpo").rollout.num_turns == 2
+    source.write_text(yaml.safe_dump({**OTHER, "grpo": {"agent_devices": ["cuda:0"]}}))
+    assert main(["convert", str(source), "--to", "config", "--output", str(tmp_path / "alone.yaml")]) == 0
+    assert from_tree(yaml.safe_load((tmp_path / "alone.yaml").read_text()), "grpo").num_agents == 1
     source.write_text(yaml.safe_dump({**OTHER, "iac": {"num_turnz": 2}}))
     assert main(["convert", str(source), "--to", "config", "--output", str(tmp_path / "other.yaml")]) == 1
     message = f"error: the config of marl_ray made from {source} is not valid: unknown setting 'magrpo.num_turnz'"

@@ -33,7 +33,7 @@ def test_comlrl_sets_the_defaults_of_comlrl(algorithm: str) -> None:
 def test_comlrl_critics_have_other_defaults(critic: str) -> None:
     found = config(critic=critic, num_turns=2)
     assert (found.credit.normalize_advantages, found.rollout.handoff) == (True, "all")
-    assert (found.model.top_k, found.rollout.early_termination_threshold) == (None, None)
+    assert (found.model.top_k, found.rollout.early_termination_threshold) == (None, -0.2)
     assert config(critic="none", num_turns=2).model.top_k == 50
 
 

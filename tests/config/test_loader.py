@@ -189,7 +189,7 @@ def test_losses_are_read_by_the_names_of_other_libraries(alias: str, loss: str) 
     assert config == from_tree(config_tree(magrpo=section | {"loss": loss}), "magrpo")
 
 
-@pytest.mark.parametrize("key", ["kl_coef", "beta", "use_kl_loss", "reference_devices", "ref_model"])
+@pytest.mark.parametrize("key", ["kl_coef", "beta", "use_kl_loss", "ref_model"])
 def test_kl_settings_of_other_libraries_name_ours(key: str) -> None:
     with pytest.raises(UserError, match=rf"^unknown setting 'magrpo\.{key}': .* is set by reference_kl_coef"):
         from_tree(config_tree(magrpo={key: 0.01}), "magrpo")

@@ -57,6 +57,17 @@ def test_nodes_above_a_lost_branch_are_skipped_if_groups_are_compared() -> None:
         assert [group.turn for group in mini_batch.groups] == turns
 
 
+def test_the_target_of_a_branch_that_ended_early_is_its_reward() -> None:
+    # As in CoMLRL: the last turn that was played has no next value and no later rewards, wherever the branch ends.
+    run, root = tree("iac")
+    root.children, root.transitions = {}, {}
+    assert trainable_nodes(episode(root), run) == [root]
+    group = build_group(root, 0, run)
+    assert group.returns == (0.0, 1.0)
+    assert group.critic_sample is not None
+    assert (group.critic_sample.rewards, group.critic_sample.successors) == ((0.0, 1.0), ((), ()))
+
+
 def test_a_group_with_a_critic_has_returns_and_loss_shares() -> None:
     # Returns are Monte-Carlo targets, r + discount * mean of the children; weights are loss shares, w_t / G.
     run, root = tree("iac", turn_gradient_weights=[1.5, 1.0])

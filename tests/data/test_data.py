@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
@@ -107,6 +108,35 @@ def test_parquet(tmp_path: Path) -> None:
 )
 def test_missing_splits_are_rejected(twenty: str, split: str, said: str) -> None:
     assert said in message(twenty, split)
+
+
+def test_json_and_csv_files(tmp_path: Path) -> None:
+    rows = [row(0), row(1)]
+    listed, table = tmp_path / "tasks.json", tmp_path / "tasks.csv"
+    listed.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    with table.open("w", encoding="utf-8-sig", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    expected = load_tasks(written(tmp_path / "tasks.jsonl", rows), "test", "humaneval")
+    assert load_tasks(str(listed), "test", "humaneval") == load_tasks(str(table), "test", "humaneval") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.json", '{"a": 1}', "not a list of JSON objects"),
+        ("a.json", "[1]", "not a list of JSON objects"),
+        ("a.json", "[{", "not JSON (JSONDecodeError"),
+        ("a.json", '[{"a": "\\ud800"}]', "not JSON (UnicodeEncodeError"),
+        ("a.csv", "a,b\n1\n", "row 1: not as many values as the first line has names"),
+        ("a.csv", "a,b\n1,2\n1,2,3\n", "row 2: not as many values as the first line has names"),
+        ("a.csv", 'a\n"1" 2\n', "not CSV (Error"),
+    ],
+)
+def test_malformed_json_and_csv_files_are_rejected(tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert said in message(str(tmp_path / name))
 
 
 def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
@@ -316,7 +346,7 @@ def test_hub_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [task.id for task in load_tasks("some/pack:python", "test", "humaneval")] == ["t/1"]
     assert "has no split 'test'; its splits: validation, extra" in message("some/humaneval")
     said = "cannot be loaded from the hub: FileNotFoundError: Couldn't find some/other"
-    assert message("some/other") == f"dataset some/other {said}; a local file ends in .jsonl or .parquet"
+    assert message("some/other") == f"dataset some/other {said}; a local file ends in .jsonl, .parquet, .json or .csv"
 
 
 def test_bundled_tasks() -> None:

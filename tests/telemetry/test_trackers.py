@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+import importlib.machinery
 import json
 import subprocess
 import sys
@@ -66,9 +67,9 @@ def test_rows_become_scalars_and_a_new_sink_starts_again(tmp_path: Path) -> None
 def test_trackers_have_settings_of_their_own_or_are_named() -> None:
     assert tracker_names(config_with()) == []
     config = config_with(
-        output={"tensorboard": True, "sinks": ["mlflow", "tensorboard", "own:Sink"]}, wandb={"project": "p"}
+        output={"tensorboard": True, "sinks": ["mlflow", "tensorboard", "own:Sink"]}, trackio={"project": "p"}
     )
-    assert tracker_names(config) == ["tensorboard", "wandb", "mlflow", "own:Sink"]
+    assert tracker_names(config) == ["tensorboard", "trackio", "mlflow", "own:Sink"]
     with pytest.raises(UserError, match=r"unknown output.sinks 'wandv': did you mean wandb\?"):
         config_with(output={"sinks": ["wandv"]})
 
@@ -84,6 +85,22 @@ def test_a_missing_package_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPat
         require_trackers(config_with(output={"sinks": ["mlflow"]}))
     with pytest.raises(UserError, match=r"^output.sinks no_such:Sink: No module"):
         require_trackers(config_with(output={"sinks": ["no_such:Sink"]}))
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_project_of_wandb_without_its_package_is_a_warning(
+    installed: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = importlib.machinery.ModuleSpec("wandb", None) if installed else None
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: found)
+    config = config_with(wandb={"project": "p"})
+    require_trackers(config)
+    assert tracker_names(config) == ["wandb"] * installed
+    warned = ["wandb.project is set but the package wandb is missing: metrics stay in the run folder"]
+    assert caplog.messages == warned * (not installed)
+    if not installed:
+        with pytest.raises(UserError, match=r"^output.sinks is set but the package wandb is missing"):
+            require_trackers(config_with(output={"sinks": ["wandb"]}, wandb={"project": "p"}))
 
 
 def test_the_run_folder_keeps_ids(tmp_path: Path) -> None:
