@@ -68,6 +68,20 @@ DECIDED = (
     "xs = [f(1)]\nfor x in xs:\n    assert close(x)",
     "while not close(f(1), 2):\n    pass\nassert 1 == 1",
     "assert close(*[f(1), 2])",
+    "class Own:\n    def same(self, a):\n        return close(a, 2)\nassert Own().same(f(1))",
+    "class Own:\n    def __init__(self, a):\n        self.ok = close(a, 2)\nassert Own(f(1)).ok",
+    "def own(a):\n    return close(a, 2)\nassert all(map(own, [f(1)]))",
+    "assert all(map(lambda a: close(a, 2), [f(1)]))",
+    "match f(1):\n    case found:\n        assert close(found, 2)",
+    "try:\n    raise ValueError(f(1))\nexcept ValueError as error:\n    assert close(error.args[0], 2)",
+    "import heapq\nheap = []\nheapq.heappush(heap, f(1))\nassert close(heap[0], 2)",
+    "found = {}\nfound.update(a=f(1))\nassert close(found['a'], 2)",
+    "assert len({f(1), reference(1)}) == 1",
+    "pair = (f(1), reference(1))\nassert pair[0] == pair[1]",
+    "assert f(1).startswith(reference(1))",
+    "assert [f(1), 'x'].count(reference(1)) == 1",
+    "assert {'a': f(1), 'b': reference(1)}['a'] == f(1)",
+    "xs = []\nassert f(xs) == 'wrong' and close(xs)",
 )
 HONEST_PROGRAM = """
 def f(x): return x + 1

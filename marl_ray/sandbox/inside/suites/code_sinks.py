@@ -4,7 +4,7 @@
 that decides. Such tests run in the guest, where their passes are untrusted.
 
 The mention of a sink decides, whatever its form (`e = eval`, `map(eval, ...)`, `from builtins import eval as e`, a
-function of the tests that calls it): only a direct call with constants, such as `eval("1 + 1")`, is harmless.
+function of the tests that calls it): only `eval` of a constant without names, such as `eval("1 + 1")`, is harmless.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Sequence
 
-from .statements import bound_names, imported_name, walk_all
+from .statements import bound_names, imported_name, names_in, parse, walk_all
 
 _BUILTINS = frozenset(
     ("eval", "exec", "compile", "__import__", "globals", "locals", "vars", "breakpoint", "__builtins__")
@@ -34,17 +34,20 @@ _MODULES = frozenset(
         ),
         *("pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "jsonpickle", "marshal", "shelve", "yaml"),
         *("bdb", "cProfile", "cffi", "ctypes", "doctest", "gc", "multiprocessing", "pdb", "profile", "subprocess"),
-        "trace",
+        *("trace", "rlcompleter"),
     )
 )
 """Modules that run text or bytes as code, start processes, or reach any object of a process."""
 _ATTRIBUTES = frozenset(
     (
         *("__globals__", "__builtins__", "__subclasses__", "__import__", "f_globals", "f_locals", "f_back", "modules"),
-        *("settrace", "setprofile", "_getframe", "_current_frames", "FunctionType", "CodeType"),
+        *("settrace", "setprofile", "_getframe", "_current_frames", "FunctionType", "CodeType", "__self__", "bltns"),
+        *("f_builtins", "gi_frame", "cr_frame", "ag_frame", "tb_frame", "__getattribute__", "currentframe"),
     )
 )
 """Attributes that reach any object of a process."""
+_USUAL_WORDS = frozenset(("code", "trace", "profile", "imp"))
+"""Names of modules that are usual names of attributes, too."""
 _BY_MODULE = {"numpy": ("load",), "pandas": ("eval", "query", "read_pickle")}
 """Functions of other modules that run text or bytes as code."""
 _OF_DATA_FRAMES = ("eval", "query")
@@ -75,6 +78,8 @@ class SinkAnalysis:
         """Names that the tests bind to a sink, or to something that uses one."""
         self._functions: dict[str, tuple[str, ...]] = {}
         """Sinks by the name of a module that has other members, too."""
+        self._has_all_names = False
+        """Whether the tests import all names of a module with sinks."""
         for part in walk_all(statements):
             self._add_imports(part)
         while True:
@@ -85,6 +90,8 @@ class SinkAnalysis:
 
     def reason(self, statements: Iterable[ast.AST]) -> str:
         """Return why these statements must run in the guest; empty if they reach no sink."""
+        if self._has_all_names:
+            return "a test imports all names of a module that runs text as code"
         nodes = list(statements)
         harmless = {id(name) for part in walk_all(nodes) for name in self._constant_call(part)}
         for part in walk_all(nodes):
@@ -103,7 +110,9 @@ class SinkAnalysis:
             for item in part.names:
                 is_member = f"{part.module}.{item.name}" in _MODULES or item.name in _ATTRIBUTES
                 is_by_module = item.name in _BY_MODULE.get(part.module or "", ())
-                if _is_sink_module(part.module or "") or is_member or is_by_module:
+                if _is_sink_module(part.module or "") and item.name == "*":
+                    self._has_all_names = True
+                elif _is_sink_module(part.module or "") or is_member or is_by_module:
                     self._names.add(imported_name(item))
 
     def _add_module(self, module: str, name: str) -> None:
@@ -127,20 +136,26 @@ class SinkAnalysis:
             return ""
         if part.attr in _ATTRIBUTES or f"self.{part.attr}" in self._unsafe:
             return part.attr
+        is_module = part.attr in _MODULES and part.attr not in _USUAL_WORDS
+        if is_module and not self._from_program(part.value):  # `dataclasses.builtins`
+            return part.attr
         module = part.value.id if isinstance(part.value, ast.Name) else ""
         has_data_frames = any(_OF_DATA_FRAMES[0] in functions for functions in self._functions.values())
         of_data_frame = has_data_frames and part.attr in _OF_DATA_FRAMES and not self._from_program(part.value)
         return part.attr if of_data_frame or part.attr in self._functions.get(module, ()) else ""
 
     def _constant_call(self, part: ast.AST) -> list[ast.AST]:
-        """Return the nodes that name the sink of a direct call with constants only; empty for anything else."""
-        if not isinstance(part, ast.Call):
+        """Return the node `eval` of a call like `eval("1 + 1")`; empty for anything else."""
+        if not isinstance(part, ast.Call) or len(part.args) != 1 or part.keywords:
             return []
-        arguments = [*part.args, *(keyword.value for keyword in part.keywords)]
-        if not all(isinstance(argument, ast.Constant) for argument in arguments) or not arguments:
+        text = part.args[0]
+        if not isinstance(part.func, ast.Name) or part.func.id != "eval" or not isinstance(text, ast.Constant):
             return []
-        named = list(ast.walk(part.func))
-        return [] if any(isinstance(node, ast.Name) and node.id in self._unsafe for node in named) else named
+        try:
+            names = names_in(parse(str(text.value)))
+        except (SyntaxError, ValueError):
+            return []
+        return [] if names or "eval" in self._unsafe else [part.func]
 
     def _is_given_text(self, call: ast.Call) -> bool:
         """Return whether an argument other than the object itself may come from the program."""

@@ -25,29 +25,46 @@ class HelperCalls:
     """
 
     def __init__(self, statements: Sequence[ast.AST], remote: frozenset[str], entry_point: str) -> None:
+        self._is_class = entry_point[:1].isupper()
         values = list(_value_bindings(statements))
         functions = list(_definitions(statements))
-        results = list(_changed_arguments(statements, entry_point))
-        self._derived = _spread({entry_point}, [*values, *functions, *results])
-        """Names of values that derive from the function under test, and of functions of the tests that use it."""
         self._under_test = _spread({entry_point}, [(names, source) for names, source in values if _is_alias(source)])
         """Names of the function under test."""
         made = [(names, source) for names, source in values if not self._is_result(source)]
         self._helpers = _spread(remote - {entry_point}, made)
         """Names of helpers, of their instances, and of values that helpers have made."""
+        results = list(_changed_arguments(statements, self._helpers))
+        unknown = _unknown_parameters(statements)
+        self._derived = _spread({entry_point, *unknown}, [*values, *functions, *results])
+        """Names of values that derive from the function under test, and of functions of the tests that use it."""
         self._functions = _spread(remote - {entry_point}, [each for each in values if _is_alias(each[1])])
         """Names of helpers alone."""
 
     def decides(self, node: ast.AST) -> bool:
-        """Return whether a helper receives a derived value in this call or subscript."""
+        """Return whether a helper receives a derived value in this expression, or the two are brought together."""
         if isinstance(node, ast.Subscript):
-            return self._is_helper(node.value) and self._is_derived(node.slice)
+            return self._meet([node.value, node.slice])
+        if isinstance(node, ast.BinOp):
+            return self._meet([node.left, node.right])
+        if isinstance(node, ast.List | ast.Tuple | ast.Set):
+            return self._meet(node.elts)
+        if isinstance(node, ast.Dict):
+            return self._meet([*filter(None, node.keys), *node.values])
+        if isinstance(node, ast.IfExp):
+            return self._meet([node.body, node.orelse])
         if not isinstance(node, ast.Call) or self._is_result(node):
             return False
         arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+        receiver = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+        if any(map(self._is_derived, [*arguments, *receiver])) and self._is_helper(node.func):
+            return True
         if not any(map(self._is_derived, arguments)):
-            return False
-        return self._is_helper(node.func) or any(map(self._passes_helper, arguments))
+            return self._meet([*arguments, *receiver])
+        return any(map(self._passes_helper, arguments)) or self._meet([*arguments, *receiver])
+
+    def _meet(self, values: Sequence[ast.AST]) -> bool:
+        """Return whether one of some values is derived, and another one is a helper's."""
+        return any(map(self._is_derived, values)) and any(map(self._is_only_helper, values))
 
     def is_compared(self, call: ast.AST, expected: ast.AST) -> bool:
         """Return whether a call of a helper only converts a derived value, whose result the judge compares with data:
@@ -74,8 +91,10 @@ class HelperCalls:
         return any(self._is_derived(result) and self._is_only_helper(expected) for result, expected in sides)
 
     def _is_result(self, node: ast.AST) -> bool:
-        """Return whether this is a call of the function under test, or of a method of its class or instance."""
-        return isinstance(node, ast.Call) and bool(value_names(node.func) & self._under_test)
+        """Return whether this is a call of the function under test, or of a method of the class under test."""
+        if not isinstance(node, ast.Call) or (isinstance(node.func, ast.Attribute) and not self._is_class):
+            return False
+        return bool(value_names(node.func) & self._under_test)
 
     def _is_helper(self, node: ast.AST) -> bool:
         return bool(value_names(node) & self._helpers)
@@ -137,23 +156,25 @@ def _spread(first: set[str] | frozenset[str], bindings: Sequence[ValueBinding]) 
 
 def _value_bindings(statements: Sequence[ast.AST]) -> Iterator[ValueBinding]:
     """Yield what assignments, loops, `with` and calls of the tests' own functions bind."""
-    parameters = {}
-    for part in walk_all(statements):
-        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
-            parameters[part.name] = {item.arg for item in ast.walk(part.args) if isinstance(item, ast.arg)}
+    parameters = _parameters(statements)
     for part in walk_all(statements):
         if isinstance(part, ast.Call):
-            called = value_names(part.func) & parameters.keys()
-            for argument in (*part.args, *(keyword.value for keyword in part.keywords)):
-                for name in called:
+            arguments = [*part.args, *(keyword.value for keyword in part.keywords)]
+            for name in _called_names(part.func) & parameters.keys():
+                for argument in arguments:
                     yield parameters[name], argument
             if isinstance(part.func, ast.Lambda):
-                names = {item.arg for item in ast.walk(part.func.args) if isinstance(item, ast.arg)}
-                for argument in part.args:
-                    yield names, argument
-            if isinstance(part.func, ast.Attribute) and part.args:  # `results.append(f(1))`
-                for argument in part.args:
-                    yield value_names(part.func.value) - set(_OWN), argument
+                for argument in arguments:
+                    yield _argument_names(part.func), argument
+            yield from _changed_by_call(part, arguments)
+        elif isinstance(part, ast.Try):
+            for handler in part.handlers:
+                if handler.name:  # the exception may carry a value
+                    for statement in part.body:
+                        yield {handler.name}, statement
+        elif isinstance(part, ast.Match):
+            captured = {inner.name for inner in ast.walk(part) if isinstance(inner, ast.MatchAs | ast.MatchStar)}
+            yield {name for name in captured if name}, part.subject
         elif isinstance(part, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and part.value is not None:
             targets = part.targets if isinstance(part, ast.Assign) else [part.target]
             for target in targets:
@@ -164,7 +185,71 @@ def _value_bindings(statements: Sequence[ast.AST]) -> Iterator[ValueBinding]:
             yield value_names(part.optional_vars), part.context_expr
         elif isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             for default in (*part.args.defaults, *filter(None, part.args.kw_defaults)):
-                yield {item.arg for item in ast.walk(part.args) if isinstance(item, ast.arg)}, default
+                yield _argument_names(part), default
+
+
+def _changed_by_call(call: ast.Call, arguments: Sequence[ast.AST]) -> Iterator[ValueBinding]:
+    """Yield the variables that a call may put another argument into: `results.append(f(1))`, `heappush(heap, f(1))`."""
+    receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
+    passed = [*arguments, receiver] if isinstance(receiver, ast.Name | ast.Attribute | ast.Subscript) else arguments
+    for changed in passed:
+        if isinstance(changed, ast.Name | ast.Attribute | ast.Subscript):
+            for other in arguments:
+                if other is not changed:
+                    yield value_names(changed) - set(_OWN), other
+
+
+def _parameters(statements: Sequence[ast.AST]) -> dict[str, set[str]]:
+    """Return the parameters of the tests' functions and methods by name, and of `__init__` by its class."""
+    parameters: dict[str, set[str]] = {}
+    for part in walk_all(statements):
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+            parameters.setdefault(part.name, set()).update(_argument_names(part))
+        elif isinstance(part, ast.Assign) and isinstance(part.value, ast.Lambda):
+            for name in set().union(*map(value_names, part.targets)):
+                parameters.setdefault(name, set()).update(_argument_names(part.value))
+        elif isinstance(part, ast.ClassDef):
+            for item in part.body:
+                if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+                    parameters.setdefault(part.name, set()).update(_argument_names(item))
+    return parameters
+
+
+def _argument_names(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> set[str]:
+    return {item.arg for item in ast.walk(function.args) if isinstance(item, ast.arg)} - set(_OWN)
+
+
+def _called_names(function: ast.AST) -> set[str]:
+    """Return the names in a called expression, and the name of the method."""
+    method = {function.attr} if isinstance(function, ast.Attribute) else set()
+    return value_names(function) | method
+
+
+def _unknown_parameters(statements: Sequence[ast.AST]) -> set[str]:
+    """Return the parameters of functions that something else than a call by name may call: special methods, lambdas
+    that have no name, and functions that are passed on, as in `map(check, f(1))`."""
+    parts = list(walk_all(statements))
+    called = {id(part.func) for part in parts if isinstance(part, ast.Call)}
+    named = {id(part.value) for part in parts if isinstance(part, ast.Assign) and len(part.targets) == 1}
+    passed = {part.id for part in parts if isinstance(part, ast.Name) and id(part) not in called}
+    unknown: set[str] = set()
+    for part in parts:
+        if isinstance(part, ast.Lambda) and id(part) not in named | called:
+            unknown |= _argument_names(part)
+        elif isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+            is_special = part.name.startswith("__") and part.name != "__init__"
+            if is_special or part.name in passed or part.decorator_list:
+                unknown |= _argument_names(part)
+        elif isinstance(part, ast.Assign) and isinstance(part.value, ast.Lambda) and _is_passed(part, parts, called):
+            unknown |= _argument_names(part.value)
+    return unknown
+
+
+def _is_passed(assignment: ast.Assign, parts: Sequence[ast.AST], called: set[int]) -> bool:
+    """Return whether the name of a lambda is used in another way than to call it."""
+    names = set().union(*map(value_names, assignment.targets))
+    loads = [part for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)]
+    return any(part.id in names and id(part) not in called for part in loads)
 
 
 def _definitions(statements: Sequence[ast.AST]) -> Iterator[ValueBinding]:
@@ -174,10 +259,13 @@ def _definitions(statements: Sequence[ast.AST]) -> Iterator[ValueBinding]:
             yield {part.name}, part
 
 
-def _changed_arguments(statements: Sequence[ast.AST], entry_point: str) -> Iterator[ValueBinding]:
-    """Yield the arguments of calls whose results are not used, because the function under test may change them."""
-    for part in walk_all(statements):
-        if isinstance(part, ast.Expr) and isinstance(part.value, ast.Call):
-            call = part.value
-            if isinstance(call.func, ast.Name):
-                yield set().union(*map(value_names, call.args)), call.func
+def _changed_arguments(statements: Sequence[ast.AST], helpers: frozenset[str]) -> Iterator[ValueBinding]:
+    """Yield the arguments of calls, because the function under test may change them; of calls whose results are used,
+    without values that helpers have made."""
+    parts = list(walk_all(statements))
+    alone = {id(part.value) for part in parts if isinstance(part, ast.Expr)}
+    for part in parts:
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
+            arguments = [*part.args, *(keyword.value for keyword in part.keywords)]
+            names = {argument.id for argument in arguments if isinstance(argument, ast.Name)}
+            yield names if id(part) in alone else names - helpers, part.func

@@ -58,7 +58,10 @@ class RequestRewriter(ast.NodeTransformer):
         return visited
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
+        is_decided = self._helpers.decides(node)
         self.generic_visit(node)
+        if is_decided:
+            node.left = call_of(ASKED, node.left)
         if not self._expects_type_error or not self._analysis.from_program(node):
             return node
         return call_of(OPERATE, ARITHMETIC[type(node.op)], node.left, node.right)
@@ -76,6 +79,27 @@ class RequestRewriter(ast.NodeTransformer):
         return call_of(OPERATE, OPERATORS[type(node.ops[0])], node.left, *node.comparators)
 
     # --- decisions of the program ---
+
+    def visit_List(self, node: ast.List) -> Any:
+        return self._visit_display(node)
+
+    def visit_Tuple(self, node: ast.Tuple) -> Any:
+        return self._visit_display(node)
+
+    def visit_Set(self, node: ast.Set) -> Any:
+        return self._visit_display(node)
+
+    def visit_Dict(self, node: ast.Dict) -> Any:
+        return self._visit_display(node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
+        return self._visit_display(node)
+
+    def _visit_display(self, node: Any) -> Any:
+        is_value = isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+        is_decided = is_value and self._helpers.decides(node)
+        self.generic_visit(node)
+        return call_of(ASKED, node) if is_decided else node
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         is_decided = isinstance(node.ctx, ast.Load) and self._helpers.decides(node)
