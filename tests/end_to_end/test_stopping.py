@@ -209,6 +209,7 @@ def head_node() -> Iterator[str]:
     dashboard, port = free_port(), free_port()
     folder = tempfile.mkdtemp(prefix="mr")  # a short path, as above
     variables = environment() | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "disabled"}
+    variables["no_proxy"] = "127.0.0.1"
     variables["PATH"] = f"{RAY.parent}:{os.environ['PATH']}"  # jobs use the `python` of the head's PATH
     start = [RAY, "start", "--head", f"--port={port}", "--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1"]
     start += [f"--dashboard-port={dashboard}", "--num-cpus=4", "--disable-usage-stats"]
@@ -241,7 +242,7 @@ def test_a_run_succeeds_as_a_ray_job(head_node: str, tmp_path: Path) -> None:
     submit = [RAY, "job", "submit", "--address", head_node, "--working-dir", "."]
     result = subprocess.run(
         [*submit, "--", *job],
-        env=environment(),
+        env=environment() | {"no_proxy": "127.0.0.1"},  # Ray's own client asks the proxy
         cwd=ROOT,
         capture_output=True,
         text=True,
