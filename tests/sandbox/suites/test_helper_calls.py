@@ -138,3 +138,37 @@ class TestF(unittest.TestCase):
 """
     report = sandbox.run(Program(FORGING, test, "f", limits=SHORT_LIMITS))
     assert [result.trusted for result in report.tests] == [False, False, False, True]
+
+
+SHELF = """
+class Shelf:
+    def __init__(self):
+        self.items = None
+    def first(self):
+        return self.items[0] if self.items else None
+
+def load(name):
+    return [name]
+
+def same(x, y):
+    return True
+"""
+
+
+def test_a_value_of_a_helper_in_an_object_under_test_costs_only_what_the_helper_decides(sandbox: Sandbox) -> None:
+    test = """
+import unittest
+class TestShelf(unittest.TestCase):
+    def setUp(self):
+        self.shelf = Shelf()
+    def test_loaded(self):
+        self.shelf.items = load("a")
+        self.assertEqual(self.shelf.first(), "a")
+    def test_empty(self):
+        self.assertIsNone(self.shelf.first())
+    def test_helper_as_a_method(self):
+        self.shelf.same = same
+        self.assertTrue(self.shelf.same(self.shelf.first(), "wrong"))
+"""
+    report = sandbox.run(Program(SHELF, test, "Shelf", limits=SHORT_LIMITS))
+    assert [result.trusted for result in report.tests] == [True, True, False]

@@ -9,9 +9,9 @@ the value. Only a helper that converts the value, and is not told the expected r
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
-from .statements import walk_all
+from .statements import spread, walk_all
 
 _OWN = ("self", "cls")
 ValueBinding = tuple[set[str], ast.AST]
@@ -26,10 +26,15 @@ class HelperCalls:
 
     def __init__(self, statements: Sequence[ast.AST], remote: frozenset[str], entry_point: str) -> None:
         self._is_class = entry_point[:1].isupper()
+        parts = [part for part in walk_all(statements) if isinstance(part, ast.Attribute)]
+        self._assigned = {part.attr for part in parts if isinstance(part.ctx, ast.Store)}
+        """Attributes that the tests set, which are no methods of the class under test."""
         values = list(_value_bindings(statements))
         functions = list(_definitions(statements))
-        self._under_test = _spread({entry_point}, [(names, source) for names, source in values if _is_alias(source)])
-        """Names of the function under test."""
+        aliases = [(names, source) for names, source in values if _is_alias(source)]
+        instances = [(names, source) for names, source in values if self._is_class and _calls(source, entry_point)]
+        self._under_test = _spread({entry_point}, [*aliases, *instances])
+        """Names of the function under test, and of instances of the class under test."""
         made = [(names, source) for names, source in values if not self._is_result(source)]
         self._helpers = _spread(remote - {entry_point}, made)
         """Names of helpers, of their instances, and of values that helpers have made."""
@@ -92,7 +97,9 @@ class HelperCalls:
 
     def _is_result(self, node: ast.AST) -> bool:
         """Return whether this is a call of the function under test, or of a method of the class under test."""
-        if not isinstance(node, ast.Call) or (isinstance(node.func, ast.Attribute) and not self._is_class):
+        if not isinstance(node, ast.Call):
+            return False
+        if isinstance(node.func, ast.Attribute) and (not self._is_class or node.func.attr in self._assigned):
             return False
         return bool(value_names(node.func) & self._under_test)
 
@@ -121,6 +128,11 @@ def _root(function: ast.AST) -> ast.AST:
     return function
 
 
+def _calls(source: ast.AST, name: str) -> bool:
+    """Return whether an expression is `name(...)`."""
+    return isinstance(source, ast.Call) and isinstance(source.func, ast.Name) and source.func.id == name
+
+
 def _is_alias(source: ast.AST) -> bool:
     """Return whether an expression only names or collects values, without a call."""
     return not any(isinstance(part, ast.Call) for part in ast.walk(source))
@@ -141,17 +153,9 @@ def value_names(node: ast.AST) -> set[str]:
     return names
 
 
-def _spread(first: set[str] | frozenset[str], bindings: Sequence[ValueBinding]) -> frozenset[str]:
+def _spread(first: Set[str], bindings: Sequence[ValueBinding]) -> frozenset[str]:
     """Return some names, and the names that are bound to expressions with such names."""
-    reached = set(first)
-    changed = True
-    while changed:
-        changed = False
-        for names, source in bindings:
-            if not names <= reached and value_names(source) & reached:
-                reached |= names
-                changed = True
-    return frozenset(reached)
+    return spread(first, [(names, value_names(source)) for names, source in bindings])
 
 
 def _value_bindings(statements: Sequence[ast.AST]) -> Iterator[ValueBinding]:

@@ -119,6 +119,22 @@ def names_in(*nodes: ast.AST) -> set[str]:
     return {part.id for part in walk_all(nodes) if isinstance(part, ast.Name)}
 
 
+def spread(first: Set[str], bindings: Sequence[tuple[set[str], set[str]]]) -> frozenset[str]:
+    """Return some names, and the names that are bound, directly or not, to what uses them.
+
+    A binding is the names that it binds, and the names that it uses.
+    """
+    reached = set(first)
+    changed = True
+    while changed:
+        changed = False
+        for bound, used in bindings:
+            if not bound <= reached and used & reached:
+                reached |= bound
+                changed = True
+    return frozenset(reached)
+
+
 def root_name(node: ast.AST) -> str:
     """Return `a` for `a`, `a.b` and `a[b].c`, and an empty string for anything else."""
     while isinstance(node, ast.Attribute | ast.Subscript):

@@ -12,7 +12,7 @@ import datetime
 from collections.abc import Iterable, Iterator, Sequence
 
 from .code_sinks import SinkAnalysis
-from .statements import names_in, walk_all
+from .statements import names_in, spread, walk_all
 
 _LAZY_MODULES = {"itertools", "functools", "operator", "io", "mock", "builtins", "pathlib", "uuid", "types"}
 _MAKES_LAZY = {
@@ -326,7 +326,6 @@ def _is_lazy(node: ast.AST, own: dict[str, str]) -> bool:
 
 def _tainted(statements: Sequence[ast.stmt], remote: frozenset[str]) -> frozenset[str]:
     """Return the program's names and the tests' names for values from the program and for functions that use it."""
-    tainted = set(remote)
     bindings: list[tuple[set[str], ast.AST]] = []
     parameters = {
         part.name: {item.arg for item in ast.walk(part.args) if isinstance(item, ast.arg)}
@@ -345,11 +344,4 @@ def _tainted(statements: Sequence[ast.stmt], remote: frozenset[str]) -> frozense
             bindings.append((names_in(part.target), part.iter))
         elif isinstance(part, ast.withitem) and part.optional_vars is not None:
             bindings.append((names_in(part.optional_vars), part.context_expr))
-    changed = True
-    while changed:
-        changed = False
-        for names, source in bindings:
-            if not names <= tainted and names_in(source) & tainted:
-                tainted |= names
-                changed = True
-    return frozenset(tainted)
+    return spread(remote, [(names, names_in(source)) for names, source in bindings])
