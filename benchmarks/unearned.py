@@ -68,23 +68,20 @@ def constants_with_a_constant_helper(value: str) -> Writer:
     )
 
 
+def _around_the_reference(task: Task, result: str) -> str:
+    """Return a function that contains the whole reference, and returns the result of an expression."""
+    nested = "\n".join(f"    {line}" for line in task.fields["reference"].splitlines())
+    return f"def {task.fields['entry_point']}(*args):\n{nested}\n    return {result}"
+
+
 def right_program_with_a_constant_helper(task: Task) -> Answers:
     """Return the reference solution, inside main, chosen by the helper's constant."""
-    name = task.fields["entry_point"]
-    nested = "\n".join(f"    {line}" for line in task.fields["reference"].splitlines())
-    main = f"def {name}(*args):\n{nested}\n    return [None, {name}][aux(*args) - 41](*args)"
-    return "def aux(*args):\n    return 42", main
+    chosen = f"[None, {task.fields['entry_point']}][aux(*args) - 41](*args)"
+    return "def aux(*args):\n    return 42", _around_the_reference(task, chosen)
 
 
 def right_program_without_a_helper(task: Task) -> Answers:
-    return "", _reference_alone(task)
-
-
-def _reference_alone(task: Task) -> str:
-    """Return a function that contains the whole reference."""
-    name = task.fields["entry_point"]
-    nested = "\n".join(f"    {line}" for line in task.fields["reference"].splitlines())
-    return f"def {name}(*args):\n{nested}\n    return {name}(*args)"
+    return "", _around_the_reference(task, f"{task.fields['entry_point']}(*args)")
 
 
 def copied_examples(task: Task) -> str:
