@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from marl_ray.cli.parser import Parser
+from marl_ray.cli.parser import Parser, exit_code_of
 from marl_ray.core.text import did_you_mean
 
 COMMANDS = {
@@ -47,8 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "--version" in arguments[:1]:
         from marl_ray.core.installed_versions import version_line  # slow: it reads the metadata of all packages
 
-        print(version_line())
-        return 0
+        return exit_code_of(lambda: print(version_line()))
     parser.add_argument("--version", action="store_true", help="show the versions of marl-ray, torch, vllm and ray")
     if not arguments or arguments[0].startswith("-"):
         parser.parse_args(arguments)

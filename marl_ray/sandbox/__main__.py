@@ -91,15 +91,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: success, also if the reader of standard output goes away (`| head`). 2: unusable input, or no acceptable
     isolation.
     """
-    arguments = sandbox_parser().parse_args(argv)
     commands = {"run": _run, "bench": _bench, "doctor": lambda _: _print(doctor.report())}
     try:
-        status = commands[arguments.command](arguments)
-        sys.stdout.flush()
+        arguments = sandbox_parser().parse_args(argv)  # prints a help text and raises SystemExit
+        return commands[arguments.command](arguments)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again at exit
         return 0
-    return status
+    finally:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again at exit
 
 
 if __name__ == "__main__":

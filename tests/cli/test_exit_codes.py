@@ -58,6 +58,7 @@ def test_a_missing_module_of_a_plugin_propagates() -> None:
     "command",
     [
         ["--help"],
+        ["--version"],
         ["explain", "magrpo"],
         ["plan", "magrpo", "--config", CONFIG],
         ["sandbox", "--help"],
@@ -70,7 +71,10 @@ def test_a_closed_pipe_is_no_error(command: list[str]) -> None:
     os.close(reading)
     try:
         program = [sys.executable, "-m", "marl_ray", *command]
-        ended = subprocess.run(program, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120, cwd=ROOT)
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        ended = subprocess.run(
+            program, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120, cwd=ROOT, env=environment
+        )
     finally:
         os.close(writing)
     assert ended.returncode == 0
