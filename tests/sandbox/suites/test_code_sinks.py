@@ -53,7 +53,23 @@ REACHED = (
     "import yaml\nassert yaml.load(f(1), yaml.Loader) == 2",
     "import operator\nassert operator.attrgetter(f(1))(print)",
 )
+WITH_A_PACKAGE = (
+    "import sympy\nassert sympy.sympify(f(1)) == 2",
+    "import sympy\nx = f(1)\nassert sympy.sympify(x) == 2",
+    "import sympy.parsing as parsing\nassert parsing.parse_expr(f(1)) == 2",
+    "from sympy import sympify as read\nassert read(f(1)) == 2",
+    "import sympy\nread = sympy.sympify\nassert read(f(1)) == 2",
+    "import sympy\ndef check(x):\n    return sympy.sympify(x)\nassert check(f(1)) == 2",
+    "import sympy\nassert list(map(sympy.sympify, [f(1)])) == [2]",
+    "import numexpr\nassert numexpr.evaluate(f(1)) == 2",
+    "import torch\nassert torch.load(f(1)) == 2",
+)
+"""Tests that pass a value of the program to a package that may run it as code."""
 HARMLESS = (
+    "import sympy\nassert f(1) == 2",
+    "import sympy\nassert f(1) == int(sympy.Integer(2))",
+    "import scipy.special\nassert scipy.special.erf(f(1)) == 2",
+    "import pytest\nassert f(1) == pytest.approx(2)",
     "assert f(1) == eval('1 + 1')",
     "import re\nassert re.compile('a').match(f(1))",
     "assert getattr(f(1), 'real') == 2",
@@ -65,7 +81,7 @@ HARMLESS = (
 )
 
 
-@pytest.mark.parametrize("test", REACHED)
+@pytest.mark.parametrize("test", REACHED + WITH_A_PACKAGE)
 def test_a_test_with_a_sink_runs_in_the_guest(test: str) -> None:
     *_, last = parse_tests((test,), "f").cases
     assert last.in_guest

@@ -21,6 +21,9 @@ class Anything(dict):
 table = Anything()
 EXPECTED = f(1)
 def reference(x): return f(x)
+def last(a): return list(a)[-1]
+def rest(a): return list(a)[1:]
+def values(a): return list(a.values())[1]
 """
 DECIDED = (
     "assert close(f(1), 2)",
@@ -82,6 +85,15 @@ DECIDED = (
     "assert [f(1), 'x'].count(reference(1)) == 1",
     "assert {'a': f(1), 'b': reference(1)}['a'] == f(1)",
     "xs = []\nassert f(xs) == 'wrong' and close(xs)",
+    "assert last([f(1), [4, 5]]) == [4, 5]",
+    "assert last((f(1), (4, 5))) == (4, 5)",
+    "assert rest([f(1), 4, 5]) == [4, 5]",
+    "assert values({'got': f(1), 'want': [4, 5]}) == [4, 5]",
+    "want = [4, 5]\nassert last([f(1), want]) == [4, 5]",
+    "pair = (f(1), [4, 5])\nassert last(pair) == [4, 5]",
+    "for args, want in [((1,), [4, 5])]:\n    assert last([f(*args), want]) == [4, 5]",
+    "xs = rest(f(1))\nxs.append([4, 5])\nassert last(xs) == [4, 5]",
+    "def check(xs):\n    assert last(xs) == [4, 5]\ncheck(f(1))\ncheck([4, 5])",
 )
 HONEST_PROGRAM = """
 def f(x): return x + 1

@@ -10,9 +10,10 @@ function of the tests that calls it): only `eval` of a constant without names, s
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable, Iterable, Sequence
 
-from .statements import bound_names, imported_name, names_in, parse, walk_all
+from .statements import bound_names, imported_name, names_in, parse, spread, walk_all
 
 _BUILTINS = frozenset(
     ("eval", "exec", "compile", "__import__", "globals", "locals", "vars", "breakpoint", "__builtins__")
@@ -34,7 +35,7 @@ _MODULES = frozenset(
         ),
         *("pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "jsonpickle", "marshal", "shelve", "yaml"),
         *("bdb", "cProfile", "cffi", "ctypes", "doctest", "gc", "multiprocessing", "pdb", "profile", "subprocess"),
-        *("trace", "rlcompleter"),
+        *("trace", "rlcompleter", "pydoc"),
     )
 )
 """Modules that run text or bytes as code, start processes, or reach any object of a process."""
@@ -56,10 +57,13 @@ _WITH_TEXT = frozenset(
     (
         *("getattr", "setattr", "delattr", "attrgetter", "methodcaller", "import_module", "patch", "dictConfig"),
         *("system", "popen", "execv", "execve", "execvp", "execl", "execlp", "spawnl", "spawnv", "kill", "killpg"),
-        *("get_type_hints", "ForwardRef", "make_dataclass"),
+        *("get_type_hints", "ForwardRef", "make_dataclass", "loadTestsFromName", "loadTestsFromNames"),
     )
 )
 """Functions that a text or number of the program turns into a sink."""
+_KNOWN_PACKAGES = frozenset(("numpy", "pandas", "scipy", "pytest"))
+"""Packages outside the standard library that run no text as code, except for the functions in `_BY_MODULE`. Others may:
+`sympy.sympify` evaluates its argument."""
 
 
 class SinkAnalysis:
@@ -80,8 +84,13 @@ class SinkAnalysis:
         """Sinks by the name of a module that has other members, too."""
         self._has_all_names = False
         """Whether the tests import all names of a module with sinks."""
+        self._imported: set[str] = set()
+        """Names that the tests import from packages that are not known."""
         for part in walk_all(statements):
             self._add_imports(part)
+        uses = [(_bound_anywhere(node), names_in(node)) for node in statements]
+        self._packages = spread(self._imported, uses)
+        """Names from packages that are not known, and names of values and functions that use these."""
         while True:
             found = {name for node in statements for name in self._bound_with_a_sink(node)} - self._unsafe
             if not found:
@@ -100,13 +109,25 @@ class SinkAnalysis:
                 return f"a test may run text of the program as code ({sink})"
             if isinstance(part, ast.Call) and _last_name(part.func) in _WITH_TEXT and self._is_given_text(part):
                 return f"a test gives {_last_name(part.func)} a name that the program may choose"
+            if isinstance(part, ast.Call) and (package := self._package_of(part)):
+                return f"a test passes a value of the program to {package}, which may run it as code"
         return ""
+
+    def _package_of(self, call: ast.Call) -> str:
+        """Return a name from a package that is not known, if a call brings it together with a value of the program."""
+        if not self._packages:
+            return ""
+        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+        names = names_in(call.func, *arguments) & self._packages
+        return min(names, default="") if any(map(self._from_program, arguments)) else ""
 
     def _add_imports(self, part: ast.AST) -> None:
         if isinstance(part, ast.Import):
             for item in part.names:
                 self._add_module(item.name, imported_name(item))
         elif isinstance(part, ast.ImportFrom):
+            if part.module and not _is_known(part.module):
+                self._imported |= {imported_name(item) for item in part.names}
             for item in part.names:
                 is_member = f"{part.module}.{item.name}" in _MODULES or item.name in _ATTRIBUTES
                 is_by_module = item.name in _BY_MODULE.get(part.module or "", ())
@@ -120,13 +141,14 @@ class SinkAnalysis:
             self._names.add(name)
         elif module in _BY_MODULE:
             self._functions[name] = _BY_MODULE[module]
+        elif not _is_known(module):
+            self._imported.add(name)
 
     def _bound_with_a_sink(self, node: ast.stmt) -> set[str]:
         """Return the names that a statement binds, if it mentions a sink in a way that is not harmless."""
         if isinstance(node, ast.Import | ast.ImportFrom) or not self.reason([node]):
             return set()
-        inner = {part.name for part in ast.walk(node) if isinstance(part, ast.FunctionDef | ast.ClassDef)}
-        return bound_names(node) | inner
+        return _bound_anywhere(node)
 
     def _mentioned(self, part: ast.AST) -> str:
         """Return the sink that a node itself names, without its child nodes; empty if there is none."""
@@ -164,6 +186,17 @@ class SinkAnalysis:
         # The value that is set is no name.
         chosen = arguments[1:2] if takes_object else arguments
         return any(map(self._from_program, chosen))
+
+
+def _bound_anywhere(node: ast.stmt) -> set[str]:
+    """Return the names that a statement binds, and the names of the functions and classes inside."""
+    inner = {part.name for part in ast.walk(node) if isinstance(part, ast.FunctionDef | ast.ClassDef)}
+    return bound_names(node) | inner
+
+
+def _is_known(module: str) -> bool:
+    root = module.partition(".")[0]
+    return root in sys.stdlib_module_names or root in _KNOWN_PACKAGES
 
 
 def _is_sink_module(module: str) -> bool:

@@ -44,6 +44,10 @@ class HelperCalls:
         """Names of values that derive from the function under test, and of functions of the tests that use it."""
         self._functions = _spread(remote - {entry_point}, [each for each in values if _is_alias(each[1])])
         """Names of helpers alone."""
+        otherwise = {name for names, source in values if not self._is_result(source) for name in names}
+        bound = {name for names, source in values if self._is_result(source) for name in names}
+        self._results = bound - otherwise - unknown
+        """Names that are bound to results of the function under test, and to nothing else."""
 
     def decides(self, node: ast.AST) -> bool:
         """Return whether a helper receives a derived value in this expression, or the two are brought together."""
@@ -73,7 +77,8 @@ class HelperCalls:
 
     def is_compared(self, call: ast.AST, expected: ast.AST) -> bool:
         """Return whether a call of a helper only converts a derived value, whose result the judge compares with data:
-        `to_list(f(x)) == [3, 2, 1]`. A helper that is not told the expected value cannot decide about it.
+        `to_list(f(x)) == [3, 2, 1]`. A helper that is not told the expected value cannot decide about it, so that its
+        argument is a result alone, and not a list of the result and other values.
 
         Data are lists and the like with an item other than 0, 1, True, False, None and empty ones, which are the words
         of a verdict.
@@ -84,6 +89,10 @@ class HelperCalls:
             or call.keywords
             or not isinstance(call.func, ast.Name)
         ):
+            return False
+        argument = call.args[0]
+        is_name = isinstance(argument, ast.Name | ast.Attribute) and value_names(argument) <= self._results
+        if not is_name and not self._is_result(argument):
             return False
         if not isinstance(expected, ast.List | ast.Tuple | ast.Set | ast.Dict):
             return False
