@@ -25,7 +25,7 @@ from marl_ray.environments.chat_rows import NotAPrompt, copied, is_list, is_one_
 logger = logging.getLogger(__name__)
 
 MAX_LATE_IN_A_ROW = 5
-"""Number of calls of a plain function in a row that may overrun their deadline. One more ends the run."""
+"""Number of calls of a plain function in a row that may overrun their deadline. The next call ends the run."""
 PROMPT = "prompt"
 """Column of a row that holds the prompt."""
 

@@ -78,7 +78,9 @@ def test_a_signal_before_the_work_starts_cancels_it() -> None:
 
     def made() -> Coroutine[Any, Any, None]:
         signal.raise_signal(signal.SIGTERM)
+        end = time.monotonic() + 60
         while signals.received is None:  # the main thread handles the signal
+            assert time.monotonic() < end
             time.sleep(0.001)
         return work()
 

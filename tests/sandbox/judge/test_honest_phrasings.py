@@ -313,7 +313,6 @@ def test_an_honest_program_passes(sandbox: Sandbox, case: str) -> None:
     entry_point = "C" if source.startswith("class C") else "f"
     report = sandbox.run(Program(source, test, entry_point, limits=LIMITS))
     assert set(statuses(report)) == {"pass"}, report.tests
-    assert report.wall_s < 2
 
 
 def test_output_that_a_script_writes_at_its_end_is_kept(sandbox: Sandbox) -> None:
