@@ -133,10 +133,12 @@ def test_documents_name_existing_files(name: str) -> None:
     assert [path for path in named if not any((place / path).exists() for place in inside)] == []
 
 
-TEXT_FILES = {"read_text": 0, "write_text": 1, "FileHandler": 9}
+TEXT_FILES = {"read_text": 0, "write_text": 1, "FileHandler": 9, "TextIOWrapper": 1}
 """Functions that read or write text, by the number of arguments before the encoding."""
 OPENERS = {"open": 1, "fdopen": 1, "TemporaryFile": 0, "NamedTemporaryFile": 0}
 """Functions that open a file, by the position of the mode. The method `Path.open` has its mode first."""
+COMPRESSED = ("gzip", "bz2", "lzma")
+"""Modules whose `open` reads bytes by default."""
 
 
 def lacks_encoding(call: ast.Call) -> bool:
@@ -147,21 +149,24 @@ def lacks_encoding(call: ast.Call) -> bool:
         return False
     if name in TEXT_FILES:
         return len(call.args) <= TEXT_FILES[name]
-    if name in ("run", "Popen", "check_output"):
+    if name in ("run", "Popen", "call", "check_call", "check_output"):
         return "text" in options or "universal_newlines" in options
     owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
     if name not in OPENERS or (name == "open" and owner in ("os", "wheel", "shelve", "webbrowser")):
         return False
-    place = 0 if name == "open" and owner else OPENERS[name]
+    is_method = name == "open" and owner not in ("", "io", *COMPRESSED)
+    place = 0 if is_method else OPENERS[name]
     given = options.get("mode", call.args[place] if len(call.args) > place else None)
     if given is None:
-        return "Temporary" not in name  # temporary files are binary by default
+        return "Temporary" not in name and owner not in COMPRESSED  # which are binary by default
+    if owner in COMPRESSED:
+        return isinstance(given, ast.Constant) and "t" in str(given.value)
     return isinstance(given, ast.Constant) and isinstance(given.value, str) and "b" not in given.value
 
 
 def test_text_files_name_their_encoding() -> None:
     found = []
-    for path in sources("marl_ray", "tools", "benchmarks"):
+    for path in sources("marl_ray", "tools", "benchmarks", "docs/examples"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and lacks_encoding(node):
                 found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)[:80]}")
@@ -169,7 +174,13 @@ def test_text_files_name_their_encoding() -> None:
 
 
 def test_the_rule_finds_text_without_an_encoding() -> None:
-    texts = ("p.read_text()", "p.write_text(x)", "open(p)", "p.open('a')", "os.fdopen(1, 'w')", "run(c, text=True)")
-    others = ("p.read_text('utf-8')", "open(p, 'rb')", "p.open('wb')", "os.open(p, 0)", "run(c)", "TemporaryFile()")
+    texts = (
+        *("p.read_text()", "p.write_text(x)", "open(p)", "p.open('a')", "os.fdopen(1, 'w')", "run(c, text=True)"),
+        *("io.open(p)", "io.open(p, 'w')", "gzip.open(p, 'rt')", "check_call(c, text=True)", "TextIOWrapper(x)"),
+    )
+    others = (
+        *("p.read_text('utf-8')", "open(p, 'rb')", "p.open('wb')", "os.open(p, 0)", "run(c)", "TemporaryFile()"),
+        *("io.open(p, 'rb')", "gzip.open(p)", "gzip.open(p, 'wb')", "lzma.open(p, 'rt', encoding='utf-8')"),
+    )
     assert all(lacks_encoding(ast.parse(text, mode="eval").body) for text in texts)  # type: ignore[arg-type]
     assert not any(lacks_encoding(ast.parse(text, mode="eval").body) for text in others)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ def add(a: int, b: int) -> int:
 
 
 def main() -> None:
-    task = json.loads(Path(sys.argv[1]).read_text())
+    task = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     solver = ChatOpenAI(model="solver").bind_tools([add])  # the client reads OPENAI_BASE_URL and OPENAI_API_KEY
     checker = ChatOpenAI(model="checker")
 

@@ -21,7 +21,7 @@ def add(arguments: str) -> str:
 
 
 def main() -> None:
-    task = json.loads(Path(sys.argv[1]).read_text())
+    task = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     client = OpenAI()  # reads OPENAI_BASE_URL and OPENAI_API_KEY
     history = []
 

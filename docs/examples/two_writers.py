@@ -13,7 +13,7 @@ def main() -> None:
     parser.add_argument("--task", type=Path, required=True)
     parser.add_argument("--turns", type=int, default=1)
     options = parser.parse_args()
-    task = json.loads(options.task.read_text())
+    task = json.loads(options.task.read_text(encoding="utf-8"))
     client = OpenAI()  # reads OPENAI_BASE_URL and OPENAI_API_KEY
     conversations = {name: [{"role": "user", "content": prompt}] for name, prompt in task["prompts"].items()}
 

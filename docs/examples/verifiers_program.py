@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--taskset", required=True, help="name of an installed taskset, or of a module on PYTHONPATH")
     parser.add_argument("--harness", help="default: the taskset's own")
     options = parser.parse_args()
-    number = int(json.loads(options.task.read_text())["prompt"])
+    number = int(json.loads(options.task.read_text(encoding="utf-8"))["prompt"])
     print(json.dumps(asyncio.run(play(options.taskset, number, options.harness))))
 
 
