@@ -153,8 +153,7 @@ class LearnerActor(Actor):
             WeightUpdateClient, workers_per_replica=workers_per_replica, incarnation=incarnation, deadline_s=deadline_s
         )
 
-        with self._weights.on_all_ranks():
-            source = CastSource(self.learner.policy, self.learner.dtype, self._weights, self.learner.device)
+        source = CastSource(self.learner.policy, self.learner.dtype, self._weights, self.learner.device)
         if transport == "ipc" and self.id.replica > 0:
             from marl_ray.weights.ipc_transfer import make_ipc_engine, send_and_release
 
@@ -232,7 +231,8 @@ class LearnerActor(Actor):
 
     @collective_call
     def load(self, folder: str, step: int) -> None:
-        self.learner.load(folder, step)
+        with self._on_device():  # `load_state_dict` puts the optimizer's state on the parameters' device
+            self.learner.load(folder, step)
 
     @collective_call
     def export(self, folder: str, texts: list[str]) -> None:

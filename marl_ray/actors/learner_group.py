@@ -148,7 +148,13 @@ class LearnerGroup:
     async def load(self, folder: str, step: int) -> None:
         """Continue from a folder that `save` wrote after `step` batches."""
         self._loaded, self.version = (step, folder), step
-        await self._run(self._deadline("checkpoint_s", "to load its checkpoint"), LearnerActor.load, folder, step)
+
+        async def load(ranks: Sequence[Handle[LearnerActor]]) -> None:
+            deadline = self._deadline("checkpoint_s", "to load its checkpoint")
+            async with self.device.lock_for_restore():
+                await self._call_all(ranks, deadline, LearnerActor.load, folder, step)
+
+        await self._retry_on_loss(load)
 
     async def export(self, folder: str, texts: list[str]) -> None:
         """Write the model in the format of transformers, and verify the written tokenizer on `texts`."""
@@ -215,7 +221,8 @@ class LearnerGroup:
         step, folder = (self._history and self._history.checkpoint()) or self._loaded or (0, None)
         if folder is not None:
             deadline = self._deadline("checkpoint_s", "to load its checkpoint")
-            await self._call_unlocked(ranks, deadline, LearnerActor.load, folder, step)
+            async with self.device.lock_for_restore():
+                await self._call_unlocked(ranks, deadline, LearnerActor.load, folder, step)
         if step < self.version:
             async with self.device.lock_for_restore():
                 for number in range(step, self.version):

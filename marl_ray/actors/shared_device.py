@@ -59,8 +59,8 @@ class DedicatedDevice:
 
     @asynccontextmanager
     async def lock_for_restore(self) -> AsyncIterator[None]:
-        """Hold the device while a learner starts or replays batches. Engines that were awake then receive their
-        previous weights again and continue."""
+        """Hold the device while a learner starts, loads a checkpoint or replays batches. Engines that were awake then
+        receive their previous weights again and continue."""
         yield
 
     @asynccontextmanager

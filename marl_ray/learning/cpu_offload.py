@@ -54,9 +54,12 @@ class CpuOffload:
         device = self._learner.device
         if device.type == "cpu":
             return
-        for tensor in map(local_tensor, _state(self._learner)):
+        for whole in _state(self._learner):
+            tensor = local_tensor(whole)
             if to_host:
-                self._host.offload(tensor)
+                # Nothing changes a frozen parameter, so its buffer in host memory stays right.
+                is_constant = isinstance(whole, torch.nn.Parameter) and not whole.requires_grad
+                self._host.offload(tensor, is_constant)
             else:
                 tensor.data = tensor.data.to(device, non_blocking=True)
         for module in self._learner.modules():
@@ -71,9 +74,13 @@ class HostBuffers:
         self._pinned = pinned
         self._buffers: MutableMapping[torch.Tensor, torch.Tensor] = WeakIdKeyDictionary()
 
-    def offload(self, tensor: torch.Tensor) -> None:
-        """Start to copy `tensor` into its buffer, and replace its data by the buffer."""
+    def offload(self, tensor: torch.Tensor, is_constant: bool = False) -> None:
+        """Start to copy `tensor` into its buffer, and replace its data by the buffer. A constant tensor is copied once
+        only."""
         buffer = self._buffers.get(tensor)
+        if buffer is not None and is_constant:
+            tensor.data = buffer
+            return
         if buffer is None:
             buffer = torch.empty_like(tensor, device="cpu", pin_memory=self._pinned, requires_grad=False)
             self._buffers[tensor] = buffer

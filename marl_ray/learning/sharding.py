@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -193,8 +194,17 @@ class WeightGatherer:
             yield item[0], full_tensor(item[1])
 
     def _weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, weight in named_weights(self._model):
-            yield name, _move(weight, self._device).to(self._dtype or weight.dtype)
+        for name, weight in named_weights(self._model, partial(_move, device=self._device)):
+            yield name, weight.to(self._dtype or weight.dtype)
+
+    def shapes(self) -> dict[str, torch.Tensor]:
+        """Return the weights of the whole model as tensors without memory; nothing is moved, merged or gathered."""
+
+        def shape_of(tensor: torch.Tensor) -> torch.Tensor:
+            return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+        weights = named_weights(self._model, shape_of)
+        return {name: weight.to(self._dtype or weight.dtype) for name, weight in weights}
 
     def run_on_rank_zero(self, work: Callable[[], T]) -> T | None:
         """Run `work` on rank 0 and return its result (None on other ranks); a collective call."""

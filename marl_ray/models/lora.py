@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -118,19 +118,33 @@ def has_adapter(model: Any) -> bool:
     return getattr(model, "_hf_peft_config_loaded", False)
 
 
-def named_weights(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield names and detached tensors of all parameters as in a model without adapters, merged one at a time."""
+def named_weights(model: Any, move: Callable[[Any], Any] = lambda tensor: tensor) -> Iterator[tuple[str, Any]]:
+    """Yield names and detached tensors of all parameters as in a model without adapters, merged one at a time.
+
+    `move` is applied to every tensor before tensors are merged, for example to merge on a GPU an offloaded model.
+    """
     layers, own = adapted(model), _active(model)
     narrow = tuple(f"{layer}.lora_" for layer in layers)
     for name, parameter in model.named_parameters():
         before, inside, last = name.rpartition(".base_layer.")
         if inside and before in layers:
-            value = parameter.detach()
+            value = move(parameter.detach())
             if last == "weight":
-                value = value + layers[before].get_delta_weight(own).detach()
+                value = value + _adapter_product(layers[before], own, move)
             yield f"{before}.{last}", value
         elif not name.startswith(narrow):
-            yield name, parameter.detach()
+            yield name, move(parameter.detach())
+
+
+def _adapter_product(layer: Any, adapter: str, move: Callable[[Any], Any]) -> Any:
+    """Return what an adapter adds to the weight of its layer. peft's `get_delta_weight` computes the same where the
+    adapter is, which for an offloaded model is one thread of the host."""
+    factor_a = move(layer.lora_A[adapter].weight.detach())
+    factor_b = move(layer.lora_B[adapter].weight.detach())
+    product = factor_b @ factor_a
+    if layer.fan_in_fan_out:  # the layer stores its weight transposed
+        product = product.T
+    return product * layer.scaling[adapter]
 
 
 @contextmanager

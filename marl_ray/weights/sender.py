@@ -218,7 +218,7 @@ class CastSource:
     ) -> None:
         self.model, self.dtype, self.device = model, dtype, device
         self.weights = weights or WeightGatherer(model, dtype=dtype, device=device)
-        shapes = {n: torch.empty_like(p, dtype=dtype, device="meta") for n, p in self.weights}
+        shapes = {name: weight.to(dtype) for name, weight in self.weights.shapes().items()}
         files = revert_weight_conversion(model, shapes)
         self.same_names = set(files) == set(shapes)
         self.shapes = dict(self._rename(shapes.items()))

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
+from marl_ray.actors.learner_actor import LearnerActor
+from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.learning.cpu_offload import CpuOffload, HostBuffers, _state, memory_in_use, release_cached_memory
 from marl_ray.learning.ranks import RankGroup
 from marl_ray.learning.sharding import WeightGatherer, local_tensor, refresh_shards
+from tests.actors.helpers import learner_arguments
 from tests.learning.builders import assert_same_state, tiny_learner
 from tests.learning.critic_builders import KINDS, Kind, batch, learner_of
 from tests.learning.critic_builders import some_groups as with_experience
@@ -66,6 +71,28 @@ def test_step_counts_move_where_the_optimizer_reads_them(tiny_policy: Path, tmp_
     assert any("step" in state for state in own.state.values())
 
 
+@pytest.mark.parametrize(("method", "arguments"), [("load", ("folder", 1)), ("update", (None,)), ("finish", (None, 0))])
+def test_state_is_replaced_only_on_the_device(method: str, arguments: tuple[Any, ...]) -> None:
+    """`load_state_dict` puts an optimizer's state on the device of its parameters; a shard that is offloaded has the
+    GPU as its device, so that the state would stay there while the engines run."""
+    is_on_device = []
+
+    class Offload:
+        inside = False
+
+        @contextmanager
+        def on_device(self) -> Iterator[None]:
+            self.inside = True
+            yield
+            self.inside = False
+
+    actor = LearnerActor(ActorId("learner", PolicyId((0,))), learner_arguments(), colocated=True)
+    actor.cpu_offload = offload = Offload()  # type: ignore[assignment]
+    actor.learner = Mock(**{f"{method}.side_effect": lambda *_: is_on_device.append(offload.inside)})
+    getattr(actor, method)(*arguments)
+    assert is_on_device == [True]
+
+
 def test_an_offloaded_reference_policy_stays_offloaded(tiny_policy: Path) -> None:
     learner = tiny_learner(tiny_policy, kl=0.1)
     assert learner.reference is not None
@@ -104,6 +131,17 @@ def test_host_buffers_are_allocated_once_and_hold_the_exact_values() -> None:
     assert len(host._buffers) == 2
     del tied, tensor
     assert len(host._buffers) == 1, "buffers of replaced optimizer state are freed"
+
+
+def test_constant_tensors_are_copied_to_the_host_once() -> None:
+    frozen = torch.nn.Parameter(torch.randn(5), requires_grad=False)
+    expected = frozen.detach().clone()
+    host = HostBuffers(pinned=False)
+    for _ in range(3):
+        host.offload(frozen, is_constant=True)
+        assert torch.equal(frozen, expected)
+        frozen.data = torch.full_like(frozen, torch.nan)  # a device whose copy back would be seen
+    assert len(host._buffers) == 1
 
 
 def offloaded_shards(ranks: RankGroup, folder: str) -> bool:

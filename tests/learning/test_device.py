@@ -55,6 +55,16 @@ def test_actors_without_gpus_see_none() -> None:
         assert "CUDA_VISIBLE_DEVICES" not in environment
 
 
+def test_pinned_buffers_of_learners_are_not_rounded_to_powers_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    assert learner_environment(1, True)["PYTORCH_ALLOC_CONF"] == "pinned_max_round_threshold_mb:1"
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        monkeypatch.setenv(name, f"backend:native,pinned_max_round_threshold_mb:{len(name)}")
+        expected = f"pinned_max_round_threshold_mb:1,backend:native,pinned_max_round_threshold_mb:{len(name)}"
+        assert learner_environment(1, True)["PYTORCH_ALLOC_CONF"] == expected, "the user's own settings come last"
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_learner_does_not_train_on_the_cpu_in_place_of_its_gpu(ranks: int) -> None:
     arguments = learner_arguments(ranks=ranks)._replace(on_gpu=True)

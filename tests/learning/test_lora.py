@@ -18,6 +18,7 @@ from marl_ray.learning.learner import Learner
 from marl_ray.learning.learner_files import save_merged_model
 from marl_ray.learning.micro_batches import unweighted_row
 from marl_ray.learning.policy_model import LogprobModel, load_policy
+from marl_ray.learning.sharding import WeightGatherer
 from marl_ray.models.lora import (
     ADAPTER_FILE,
     NAME,
@@ -101,6 +102,27 @@ def test_a_new_adapter_changes_no_output_and_is_trained_alone(base: Path) -> Non
         assert torch.equal(before, after) is not inside, name
     assert len(adapted(agent.policy)) == 7 * 2
     assert describe_adapter(agent.policy).startswith("learns adapters of rank 4 beside 14 layers: ")
+
+
+def test_weights_are_merged_where_they_are_moved_to(base: Path) -> None:
+    agent = learner(base)
+    learn(agent)
+    merged = dict(named_weights(agent.policy))
+    moved = dict(named_weights(agent.policy, lambda tensor: tensor.to("meta")))
+    assert all(tensor.is_meta for tensor in moved.values()), "no factor stays where it was"
+    assert {name: tensor.shape for name, tensor in moved.items()} == {n: t.shape for n, t in merged.items()}
+    for name, layer in adapted(agent.policy).items():
+        expected = layer.base_layer.weight + layer.get_delta_weight("default")
+        assert torch.equal(merged[f"{name}.weight"], expected), "peft's own sum"
+
+
+def test_the_shapes_of_the_sent_weights_need_no_merge(base: Path) -> None:
+    agent = learner(base)
+    gatherer = WeightGatherer(agent.policy, dtype=torch.bfloat16)
+    sent = {name: (tensor.shape, tensor.dtype) for name, tensor in gatherer}
+    shapes = gatherer.shapes()
+    assert {name: (tensor.shape, tensor.dtype) for name, tensor in shapes.items()} == sent
+    assert all(tensor.is_meta for tensor in shapes.values())
 
 
 def test_sent_and_exported_weights_equal_the_trained_policy(base: Path, tmp_path: Path) -> None:

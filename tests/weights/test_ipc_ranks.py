@@ -90,8 +90,7 @@ def send_from_rank(
         mock.patch.object(torch.cuda, "get_device_properties", return_value=properties),
         mock.patch.multiple(torch.cuda, ipc_collect=lambda: None, synchronize=lambda *_: None, empty_cache=empty_cache),
     ):
-        with weights.on_all_ranks():
-            source = CastSource(learner.policy, torch.bfloat16, weights)
+        source = CastSource(learner.policy, torch.bfloat16, weights)
         if ranks.rank:
             weights.accompany = partial(send_and_release, make_ipc_engine(source, source.buffer_bytes))
         sender, receivers = WeightSender(source, "ipc"), Receivers(released)
