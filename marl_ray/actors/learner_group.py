@@ -11,7 +11,9 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import ray
 
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup
@@ -174,14 +176,14 @@ class LearnerGroup:
         """Send each group once: when it arrives, or with the complete batch on a device that the engines share."""
         deadline, sent = self._deadline("learn_s", "to learn"), 0
         while not self.device.is_shared and (groups := await queue.get(sent)):
-            await self._call_all(ranks, deadline, LearnerActor.accumulate, queue.step, sent, groups)
+            await self._call_all(ranks, deadline, LearnerActor.accumulate, queue.step, sent, _for_all(ranks, groups))
             sent += len(groups)
         batch = await queue.batch()
         if sent:
             first, *others = batch.mini_batches
             batch = replace(batch, mini_batches=(replace(first, groups=first.groups[sent:]), *others))
         async with self.device.lock_for_training(self):
-            return (await self._call_all(ranks, deadline, LearnerActor.finish, batch, sent))[0]
+            return (await self._call_all(ranks, deadline, LearnerActor.finish, _for_all(ranks, batch), sent))[0]
 
     async def _send_weights(
         self, generators: Sequence[Handle[GenerationActor]], changed: bool, probe: AgreementProbe | None = None
@@ -229,7 +231,8 @@ class LearnerGroup:
                     if self._history is None:
                         raise UserError(f"{self.policy} learner: there is no log of its batches")
                     batch = await asyncio.to_thread(self._history.batch, number)
-                    await self._call_unlocked(ranks, self._deadline("learn_s", "to learn"), LearnerActor.update, batch)
+                    deadline = self._deadline("learn_s", "to learn")
+                    await self._call_unlocked(ranks, deadline, LearnerActor.update, _for_all(ranks, batch))
         if self._generators is not None:
             await self._connect_ranks(ranks)
 
@@ -308,6 +311,11 @@ class LearnerGroup:
         receive calls in the same order."""
         async with self.device.lock_for_call():
             return await gather(*(rank.call(method, *args, **kwargs).within(deadline) for rank in ranks))
+
+
+def _for_all(ranks: Sequence[Handle[LearnerActor]], argument: Any) -> Any:
+    """Return an argument of calls to all ranks: what Ray serialises once and the ranks of a node read in place."""
+    return ray.put(argument) if len(ranks) > 1 else argument
 
 
 class _StartBarrier:

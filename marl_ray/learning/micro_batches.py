@@ -246,7 +246,8 @@ class MicroBatcher:
         return pending
 
     def _split(self, window: list[PromptRow]) -> list[MicroBatch]:
-        return self._lay_out([self._split_rows(share) for share in distribute_rows(window, self._ranks.size)])
+        rows = split_for_ranks(window, self._ranks.size)
+        return self._lay_out([self._split_rows(share) for share in distribute_rows(rows, self._ranks.size)])
 
     def _split_rows(self, rows: Sequence[PromptRow]) -> list[list[PromptRow]]:
         if self._layout == "packed":
@@ -259,6 +260,22 @@ class MicroBatcher:
         lay_out = pad if self._layout == "padded" else pack
         own = [lay_out(rows) for rows in of_ranks[self._ranks.rank]]
         return own + [idle_micro_batch(self._layout)] * (max(map(len, of_ranks)) - len(own))
+
+
+def split_for_ranks(rows: Sequence[PromptRow], ranks: int) -> list[PromptRow]:
+    """Split the largest rows in halves, by completions, until every rank can have one. A rank would have nothing to
+    compute otherwise, while the others compute a prompt with all its completions."""
+    parts = list(rows)
+    while len(parts) < ranks:
+        divisible = [number for number, row in enumerate(parts) if len(row.completions) > 1 and not row.starts]
+        if not divisible:
+            break
+        largest = max(divisible, key=lambda number: parts[number].size)
+        row = parts[largest]
+        middle = len(row.completions) // 2
+        halves = row.completions[:middle], row.completions[middle:]
+        parts[largest : largest + 1] = [PromptRow(row.prompt_ids, half) for half in halves]
+    return parts
 
 
 def distribute_rows(rows: Sequence[PromptRow], ranks: int) -> list[list[PromptRow]]:

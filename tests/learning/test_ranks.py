@@ -21,7 +21,15 @@ from marl_ray.config import LoraConfig, ModelConfig
 from marl_ray.core.batch import Batch, UpdateStats
 from marl_ray.core.errors import UserError
 from marl_ray.learning.learner import NO_ADAPTER
-from marl_ray.learning.micro_batches import NO_TOKEN, Layout, MicroBatcher, distribute_rows, unweighted_row
+from marl_ray.learning.micro_batches import (
+    NO_TOKEN,
+    Layout,
+    MicroBatcher,
+    PromptRow,
+    distribute_rows,
+    split_for_ranks,
+    unweighted_row,
+)
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup, interface_of, is_peer_failure
 from marl_ray.learning.sharding import WeightGatherer
 from marl_ray.models.tokenization import load_tokenizer
@@ -143,6 +151,24 @@ def test_rows_are_distributed_over_ranks(layout: Layout, size: int, max_tokens: 
     assert len({len(found) for found in of_ranks}) == 1
     there = [id(c) for found in of_ranks for batch in found for c in batch.completions]
     assert sorted(there) == sorted(id(c) for row in rows for c in row.completions)
+
+
+def test_few_rows_are_split_so_that_every_rank_computes() -> None:
+    rows = [unweighted_row(group) for group in some_groups(4, 0)]
+    batchers = [MicroBatcher(10_000, "packed", RankGroup(rank, 8)) for rank in range(8)]
+    found = [[*batcher.add(rows), *batcher.flush()] for batcher in batchers]
+    assert sum(len(row.completions) for row in rows) >= 8
+    assert all(batch.completions for of_rank in found for batch in of_rank), "no rank is idle"
+    there = sorted(id(c) for of_rank in found for batch in of_rank for c in batch.completions)
+    assert there == sorted(id(c) for row in rows for c in row.completions)
+
+
+def test_a_row_of_one_completion_or_of_a_conversation_is_not_split() -> None:
+    completions = unweighted_row(some_groups(1, 0)[0]).completions
+    alone = PromptRow((1, 2), completions[:1])
+    conversation = PromptRow((1, 2), completions, (1,) * len(completions))
+    assert split_for_ranks([alone, conversation], 8) == [alone, conversation]
+    assert split_for_ranks([], 8) == []
 
 
 @pytest.mark.parametrize("size", [2, 4])
