@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from marl_ray.learning.micro_batches import (
     pack,
     pad,
 )
-from marl_ray.learning.precision import computing_in
+from marl_ray.learning.precision import computing_in, first_layer_of_each_kind
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 from marl_ray.models.weight_files import stored_dtypes
 
@@ -273,7 +273,9 @@ def probe_layout(model: Any, max_length: int, ranks: RankGroup) -> tuple[Layout,
     model's attention on every rank."""
     chosen: tuple[Layout, str, bool] = ("packed", "", False)
     if ranks.rank == 0:
-        with computing_in(model, torch.float32):
+        # With several ranks the model is on the CPU, where a pass through all layers of 7B takes 20 s.
+        few_layers = nullcontext() if ranks.is_single else first_layer_of_each_kind(model)
+        with computing_in(model, torch.float32), few_layers:
             layout, reason = choose_layout(model, model.device, max_length)
             chosen = layout, reason, has_final_head(model, short_batch(layout).to(model.device))
     chosen = ranks.broadcast(chosen)

@@ -29,6 +29,37 @@ def decoder_layers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     return {name: module for name, module in model.named_modules() if type(module).__name__ in kinds}
 
 
+@contextmanager
+def first_layer_of_each_kind(model: torch.nn.Module) -> Iterator[None]:
+    """Let a model compute with its first decoder layers only, at least two, within the context. The remaining layers
+    differ from these in nothing but their weights."""
+    layers = list(decoder_layers(model))
+    place = layers[0].rpartition(".")[0] if layers else ""
+    stack = model.get_submodule(place)
+    if not isinstance(stack, torch.nn.ModuleList) or not all(name.startswith(f"{place}.") for name in layers):
+        yield  # the model has another structure
+        return
+    kinds = [_kind(layer) for layer in stack]
+    depth = max(2, 1 + max(kinds.index(kind) for kind in kinds))
+    above, _, name = place.rpartition(".")
+    setattr(model.get_submodule(above), name, stack[:depth])
+    try:
+        yield
+    finally:
+        setattr(model.get_submodule(above), name, stack)
+
+
+def _kind(layer: torch.nn.Module) -> list[Any]:
+    """Return the classes of a layer's modules with their settings, without the number of the layer."""
+    simple = (bool, int, float, str, type(None))
+    kind = []
+    for module in layer.modules():
+        settings = {key: value for key, value in vars(module).items() if isinstance(value, simple)}
+        settings.pop("layer_idx", None)
+        kind.append((type(module), settings))
+    return kind
+
+
 def cast_on_forward(model: Any, dtype: torch.dtype) -> None:
     """Let the model compute with copies of its parameters in `dtype`, made for one decoder layer at a time.
 

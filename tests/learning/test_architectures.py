@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from marl_ray.core.episode import Completion
 from marl_ray.learning.micro_batches import PromptRow
 from marl_ray.learning.policy_model import choose_layout, load_policy, token_logprobs
+from marl_ray.learning.precision import first_layer_of_each_kind
 from tests.learning.builders import micro_batches, to_rows, unweighted_group
 
 CPU = torch.device("cpu")
@@ -152,6 +153,28 @@ def test_loss_and_gradient_equal_the_plain_computation(family: str, folders: Pat
             loss += part.item()
         assert loss == pytest.approx(expected.item(), rel=1e-4)
         assert_same(gradients(policy), gradients(plain))
+
+
+def stack_name(model: Any) -> str:
+    """Return the name of the list of decoder layers."""
+    lists = (name for name, module in model.base_model.named_modules() if isinstance(module, torch.nn.ModuleList))
+    return next(lists)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_first_layers_of_each_kind_have_the_layout_of_all(family: str) -> None:
+    shape = {**SHAPE, **FAMILIES[family][1], "num_hidden_layers": 6}
+    if "layer_types" in shape:
+        shape["layer_types"] = shape["layer_types"] * 3
+    if "n_layer" in shape:
+        shape["n_layer"] = 6
+    few, whole = (AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape)).eval() for _ in range(2))
+    with first_layer_of_each_kind(few):
+        depth = len(few.base_model.get_submodule(stack_name(few)))
+        found = choose_layout(few, CPU, MAX_LENGTH)
+    assert found == choose_layout(whole, CPU, MAX_LENGTH)
+    assert len(few.base_model.get_submodule(stack_name(few))) == 6
+    assert depth == {"gemma3_text": 6}.get(family, 2)
 
 
 @pytest.mark.parametrize("family", ["starcoder2", "gemma2", "mamba", "qwen3_next"])
