@@ -80,6 +80,7 @@ def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
     if spec.on_gpu:
         arguments["gpu_memory_utilization"] = spec.gpu_memory_utilization
         arguments["enable_sleep_mode"] = spec.colocated
+        arguments["enable_flashinfer_autotune"] = False  # would compile and time kernels at every start
     else:
         # Chunked prefill rewinds random number generators, which is not supported on a CPU. Blocks smaller than
         # vLLM's default let the requests of a group share more of their prompt.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 UTF8 = {"PYTHONUTF8": "1"}
 """vLLM and other libraries read their own text files in the encoding of the locale, which may be ASCII."""
 CACHED_KERNELS = 64
@@ -29,4 +31,7 @@ def engine_environment(cpus: float, on_gpu: bool, local_model: bool, verbose: bo
             "OMP_NUM_THREADS": str(max(1, round(cpus))),
             "ONEDNN_PRIMITIVE_CACHE_CAPACITY": str(CACHED_KERNELS),
         }
+    else:
+        # The fused sampler is never used, since every request has a seed and asks for processed log-probabilities.
+        environment["VLLM_USE_FLASHINFER_SAMPLER"] = os.environ.get("VLLM_USE_FLASHINFER_SAMPLER", "0")
     return environment

@@ -25,6 +25,9 @@ ModelInfos = Mapping[str, ModelInfo]
 """Models with a readable configuration, by name."""
 RAY_PROCESSES, DRIVER_PROCESS = 450e6, 400e6
 """Memory of Ray's processes on the head node and of the driver."""
+FRAGMENTED = 0.06
+"""Share of a GPU that a learner cannot use: micro-batches have new shapes in each step, so that PyTorch's allocator
+keeps blocks that fit none of them. An assumption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +82,14 @@ class CapacityPlan:
                 shortages.append((line, need - node.memory))
             for number in range(node.gpus):
                 need = self.gpu_memory(index, number)
-                if need > node.device_memory:
-                    actors = [str(a.id) for a in self.placed or () if a.node == index and number in a.gpus]
-                    line = f"{node.name} GPU {number} has {_gib(node.device_memory)}, and {' and '.join(actors)} "
-                    line += f"{'need' if len(actors) > 1 else 'needs'} {_gib(need)}"
-                    shortages.append((line, need - node.device_memory))
+                ids = [actor.id for actor in self.placed or () if actor.node == index and number in actor.gpus]
+                learns = any(id.kind == "learner" for id in ids)
+                usable = node.device_memory * (1.0 - FRAGMENTED if learns else 1.0)
+                if need > usable:
+                    has = f"{node.name} GPU {number} has {_gib(node.device_memory)}"
+                    has += f" ({FRAGMENTED:.0%} stay free for a learner)" if learns else ""
+                    verb = "need" if len(ids) > 1 else "needs"
+                    shortages.append((f"{has}, and {' and '.join(map(str, ids))} {verb} {_gib(need)}", need - usable))
         for actor in self.placed or ():
             cache = actor.memory.device.get("KV cache", 1.0) if actor.memory else 1.0
             if cache <= 0:

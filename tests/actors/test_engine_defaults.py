@@ -7,6 +7,7 @@ from vllm import EngineArgs
 from vllm.usage.usage_lib import UsageContext
 
 from marl_ray.actors.engine import EngineSpec, engine_arguments
+from marl_ray.actors.engine_environment import engine_environment
 from marl_ray.cluster.hardware import GIB
 from marl_ray.cluster.memory_estimate import engine_batch
 from marl_ray.config.sections import GeneratorResources
@@ -46,6 +47,15 @@ def test_gpus_use_the_defaults_of_vllm_for_offline_inference(monkeypatch: pytest
         assert UsageContext.ENGINE_CONTEXT not in tokens, "vLLM's engine would take 2048 tokens and 128 sequences"
         expected = (sequences[UsageContext.LLM_CLASS], tokens[UsageContext.LLM_CLASS])
         assert engine_batch(GeneratorResources(), gib * GIB) == expected
+
+
+def test_engines_on_gpus_start_without_kernels_of_flashinfer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_USE_FLASHINFER_SAMPLER", raising=False)
+    assert engine_arguments(spec(True, None))["enable_flashinfer_autotune"] is False
+    assert "enable_flashinfer_autotune" not in engine_arguments(spec(False, None))
+    assert engine_environment(1, True, True, False)["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
+    monkeypatch.setenv("VLLM_USE_FLASHINFER_SAMPLER", "1")
+    assert engine_environment(1, True, True, False)["VLLM_USE_FLASHINFER_SAMPLER"] == "1", "the user's choice"
 
 
 def test_cpus_keep_their_defaults() -> None:

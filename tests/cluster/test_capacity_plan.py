@@ -9,6 +9,7 @@ import pytest
 from transformers import Qwen2Config
 
 from marl_ray.cluster.capacity_plan import (
+    FRAGMENTED,
     ModelInfos,
     estimate_actor_memory,
     plan_capacity,
@@ -197,6 +198,18 @@ def test_a_learner_too_large_for_a_gpu_gets_suggested_settings(models: ModelInfo
 
 
 @pytest.mark.slow
+def test_a_share_of_a_gpu_stays_free_for_a_learners_allocator(models: ModelInfos) -> None:
+    node = parse_cluster("1x4xH100-80GB")[0]
+    assert node.device is not None
+    plan = plan_capacity(plan_config(max_new_tokens=256), models, [node])
+    learners = [actor for actor in plan.placed or () if actor.id.kind == "learner"]
+    need = plan.gpu_memory(0, learners[0].gpus[0])
+    for share, fits in ((1 - FRAGMENTED - 0.01, True), (1 - FRAGMENTED + 0.01, False)):
+        small = replace(plan, nodes=[replace(node, device=replace(node.device, memory=need / share))])
+        lines = [line for line, _ in small.shortages if "(6% stay free for a learner)" in line]
+        assert bool(lines) is not fits
+
+
 def test_a_shortage_that_no_setting_removes_is_reported(models: ModelInfos) -> None:
     config = plan_config()
     line = shortage_message(config, models, plan_capacity(config, models, [LAPTOP]))
