@@ -314,7 +314,7 @@ class LearnerGroup:
 
 
 def _for_all(ranks: Sequence[Handle[LearnerActor]], argument: Any) -> Any:
-    """Return an argument of calls to all ranks: what Ray serialises once and the ranks of a node read in place."""
+    """Return an argument of calls to all ranks. Ray serialises it once, and the ranks of a node read it in place."""
     return ray.put(argument) if len(ranks) > 1 else argument
 
 

@@ -24,8 +24,8 @@ from marl_ray.weights.deltas import Checksum, Snapshot, WeightUpdate, complete_d
 from marl_ray.weights.receiver import Acknowledgement, ReceiverLostError, TransferStage, WeightSyncResult
 
 TransportName = Literal["store", "nccl", "ipc"]
-MIN_BUFFER_BYTES = 2**30
-"""Minimum size of a packed message of NCCL and CUDA IPC."""
+MESSAGE_BYTES = 2**30
+"""Usual size of a packed message of NCCL and CUDA IPC."""
 LAYER = re.compile(r"(.*?\.\d+\.)?")
 """The part of a weight's name that names its layer, and with it all experts of the layer."""
 
@@ -227,8 +227,9 @@ class CastSource:
 
     @property
     def buffer_bytes(self) -> int:
-        """Size of a packed message, which holds at least the largest weight."""
-        return max(MIN_BUFFER_BYTES, *(shape.nbytes for shape in self.shapes.values()))
+        """Size of a packed message, which holds at least the largest weight, and not more than all weights."""
+        sizes = [shape.nbytes for shape in self.shapes.values()]
+        return max(min(MESSAGE_BYTES, sum(sizes)), *sizes)
 
     def metadata(self) -> list[Any]:
         from vllm.distributed.weight_transfer.base import ParamMeta

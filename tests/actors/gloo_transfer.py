@@ -88,7 +88,7 @@ def use_gloo(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reload, "initialize_layerwise_reload", lambda model: None)
     patch.setattr(reload, "finalize_layerwise_reload", lambda model, config: None)
     patch.setattr(nccl_transfer, "make_communicator", GlooCommunicator)
-    patch.setattr(sender, "MIN_BUFFER_BYTES", 2**10)
+    patch.setattr(sender, "MESSAGE_BYTES", 2**10)
 
 
 class Model:

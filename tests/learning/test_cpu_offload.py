@@ -73,8 +73,11 @@ def test_step_counts_move_where_the_optimizer_reads_them(tiny_policy: Path, tmp_
 
 @pytest.mark.parametrize(("method", "arguments"), [("load", ("folder", 1)), ("update", (None,)), ("finish", (None, 0))])
 def test_state_is_replaced_only_on_the_device(method: str, arguments: tuple[Any, ...]) -> None:
-    """`load_state_dict` puts an optimizer's state on the device of its parameters; a shard that is offloaded has the
-    GPU as its device, so that the state would stay there while the engines run."""
+    """Check that no state is made outside of `on_device`.
+
+    A parameter whose shard is offloaded still has the GPU as its device, and `load_state_dict` puts the optimizer's
+    state there. The state would stay on the GPU while the engines run.
+    """
     is_on_device = []
 
     class Offload:

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, core_model_loading
 
 from marl_ray.weights import sender
 from marl_ray.weights.ipc_transfer import make_ipc_engine
-from marl_ray.weights.sender import MIN_BUFFER_BYTES, CastSource
+from marl_ray.weights.sender import MESSAGE_BYTES, CastSource
 
 LAYERS = 4
 
@@ -45,8 +45,8 @@ def test_renamed_weights_are_converted_layer_by_layer(experts: Any, monkeypatch:
     assert max(sizes) <= whole / LAYERS
 
 
-@pytest.mark.parametrize(("elements", "expected"), [(1, MIN_BUFFER_BYTES), (2**30, 2 * 2**30)])
-def test_buffers_hold_the_largest_tensor(elements: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("elements", "expected"), [(1, 2), (2**29, MESSAGE_BYTES), (2**30, 2 * 2**30)])
+def test_buffers_hold_the_largest_tensor_and_not_more_than_all(elements: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
 
     with torch.device("meta"):
