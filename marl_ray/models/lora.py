@@ -137,8 +137,8 @@ def named_weights(model: Any, move: Callable[[Any], Any] = lambda tensor: tensor
 
 
 def _adapter_product(layer: Any, adapter: str, move: Callable[[Any], Any]) -> Any:
-    """Return the sum that an adapter adds to the weight of its layer. peft's `get_delta_weight` computes the same on the
-    adapter's own device, which for an offloaded model is the host with one thread."""
+    """Return the matrix that an adapter adds to the weight of its layer. peft's `get_delta_weight` computes the same on
+    the adapter's own device, which for an offloaded model is the host with one thread."""
     factor_a = move(layer.lora_A[adapter].weight.detach())
     factor_b = move(layer.lora_B[adapter].weight.detach())
     product = factor_b @ factor_a

@@ -46,7 +46,9 @@ def test_renamed_weights_are_converted_layer_by_layer(experts: Any, monkeypatch:
 
 
 @pytest.mark.parametrize(("elements", "expected"), [(1, 2), (2**29, MESSAGE_BYTES), (2**30, 2 * 2**30)])
-def test_buffers_hold_the_largest_tensor_and_not_more_than_all(elements: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffers_hold_the_largest_tensor_and_not_more_than_all(
+    elements: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
 
     with torch.device("meta"):
