@@ -1,0 +1,1 @@
+"""A race on one GPU that takes ten minutes: `python -m benchmarks.gpu_race`."""
