@@ -5,7 +5,7 @@ Every check raises UserError with one line that says which setting to change.
 
 from __future__ import annotations
 
-import re
+import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -176,8 +176,15 @@ def _basic_problems(config: Config) -> Iterator[str]:
         {section}.eval_num_generations would be equal: set it to 1"""
 
 
+def _is_date(text: str) -> bool:
+    try:
+        return datetime.date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
 def _tokenizer_problems(model: ModelConfig) -> Iterator[str]:
-    if model.template_date is not None and not re.fullmatch(r"\d{4}-\d\d-\d\d", model.template_date):
+    if model.template_date is not None and not _is_date(model.template_date):
         yield f"model.template_date should be a date as text, like '2026-01-31', got {model.template_date!r}"
     given, name = model.tokenizer_kwargs, "model.tokenizer_kwargs"
     for key in given:

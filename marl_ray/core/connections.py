@@ -167,7 +167,7 @@ class BoundedListener(socket.socket):
 
     def _refuse(self, accepted: socket.socket) -> None:
         if not self._has_refused:
-            logger.warning(f"{self.limit} connections are open: further ones are refused until one ends (ulimit -n)")
+            logger.warning(f"{self.limit} connections are open: further ones are refused until one ends")
         self._has_refused = True
         with accepted:
             try:

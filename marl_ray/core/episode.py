@@ -12,6 +12,7 @@ from numbers import Real
 from typing import Any, Literal, Protocol
 
 from marl_ray.core.chat import Prompt
+from marl_ray.core.text import short_repr
 
 WeightVersion = int
 """Number of steps that a policy has learned from; 0 is the base model. A step without a gradient counts too."""
@@ -134,7 +135,7 @@ def bounded_outcome(outcome: Outcome) -> Outcome:
     for numbers, limit in ((rewards + levels, MAX_REWARD), (metrics, MAX_METRIC)):
         for name, number in numbers:
             if isinstance(number, Real) and abs(number) > limit:
-                return Outcome(0.0, failure=f"the {name} {number!r:.40} is beyond {limit:g}")
+                return Outcome(0.0, failure=f"the {name} {short_repr(number, 40)} is beyond {limit:g}")
     return outcome
 
 

@@ -67,7 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         page = self.server.make_page(self.path, self.headers)
         if page.status != 200:
-            self.send_error(page.status, page.body.decode())
+            self.send_error(page.status, explain=page.body.decode())  # the status line cannot have every letter
             return
         self.send_response(200)
         self.send_header("Content-Type", page.kind)

@@ -38,3 +38,16 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `: did you mean X?`, or nothing if no known word is similar."""
     matches = difflib.get_close_matches(word, list(known), n=1)
     return f": did you mean {matches[0]}?" if matches else ""
+
+
+def short_repr(value: object, length: int) -> str:
+    """Return the first `length` characters of a value's representation.
+
+    Example:
+        >>> short_repr("abcdef", 4), short_repr(10**5000, 30)
+        ("'abc", 'a value that cannot be shown')
+    """
+    try:
+        return repr(value)[:length]
+    except ValueError:  # Python converts no integer of more than 4,300 digits
+        return "a value that cannot be shown"[:length]

@@ -8,6 +8,9 @@ two places:
 | the main thread, while `run_coroutine` runs the event loop in another thread | reward functions | it is interrupted |
 | a daemon thread per call | tools, and reward functions without `run_coroutine` | it goes on, and nothing waits |
 
+An `async` function runs in the event loop of its place. In the main thread, a function that blocks instead of awaiting
+is interrupted after a deadline.
+
 Python delivers signals in the main thread alone. Many graders limit their time with `signal.alarm`, which fails in any
 other thread, and some of them then return a reward of 0 without a word.
 """
@@ -19,8 +22,9 @@ import contextvars
 import signal
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from types import FrameType
 from typing import Any, TypeVar
@@ -33,6 +37,10 @@ INTERRUPT = signal.SIGURG
 """The signal that interrupts a call in the main thread. Python ignores this signal by default."""
 REPEAT_S = 1.0
 """Seconds until a call that has caught its interruption is interrupted again."""
+
+
+class CalledExit(RuntimeError):
+    """Raised in place of SystemExit, which would end the process without a word."""
 
 
 class Interrupted(BaseException):
@@ -49,6 +57,8 @@ class MainThread:
         """The running call of a plain function."""
         self._unwanted: Future[Any] | None = None
         """The call that should be interrupted."""
+        self._is_blocked = False
+        """Whether an awaitable keeps the event loop from running after the end of a deadline."""
 
     def serve(self, work: threading.Thread, until: Future[R]) -> R:
         """Start the thread `work`, execute calls until `until` is done, and return its result."""
@@ -90,6 +100,8 @@ class MainThread:
         except asyncio.CancelledError:
             self._interrupt(future)
             raise
+        if isinstance(error, Interrupted):  # by a call that waited for it in the thread of the event loop
+            raise DeadlineExceeded("it was interrupted, because another function of the user waited for it")
         if error is not None:
             raise error
         return value
@@ -97,24 +109,49 @@ class MainThread:
     async def result_of(self, awaitable: Awaitable[R]) -> R:
         """Return the result of an awaitable, which runs in the event loop of the main thread."""
 
-        async def wait() -> R:
-            return await awaitable
+        future = asyncio.run_coroutine_threadsafe(_awaited(awaitable), self._loop)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            threading.Thread(target=self._unblock, name="watch of the main thread", daemon=True).start()
+            raise
 
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(wait(), self._loop))
+    def _unblock(self) -> None:
+        """Interrupt an awaitable that keeps the event loop of the main thread from running."""
+        answered = threading.Event()
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(answered.set)
+        while _serving is self and not answered.wait(REPEAT_S):
+            self._is_blocked = True
+            signal.pthread_kill(threading.main_thread().ident or 0, INTERRUPT)
+        self._is_blocked = False
 
     def call_blocking(self, function: Callable[[], Any], timeout_s: float, name: str) -> Any:
-        """Return the result of a plain function, while the calling thread waits. Raises DeadlineExceeded."""
+        """Return the result of a plain function, while the calling thread waits. Raises DeadlineExceeded after
+        `timeout_s`, and for a call that is running when this one starts after `timeout_s` too: the event loop of the
+        calling thread, which knows the deadline of that call, does not run meanwhile."""
         future = self._submit(function)
-        try:
-            value, error = future.result(timeout_s)
-        except TimeoutError:
-            future.cancel()
-            self._unwanted = future
-            signal.pthread_kill(threading.main_thread().ident or 0, INTERRUPT)
-            raise DeadlineExceeded.after(timeout_s, name, "") from None
+        wait([future], timeout_s)
+        earlier = self._current
+        if earlier is not None and earlier is not future and not future.running():
+            self._interrupt_and_wait(earlier, timeout_s)
+            wait([future], timeout_s)
+        if not future.done():
+            if not future.cancel():
+                self._interrupt_and_wait(future, timeout_s)
+            raise DeadlineExceeded.after(timeout_s, name, "")
+        value, error = future.result()
         if error is not None:
             raise error
         return value
+
+    def _interrupt_and_wait(self, future: Future[Any], timeout_s: float) -> None:
+        """Interrupt a call until it has ended, at most for `timeout_s`, while the calling thread waits."""
+        self._unwanted = future
+        end = time.monotonic() + timeout_s
+        while self._current is future and time.monotonic() < end:
+            signal.pthread_kill(threading.main_thread().ident or 0, INTERRUPT)
+            wait([future], min(REPEAT_S, timeout_s))
 
     def _submit(self, function: Callable[[], Any]) -> Future[Any]:
         """Return the future result of a plain function: its value, and its exception or None."""
@@ -126,14 +163,17 @@ class MainThread:
         if not future.set_running_or_notify_cancel():
             return
         result: tuple[Any, BaseException | None]
+        # The function may call `asyncio.run`, which refuses to start within a running loop.
+        asyncio._set_running_loop(None)
         try:
             self._current = future
             try:
                 if self._unwanted is future:
                     raise Interrupted
-                result = function(), None
+                result = _called(function), None
             finally:
                 self._current = None
+                asyncio._set_running_loop(self._loop)
         except BaseException as error:
             # As a value: a future refuses some exceptions, such as StopIteration.
             result = None, error
@@ -148,6 +188,8 @@ class MainThread:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._current is not None and self._current is self._unwanted:
+            raise Interrupted
+        if self._is_blocked and _runs_an_awaitable(frame):
             raise Interrupted
 
 
@@ -176,6 +218,33 @@ def run_coroutine(work: Callable[[], Coroutine[Any, Any, R]]) -> R:
     return done.result()
 
 
+def _called(function: Callable[[], R]) -> R:
+    """Return the result of a function. Raises CalledExit."""
+    try:
+        return function()
+    except SystemExit as error:
+        raise CalledExit(f"it called sys.exit({error.code!r})") from None
+
+
+async def _awaited(awaitable: Awaitable[R]) -> R:
+    """Return the result of an awaitable. Raises CalledExit, and DeadlineExceeded if the awaitable was interrupted."""
+    try:
+        return await awaitable
+    except SystemExit as error:
+        raise CalledExit(f"it called sys.exit({error.code!r})") from None
+    except Interrupted:
+        raise DeadlineExceeded("it was interrupted, because it blocked instead of awaiting") from None
+
+
+def _runs_an_awaitable(frame: FrameType | None) -> bool:
+    """Return whether a frame belongs to a step of `_awaited`, and not to the event loop itself."""
+    while frame is not None:
+        if frame.f_code is _awaited.__code__:
+            return True
+        frame = frame.f_back
+    return False
+
+
 async def call_user_function(function: Callable[[], Any]) -> Any:
     """Return the result of a plain function in the main thread, or else in a daemon thread."""
     if _serving is not None:
@@ -185,13 +254,13 @@ async def call_user_function(function: Callable[[], Any]) -> Any:
 
 async def result_of_user_function(awaitable: Awaitable[R]) -> R:
     """Return the result of an awaitable in the main thread, or else in this event loop."""
-    return await (awaitable if _serving is None else _serving.result_of(awaitable))
+    return await (_awaited(awaitable) if _serving is None else _serving.result_of(awaitable))
 
 
 def call_user_function_blocking(function: Callable[[], Any], timeout_s: float, name: str) -> Any:
     """Return the result of a plain function in the main thread, or else in this thread. Raises DeadlineExceeded."""
     if _serving is None or threading.current_thread() is threading.main_thread():
-        return function()
+        return _called(function)
     return _serving.call_blocking(function, timeout_s, name)
 
 
@@ -208,7 +277,7 @@ async def call_in_daemon_thread(function: Callable[[], Any]) -> Any:
     def run() -> None:
         value, failure = None, None
         try:
-            value = function()
+            value = _called(function)
         except BaseException as error:
             failure = error
         with suppress(RuntimeError):  # the loop has ended after a timeout

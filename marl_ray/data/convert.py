@@ -148,7 +148,7 @@ def _livecodebench_function(task_id: str, row: DataRow, pairs: Sequence[tuple[An
         raise UserError(f"task {task_id} asks for a function without a name: metadata should have func_name")
     cases = []
     for arguments, result in pairs:
-        lines = [line for line in _text(arguments, task_id).splitlines() if line.strip()]
+        lines = [line for line in _text(arguments, task_id).split("\n") if line.strip()]  # JSON may have U+2028
         values = [_json(line, task_id, "an argument of a test") for line in lines]
         cases.append(FunctionCase(values, [_json(result, task_id, "the output of a test")]))
     question = _question(task_id, row, "question_content")
@@ -288,12 +288,20 @@ def _json(value: Any, task_id: str, field: str) -> Any:
         raise UserError(f"task {task_id}: {field} is not JSON") from None
 
 
+class _LongInteger(str):
+    """The digits of an integer that is too long for Python to convert. Scripts read and print them as text; as an
+    argument or result of a function they make the row unusable, because their representation is no Python literal."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def _integer(digits: str) -> int | str:
     """Return an integer, or its digits if they are more than Python converts (APPS has such rows)."""
     try:
         return int(digits)
     except ValueError:
-        return digits
+        return _LongInteger(digits)
 
 
 def _unpacked(value: Any, task_id: str, field: str) -> Any:

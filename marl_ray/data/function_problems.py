@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import keyword
+import re
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ def apps_cases(task_id: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> l
 
 def _with_numbers_as_keys(value: Any) -> Any:
     """Return a mapping with integers as keys if all keys are digits, since JSON has only texts; else the value."""
-    if isinstance(value, dict) and value and all(key.lstrip("-").isdecimal() for key in value):
+    if isinstance(value, dict) and value and all(re.fullmatch(r"-?[0-9]{1,4000}", key) for key in value):
         return {int(key): item for key, item in value.items()}
     return value
 

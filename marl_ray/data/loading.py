@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import itertools
 import json
 import logging
 import re
@@ -85,14 +86,17 @@ def load_tasks_by_row(
     rows, total = _rows_and_total(name, split)
     tasks: dict[int, Task] = {}
     rows_of_id: dict[str, list[int]] = {}
+    ids: set[str] = set()
     unsupported: list[UserError] = []
     bad: list[UserError] = []
     for number, row in enumerate(rows):
         try:
             task = converter.task(row, number)
             rows_of_id.setdefault(task.id, []).append(number)
-            if len(rows_of_id[task.id]) > 1:  # ids name tasks in logs and episodes
-                task = replace(task, id=f"{task.id}#{len(rows_of_id[task.id])}")
+            if task.id in ids:  # ids name tasks in logs and episodes
+                free = (f"{task.id}#{count}" for count in itertools.count(len(rows_of_id[task.id])))
+                task = replace(task, id=next(id for id in free if id not in ids))
+            ids.add(task.id)
             tasks[number] = task
         except UserError as error:
             if on_bad_row == "error":

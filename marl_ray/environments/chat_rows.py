@@ -7,6 +7,7 @@ plain ones are read as plain ones.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -93,6 +94,6 @@ def copied(value: Any) -> Any:
         return tuple(copied(inner) for inner in value)
     if isinstance(value, set):
         return set(value)
-    if hasattr(value, "ndim") and hasattr(value, "copy"):  # an array
-        return value.copy()
+    if hasattr(value, "ndim") and hasattr(value, "copy"):  # an array, which may hold mappings
+        return copy.deepcopy(value)
     return value

@@ -18,6 +18,7 @@ from marl_ray.core.chat import Prompt, as_text
 from marl_ray.core.concurrency import DeadlineExceeded, gather, wait_within
 from marl_ray.core.episode import Outcome, Task, bounded_outcome
 from marl_ray.core.errors import UserError
+from marl_ray.core.text import short_repr
 from marl_ray.core.user_calls import call_user_function, call_user_function_blocking, result_of_user_function
 from marl_ray.environments.base import Environment, Executor
 from marl_ray.environments.chat_rows import NotAPrompt, copied, is_list, is_one_prompt, read_prompt
@@ -245,8 +246,7 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
         call = partial(self._call, self.feedback_function, attempt)
         name = _name(self.feedback_function)
         try:
-            # Twice the time, because a call of the reward function may have to end first.
-            text = call_user_function_blocking(call, 2 * self.timeout_s, name)
+            text = call_user_function_blocking(call, self.timeout_s, name)
         except Exception as error:  # of a function that this package does not know
             raise UserError(_describe(error, name)) from error
         text = text[self.agents[agent]] if _is_by_name(text, self.agents) else text[agent] if is_list(text) else text
@@ -299,7 +299,7 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
     def _number(self, value: Any, report: Any) -> float:
         try:
             number = float(value) if not isinstance(value, str) else float("nan")  # numpy and torch scalars convert
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = float("nan")
         if not abs(number) < float("inf"):
             raise self._bad_reward(report)
@@ -307,7 +307,7 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
 
     def _bad_reward(self, report: Any) -> BadReward:
         expected = f"a finite number, {self.num_agents} numbers (one per agent), a mapping of named levels, or None"
-        return BadReward(f"{_name(self.reward)} should return {expected}, got {report!r:.80}")
+        return BadReward(f"{_name(self.reward)} should return {expected}, got {short_repr(report, 80)}")
 
 
 def rows_of(given: Iterable[Any]) -> list[Mapping[str, Any]]:

@@ -51,6 +51,10 @@ def launcher_options(
     return json.dumps({"memory_mb": memory_mb, "confinement": confinement})
 
 
+SCRIPTS = (".py", ".sh", ".js", ".mjs")
+"""Ends of the names of programs that an interpreter runs."""
+
+
 def readable_paths(config: GatewayConfig, words: Sequence[str]) -> list[str]:
     """Return the paths besides the interpreter and the system that a command may read."""
     return [os.path.abspath(path) for path in config.readable] or sorted(own_paths(words))
@@ -58,23 +62,23 @@ def readable_paths(config: GatewayConfig, words: Sequence[str]) -> list[str]:
 
 def own_paths(words: Sequence[str]) -> Iterator[str]:
     """Yield the folder of a command's program, and the other files and folders that the command names. The program is
-    the first file, or the module after `-m`.
+    the module after `-m`, the first script, the first file after a Python interpreter, or the command itself.
 
     A folder that contains the working folder or the home folder may have secrets, so a program in it is shown alone.
     """
-    named: list[str] = []
-    for before, word in itertools.pairwise(words):
-        package = word.partition(".")[0]
-        if before == "-m":
-            named += filter(os.path.exists, (package, f"{package}.py"))
-        elif os.path.exists(word):
-            named.append(word)
-    if not named and os.path.isfile(words[0]):
-        named.append(words[0])
+    pairs = list(itertools.pairwise(words))
+    packages = [word.partition(".")[0] for before, word in pairs if before == "-m"][:1]
+    named = [word for before, word in pairs if before != "-m" and os.path.exists(word)]
+    if packages:
+        programs = [path for path in (packages[0], f"{packages[0]}.py") if os.path.exists(path)]
+    else:
+        is_python = os.path.basename(words[0]).startswith("python")
+        files = [path for path in named if os.path.isfile(path) and (is_python or path.endswith(SCRIPTS))]
+        programs = files[:1] or [path for path in words[:1] if os.path.isfile(path) and not is_python]
     private = [os.path.realpath(place) for place in (os.getcwd(), os.path.expanduser("~"))]
-    for place, path in enumerate(map(os.path.abspath, named)):
-        is_program = place == 0 and os.path.isfile(path)
-        shown = os.path.dirname(path) if is_program else path
+    for given in dict.fromkeys((*programs, *named)):
+        path = os.path.abspath(given)
+        shown = os.path.dirname(path) if given in programs and os.path.isfile(path) else path
         real = os.path.realpath(shown)
         if not any(os.path.commonpath([real, one]) == real for one in private):
             yield shown

@@ -99,6 +99,7 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
         ({"magrpo": {"loss": "clip", "train_batch_size": 2, "clip_low": 1.5}}, "clip_low should be at most 1"),
         ({"model": {"temperature": 0.005}}, "model.temperature should be at least 0.01, got 0.005"),
         ({"model": {"template_date": "31 Jan"}}, "model.template_date should be a date as text, like '2026-01-31'"),
+        ({"model": {"template_date": "2026-13-45"}}, "model.template_date should be a date as text, like '2026-01-31'"),
         ({"magrpo": {"overlong": "mask", "overlong_buffer": 5}}, "magrpo.overlong_buffer is for overlong penalty"),
         (
             {"magrpo": {"overlong": "penalty", "overlong_buffer": 300}},

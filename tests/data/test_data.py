@@ -197,6 +197,8 @@ def test_rows_with_one_id_are_numbered(tmp_path: Path, caplog: pytest.LogCapture
     assert caplog.messages == [
         f"dataset {name}: rows of 'test' with one id are numbered (ID#2): 3 rows t/0, the first two are 0 and 1"
     ]
+    name = written(tmp_path / "y.jsonl", [row(0), row(1, task_id="t/0#2"), row(2, task_id="t/0")])
+    assert [task.id for task in load_tasks(name, "test", "humaneval")] == ["t/0", "t/0#2", "t/0#3"]
 
 
 def test_a_dataset_that_is_a_script_names_the_command_that_downloads_its_rows(tmp_path: Path) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import signal
-import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -14,31 +11,12 @@ import pytest
 
 from marl_ray.config import from_tree
 from marl_ray.contracts import check_dataset, check_environment
-from marl_ray.core.episode import Outcome, Task
+from marl_ray.core.episode import Outcome, bounded_outcome
 from marl_ray.core.errors import UserError
-from marl_ray.core.user_calls import run_coroutine
 from marl_ray.data.prompts import PROMPTS
-from marl_ray.environments.reward import RewardEnvironment, fingerprint_of_rows, prompt_task, rows_of
-
-AGENTS = ["helper", "main"]
-BY_AGENT = {"helper": "Help.", "main": "Answer."}
-
-
-def environment(reward: Any = lambda prompt, answers: 1.0, **settings: Any) -> RewardEnvironment:
-    return RewardEnvironment(**{"reward": reward, "agents": AGENTS, "prompts": ["Say a word."]} | settings)
-
-
-def tasks_of(env: RewardEnvironment) -> list[Task]:
-    return [prompt_task(row, number) for number, row in enumerate(env.splits["train"])]
-
-
-def outcomes(env: RewardEnvironment, *joint: list[str]) -> list[Outcome]:
-    """Return the outcomes of joint actions for the first prompt."""
-    task = tasks_of(env)[0]
-    env.check_task(task)
-    attempts = [env.attempt(task, answers, last=False) for answers in joint]
-    reports = asyncio.run(env.execute(attempts, None))  # type: ignore[arg-type]
-    return [env.outcome(attempt, report) for attempt, report in zip(attempts, reports, strict=True)]
+from marl_ray.environments.chat_rows import copied
+from marl_ray.environments.reward import fingerprint_of_rows, prompt_task, rows_of
+from tests.environments.reward_builders import BY_AGENT, environment, outcomes, tasks_of
 
 
 def test_it_keeps_the_contract_of_environments() -> None:
@@ -136,115 +114,20 @@ def test_a_function_that_changes_its_arguments_changes_nothing_else() -> None:
     assert messages == [{"role": "user", "content": "Say a word."}]
 
 
-def test_plain_calls_take_turns_and_async_calls_run_together() -> None:
-    running: list[int] = []
-
-    def plain(prompt: str, answers: list[str]) -> float:
-        assert threading.current_thread() is not threading.main_thread(), "the event loop is not blocked"
-        running.append(1)
-        found = len(running)
-        running.pop()
-        return float(found)
-
-    assert {outcome.reward for outcome in outcomes(environment(plain), *[["a", "b"]] * 20)} == {1.0}
-    met = asyncio.Barrier(3)
-
-    async def together(prompt: str, answers: list[str]) -> float:
-        await met.wait()  # would wait for ever if calls took turns
-        return 1.0
-
-    assert len(outcomes(environment(together), *[["a", "b"]] * 3)) == 3
+def test_messages_in_an_array_are_copied_too() -> None:
+    messages = np.empty(1, object)
+    messages[0] = {"role": "user", "content": "Say a word."}
+    given = copied(messages)
+    given[0]["content"] = "changed"
+    assert messages[0]["content"] == "Say a word."
 
 
-def test_a_call_has_a_deadline_and_its_errors_are_its_own() -> None:
-    never = threading.Event()
-    (late,) = outcomes(environment(lambda prompt, answers: never.wait(), timeout_s=0.05), ["a", "b"])
-    assert re.match(r"timed out after 0\.05 s waiting for the function .*<lambda>", late.failure)
-    with pytest.raises(UserError, match=r"<lambda> took longer than 0\.01 s in 5 calls in a row"):
-        outcomes(environment(lambda prompt, answers: never.wait(), timeout_s=0.01), *[["a", "b"]] * 6)
-    never.set()
-
-    def broken(prompt: str, answers: list[str]) -> float:
-        return 1 / 0
-
-    (failed,) = outcomes(environment(broken), ["a", "b"])
-    assert failed.unscored == "error"
-    assert re.match(r"the function .*broken raised ZeroDivisionError: .*test_reward\.py:\d+\)", failed.failure)
-
-
-def slow(number: int, frame: object) -> None:
-    raise TimeoutError("too slow")
-
-
-def graded(prompt: str, answers: list[str]) -> float:
-    """Grade an answer as graders with a limit of time do."""
-    signal.signal(signal.SIGALRM, slow)
-    signal.setitimer(signal.ITIMER_REAL, 0.5)
-    try:
-        while answers[0] == "endless":
-            pass
-        return 1.0
-    except TimeoutError:
-        return 0.0
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-async def graded_later(prompt: str, answers: list[str]) -> float:
-    await asyncio.sleep(0)
-    return graded(prompt, answers)
-
-
-@pytest.mark.parametrize("function", [graded, graded_later])
-@pytest.mark.parametrize("notebook", [False, True])
-def test_functions_may_limit_their_time_with_signals(function: Any, notebook: bool) -> None:
-    env = environment(function, feedback=lambda prompt, answers: str(graded(prompt, answers)))
-    task = tasks_of(env)[0]
-    attempts = [env.attempt(task, [answer, ""], last=False) for answer in ("endless", "short")]
-
-    async def work() -> list[Any]:
-        reports = await env.execute(attempts, None)  # type: ignore[arg-type]
-        return [*reports, env.feedback(attempts[1], Outcome(1.0), "", 0)]
-
-    async def cell() -> list[Any]:
-        return run_coroutine(work)
-
-    before = signal.getsignal(signal.SIGALRM)
-    try:
-        assert (asyncio.run(cell()) if notebook else run_coroutine(work)) == [0.0, 1.0, ["1.0"]]
-    finally:
-        signal.signal(signal.SIGALRM, before)
-
-
-def test_a_late_call_in_the_main_thread_is_interrupted() -> None:
-    ended: list[str] = []
-
-    def endless(prompt: str, answers: list[str]) -> float:
-        try:
-            while answers[0] == "busy":
-                pass
-            if answers[0] == "asleep":
-                time.sleep(60)
-        except Exception:
-            return 0.0
-        finally:
-            ended.append(answers[0])
-        return 1.0
-
-    env = environment(endless, timeout_s=1.0)
-    task = tasks_of(env)[0]
-    attempts = [env.attempt(task, [answer, ""], last=False) for answer in ("busy", "asleep", "short")]
-    *late, short = run_coroutine(lambda: env.execute(attempts, None))  # type: ignore[arg-type]
-    assert [report.reason[:15] for report in late] == ["timed out after"] * 2
-    assert (short, ended) == (1.0, ["busy", "asleep", "short"])
-
-
-def test_an_exception_that_a_future_refuses_is_a_failed_call() -> None:
-    env = environment(lambda prompt, answers: next(iter(())))
-    attempt = env.attempt(tasks_of(env)[0], ["a", "b"], last=False)
-    for execute in (asyncio.run, lambda coroutine: run_coroutine(lambda: coroutine)):
-        (report,) = execute(env.execute([attempt], None))  # type: ignore[arg-type]
-        assert "StopIteration" in report.reason
+@pytest.mark.parametrize("number", [10**400, 10**5000, -(10**5000)], ids=["401 digits", "5001 digits", "negative"])
+def test_an_integer_that_is_no_float_is_a_failed_call(number: int) -> None:
+    for reward in (number, {"level": number}, [number, 1]):
+        (outcome,) = outcomes(environment(lambda prompt, answers, reward=reward: reward), ["a", "b"])
+        assert outcome.unscored == "error", reward
+    assert bounded_outcome(Outcome(number)).failure.endswith("is beyond 1e+06")
 
 
 def test_feedback_is_the_reward_or_a_function() -> None:

@@ -217,6 +217,10 @@ def test_paths_of_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert list(own_paths(["python", "../away.py"])) == [str(tmp_path / "home" / "away.py")]
     assert list(own_paths(["python", "one.py", "--root", "."])) == [str(work / "one.py")]
     assert list(own_paths(["agents/main.py"])) == [str(work / "agents")]
+    assert list(own_paths(["agents/main.py", "--config", rows])) == [str(work / "agents"), rows]
+    assert list(own_paths(["uv", "run", "agents/main.py", rows])) == [str(work / "agents"), rows]
+    assert list(own_paths(["python", "-m", "json.tool", rows])) == [rows], "no folder of a file of data"
+    assert list(own_paths(["mytool", "--config", rows])) == [rows]
     assert list(own_paths(["true"])) == []
 
 

@@ -48,6 +48,18 @@ def test_a_disguised_thin_wrapper_earns_the_call_only(sandbox: Sandbox, name: st
     assert found.metrics["helper_suffices"] == 1.0
 
 
+def test_a_constant_of_arguments_that_cannot_be_compared_is_not_needed(sandbox: Sandbox) -> None:
+    """Compare as arrays do, whose `==` is no truth value."""
+    main = helper_fakes.body(
+        *("class Array:", "    def __init__(self, value):", "        self.value = value"),
+        *("    def __eq__(self, other):", "        raise ValueError('ambiguous')"),
+        *("def solved():", "    return max(x, y) + 2"),
+        "return [None, solved][aux(Array(x)) - 41]()",
+    )
+    found = assess(sandbox, ["def aux(*args):\n    return 42", main], "executed")
+    assert (found.levels["aux_called"], found.levels["not_thin"]) == (0.0, 0.0)
+
+
 @pytest.mark.parametrize("name", helper_fakes.HONEST)
 def test_honest_teams_earn_as_much_as_by_their_text(sandbox: Sandbox, name: str) -> None:
     executed, static = (assess(sandbox, list(helper_fakes.HONEST[name]), rule) for rule in ("executed", "static"))
