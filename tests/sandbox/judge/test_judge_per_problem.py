@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from marl_ray.sandbox import Limits, Program, Sandbox
+from marl_ray.sandbox import Limits, Program, Sandbox, SandboxSettings
 from tests.sandbox.helpers import SHORT_LIMITS, run_asserts, statuses
 
 TAKES_OVER = """
@@ -148,3 +148,37 @@ def test_many_processes_leave_nothing_in_zygote_and_judge(sandbox: Sandbox) -> N
     restarts = sandbox.restarts
     assert all(report.passed == 1 for report in sandbox.run_batch(programs))
     assert sandbox.restarts == restarts
+
+
+FURTHER_LINK = """
+def attack():
+    import socket, struct, time
+    request = struct.Struct("<cIIII")
+    for number in range(3, 64):
+        try:
+            link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=number)
+            kept.append(link)
+            near, far = socket.socketpair()
+            link.sendmsg([request.pack(b"L", 0, 0, 0, 0)], [(1, 1, struct.pack("i", far.fileno()))])
+            near.settimeout(1)
+            program, connection = socket.socketpair()
+            descriptors = struct.pack("2i", connection.fileno(), near.fileno())
+            near.sendmsg([request.pack(b"F", 512, 100, 65536, 1 << 20)], [(1, 1, descriptors)])
+            kept.extend((near, program))
+            return struct.unpack("<ii", near.recv(8))[0]
+        except OSError:
+            pass
+    return 0
+kept = []
+assert f(1) == 2
+assert attack() == 0
+"""
+
+
+def test_a_test_makes_no_further_connection_to_the_zygote() -> None:
+    """Fork a guest that outlives the problem, because the guest itself holds the connection that it belongs to."""
+    with Sandbox(SandboxSettings(isolation="auto", limits=SHORT_LIMITS)) as sandbox:
+        hostile = sandbox.run(Program("def f(x): return x + 1", FURTHER_LINK, "f"))
+        assert [test.status for test in hostile.tests][-1] != "fail", "no guest was forked"
+        honest = Program("def f(x): return x + 1", ("assert f(1) == 2",), "f")
+        assert [sandbox.run(honest).passed for _ in range(3)] == [1, 1, 1]

@@ -112,3 +112,62 @@ def test_skipped_tests_do_not_count() -> None:
 def test_a_fixture_of_pytest_itself_is_named() -> None:
     with pytest.raises(ValueError, match="test_it uses the fixture tmp_path, which the tests do not define"):
         count_tests("def test_it(tmp_path):\n    assert f(tmp_path)\n", "f")
+
+
+def test_other_names_of_pytest_are_never_the_programs(sandbox: Sandbox) -> None:
+    wrong = "def f(x): return 'wrong'\ndef fail(*a): pass\ndef skip(*a): pass\ndef r(*a): return a\n"
+    for imported, call in (
+        ("from pytest import fail", "fail('wrong')"),
+        ("import pytest", "pytest.fail('wrong')"),
+        ("import pytest", "pytest.skip('wrong')"),
+        ("from pytest import fail as r", "r('wrong')"),
+        ("import pytest as p", "p.fail('wrong')"),
+    ):
+        test = f"{imported}\ndef test_f():\n    if f(1) != 2:\n        {call}\n"
+        report = sandbox.run(Program(wrong, test, "f", limits=SHORT_LIMITS))
+        assert report.passed == 0, call
+        right = sandbox.run(Program("def f(x): return x + 1", test, "f", limits=SHORT_LIMITS))
+        assert right.passed == 1, call
+    with pytest.raises(ValueError, match=r"the tests use pytest\.warns"):
+        parse_tests(("import pytest\ndef test_f():\n    with pytest.warns(Warning):\n        f(1)\n",), "f")
+
+
+def test_a_fixture_that_yields_ends_after_the_test(sandbox: Sandbox) -> None:
+    test = """
+import pytest
+pytestmark = pytest.mark.fast
+
+@pytest.fixture
+def numbers():
+    given = [1]
+    try:
+        yield given
+    finally:
+        given.clear()
+
+@pytest.mark.slow
+class TestF:
+    def test_f(self, numbers):
+        assert f(numbers[0]) == 2
+
+@pytest.mark.parametrize(argnames="x", argvalues=[1, 2])
+def test_many(x):
+    assert f(x) == x + 1
+
+if __name__ == "__main__":
+    pytest.main()
+"""
+    report = sandbox.run(Program("def f(x): return x + 1", test, "f", limits=SHORT_LIMITS))
+    assert statuses(report) == ["pass"] * 3, report.tests
+
+
+@pytest.mark.parametrize("mark", ["parametrize", "parametrize(5, [1])", "parametrize('x')", "parametrize(x, [1])"])
+def test_an_odd_parametrize_is_refused(mark: str) -> None:
+    with pytest.raises(ValueError, match="parametrize needs"):
+        parse_tests((f"import pytest\n@pytest.mark.{mark}\ndef test_f(x):\n    assert f(x) == 2\n",), "f")
+
+
+def test_a_fixture_that_all_tests_use_is_refused() -> None:
+    test = "import pytest\n@pytest.fixture(autouse=True)\ndef setup():\n    pass\ndef test_f():\n    assert f(1) == 2\n"
+    with pytest.raises(ValueError, match="the fixture setup has autouse"):
+        parse_tests((test,), "f")

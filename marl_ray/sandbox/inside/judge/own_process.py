@@ -68,8 +68,8 @@ class OwnProcesses:
         """
         suite = request.part.suite
         seed = _seed(suite) if suite.uses_random else None
-        link = self._zygote.connect_again()
         spare = self._zygote.take_spare()
+        link = self._zygote.connect_again(spare)
         reader, writer = os.pipe()
         judge = os.getpid()
         child = process.fork()
@@ -99,6 +99,7 @@ class OwnProcesses:
         _, status = os.waitpid(child, 0)
         if spare is not None:
             self._zygote.kill(spare)
+        self._zygote.end_further_connection()
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
             os._exit(messages.STUCK_STATUS)
         if status:

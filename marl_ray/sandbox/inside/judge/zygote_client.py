@@ -89,12 +89,18 @@ class ZygoteClient:
         self._spare = spare
         self._makes_spares = False
 
-    def connect_again(self) -> socket.socket:
-        """Return a further connection to the zygote, for a process that must not use this one."""
+    def connect_again(self, spare: GuestProcess | None) -> socket.socket:
+        """Return a further connection to the zygote, for a process that must not use this one, and give it a guest.
+        There is one further connection at a time."""
         ours, theirs = socket.socketpair()
         with theirs:
-            self._send(FORK_REQUEST.pack(b"L", 0, 0, 0, 0), [theirs.fileno()])
+            pid = 0 if spare is None else spare.pid
+            self._send(FORK_REQUEST.pack(b"L", pid, 0, 0, 0), [theirs.fileno()])
         return ours
+
+    def end_further_connection(self) -> None:
+        """Let the zygote close the further connection and kill its guests, whoever holds the other end."""
+        self._send(FORK_REQUEST.pack(b"E", 0, 0, 0, 0), ())
 
     def prepare_spare(self, limits: GuestLimits) -> None:
         """Fork the next guest while the current one works."""

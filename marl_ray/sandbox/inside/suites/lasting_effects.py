@@ -200,6 +200,8 @@ def _is_harmless(part: ast.AST, names: _Names) -> bool:
         return part.arg not in _OWNERS
     if isinstance(part, ast.With):
         return all(_is_harmless_context(item.context_expr) for item in part.items)
+    if isinstance(part, ast.FunctionDef) and part.name.startswith("__"):
+        return False  # in a class, perhaps below an `if`: a finaliser runs later
     if isinstance(part, ast.stmt):
         return isinstance(part, _STATEMENTS)
     return isinstance(part, _PARTS) and not isinstance(part, _SUSPENDED)

@@ -17,6 +17,10 @@ HELPERS = """
 def assert_passes(test):
     pass
 
+def started_fixture(fixture, running=[]):
+    running.append(fixture)  # or else its `with` and `finally` would end before the test
+    return next(fixture)
+
 class raises:
     def __init__(self, expected, *call, match=None, **options):
         self.expected, self.match, self.value = expected, match, None
@@ -65,8 +69,18 @@ class approx:
     __hash__ = None
     def __repr__(self):
         return f"approximately {self.expected!r}"
+
+def fail_test(reason="", pytrace=True):
+    assert False, reason
+
+def skip_test(reason=""):
+    assert False, f"skipped: {reason}"
+
+def run_tests(*arguments):
+    pass
 """
-_KNOWN = ("raises", "approx", "fail", "skip", "fixture", "mark", "param")
+_REPLACED = {"fail": "fail_test", "skip": "skip_test", "main": "run_tests"}
+_KEPT = ("raises", "approx", "fixture", "mark", "param")
 _FIXTURE = "fixture_"
 _SETUP, _TEARDOWN = ("setup_method", "setup"), ("teardown_method", "teardown")
 
@@ -90,6 +104,7 @@ def pytest_items(tree: ast.Module, entry_point: str) -> list[list[ast.stmt]] | N
     if not names or names & mentioned or any(isinstance(part, ast.Assert) for part in others):
         return None
     source = _PytestNames(tree, entry_point).visit(copy.deepcopy(tree))
+    source.body = [node for node in source.body if not _sets_marks(node)]
     fixtures = {
         node.name: node for node in ast.walk(source) if isinstance(node, ast.FunctionDef) and _take_fixture(node)
     }
@@ -103,6 +118,7 @@ def pytest_items(tree: ast.Module, entry_point: str) -> list[list[ast.stmt]] | N
             calls = list(_calls(node, node.name, fixtures))
             items += [[node, *calls[:1]], *([call] for call in calls[1:])]
         elif isinstance(node, ast.ClassDef) and node.name in names:
+            node.decorator_list = [one for one in node.decorator_list if not _is_mark(one)]
             for method in _test_methods(node):
                 items += [_method_item(node, method, call) for call in _calls(method, f"made.{method.name}", fixtures)]
     return items
@@ -148,14 +164,21 @@ def _fixture_call(name: str, fixtures: dict[str, ast.FunctionDef], test: str) ->
     arguments = [f"{item.arg}={_fixture_call(item.arg, fixtures, test)}" for item in fixture.args.args]
     call = f"{_FIXTURE}{name}({', '.join(arguments)})"
     yields = any(isinstance(part, ast.Yield) for part in ast.walk(fixture))
-    return f"next({call})" if yields else call
+    return f"started_fixture({call})" if yields else call
 
 
 def _parameter_sets(decorator: ast.expr) -> list[dict[str, str]]:
     """Return the arguments of each call, as source. Raises ValueError for values that are not written in the list."""
-    assert isinstance(decorator, ast.Call)
-    names, values = decorator.args[:2]
+    given = (
+        dict(zip(("argnames", "argvalues"), decorator.args, strict=False)) if isinstance(decorator, ast.Call) else {}
+    )
+    given |= {word.arg: word.value for word in getattr(decorator, "keywords", ()) if word.arg}
+    names, values = given.get("argnames"), given.get("argvalues")
+    if not isinstance(names, ast.Constant | ast.List | ast.Tuple) or values is None:
+        raise ValueError("parametrize needs the names of its arguments, and a list of their values")
     listed = ast.literal_eval(names)
+    if not isinstance(listed, str | list | tuple):
+        raise ValueError(f"parametrize needs the names of its arguments, not {listed!r}")
     keys = [name.strip() for name in listed.split(",")] if isinstance(listed, str) else list(listed)
     if not isinstance(values, ast.List | ast.Tuple):
         raise ValueError("parametrize needs a list of its values, not the name of one")
@@ -179,12 +202,27 @@ def _is_mark(decorator: ast.expr, *names: str) -> bool:
     return is_mark and (not names or text.rpartition(".")[2].startswith(names))
 
 
+def _sets_marks(node: ast.stmt) -> bool:
+    """Return whether a statement is `pytestmark = ...`, which marks all tests of a source."""
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return any(isinstance(target, ast.Name) and target.id == "pytestmark" for target in targets)
+
+
 def _take_fixture(node: ast.FunctionDef) -> bool:
-    """Return whether a function is a fixture, and remove the decorator."""
+    """Return whether a function is a fixture, and remove the decorator. Raises ValueError for `autouse`."""
+    if any("fixture" in (text := ast.unparse(one)) and "autouse" in text for one in node.decorator_list):
+        raise ValueError(f"the fixture {node.name} has autouse: give it to the tests as an argument instead")
     kept = [one for one in node.decorator_list if "fixture" not in ast.unparse(one)]
     is_fixture = len(kept) < len(node.decorator_list)
     node.decorator_list = kept
     return is_fixture
+
+
+def _known(name: str) -> str:
+    """Return the replacement of a name of pytest. Raises ValueError if there is none: the program could define it."""
+    if name not in (*_KEPT, *_REPLACED):
+        raise ValueError(f"the tests use pytest.{name}, which the sandbox does not have")
+    return _REPLACED.get(name, name)
 
 
 def _last_part(function: ast.AST) -> str:
@@ -197,9 +235,13 @@ class _PytestNames(ast.NodeTransformer):
     def __init__(self, tree: ast.Module, entry_point: str) -> None:
         self._entry_point = entry_point
         self._modules = {"pytest"}
+        self._names: dict[str, str] = {}
+        """Names of pytest's own by the name that the tests import each as."""
         for part in ast.walk(tree):
             if isinstance(part, ast.Import):
                 self._modules |= {item.asname or item.name for item in part.names if item.name == "pytest"}
+            elif isinstance(part, ast.ImportFrom) and part.module == "pytest":
+                self._names |= {item.asname or item.name: _known(item.name) for item in part.names}
 
     def visit_Import(self, node: ast.Import) -> ast.AST | None:
         node.names = [item for item in node.names if item.name != "pytest"]
@@ -209,14 +251,10 @@ class _PytestNames(ast.NodeTransformer):
         imports_program = any(item.name in (self._entry_point, "*") for item in node.names)
         return None if node.module == "pytest" or imports_program else node
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        function = ast.unparse(node.func)
-        if function in {f"{module}.fail" for module in self._modules}:
-            return parse("raises.__exit__(raises(()), None, None, None)").body[0].value  # type: ignore[attr-defined]
-        self.generic_visit(node)
-        return node
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.copy_location(ast.Name(self._names.get(node.id, node.id), node.ctx), node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
         is_own = isinstance(node.value, ast.Name) and node.value.id in self._modules
-        return ast.copy_location(ast.Name(node.attr, node.ctx), node) if is_own and node.attr in _KNOWN else node
+        return ast.copy_location(ast.Name(_known(node.attr), node.ctx), node) if is_own else node

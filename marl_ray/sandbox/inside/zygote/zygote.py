@@ -10,6 +10,7 @@ end.
 
 from __future__ import annotations
 
+import _thread
 import builtins
 import errno
 import gc
@@ -66,7 +67,8 @@ class Zygote:
     ) -> None:
         self._link = link
         self._links = {link.fileno(): link}
-        """Connections that ask for guests, by descriptor: of the judge, and of a process that the judge has forked."""
+        """Connections that ask for guests, by descriptor: the judge's, and at most one of a process that the judge has
+        forked."""
         self._lifeline = lifeline
         self._isolation = isolation
         self._children: dict[int, socket.socket] = {}
@@ -90,7 +92,7 @@ class Zygote:
                 if self._lifeline in ready:
                     return False
                 for link in [link for descriptor, link in self._links.items() if descriptor in ready]:
-                    if self._handle_request(link):
+                    if link.fileno() < 0 or self._handle_request(link):  # the judge may have ended it just now
                         continue
                     if link is self._link:
                         return True
@@ -106,23 +108,38 @@ class Zygote:
             if not data:
                 return False
             operation, *numbers = FORK_REQUEST.unpack(data)
-            if operation == b"L":
-                self._open_link(descriptors[0])
+            if operation in (b"L", b"E"):
+                # Tests run in the process at the end of another link: they must not make links of their own.
+                if link is not self._link:
+                    return False
+                self._end_other_links()
+                if operation == b"L":
+                    self._open_link(descriptors[0], numbers[0])
                 return True
             if operation == b"F":
                 answer = self._fork(link, descriptors, *numbers), 0
             else:
-                answer = numbers[0], self._reap(numbers[0])
+                is_own = link is self._link or self._children.get(numbers[0]) is link
+                answer = numbers[0], self._reap(numbers[0]) if is_own else 0
             for descriptor in descriptors:
                 os.close(descriptor)
             link.send(FORK_REPLY.pack(*answer))
-        except ConnectionError:  # that process ended before it read a reply
+        except (ConnectionError, struct.error, IndexError):  # that process has ended, or sent no request
             return False
         return True
 
-    def _open_link(self, descriptor: int) -> None:
-        self._links[descriptor] = socket.socket(fileno=descriptor)
+    def _open_link(self, descriptor: int, spare: int) -> None:
+        """Serve a further connection, whose guest the process `spare` is from now on (0: none)."""
+        link = self._links[descriptor] = socket.socket(fileno=descriptor)
         self._poller.register(descriptor, select.POLLIN)
+        if spare in self._children:
+            self._children[spare] = link
+
+    def _end_other_links(self) -> None:
+        """End all connections except the judge's. A guest may hold the other end of one open, so that the end of its
+        process is not seen."""
+        for link in [link for link in self._links.values() if link is not self._link]:
+            self._close_link(link)
 
     def _close_link(self, link: socket.socket) -> None:
         """Forget a connection whose process has ended, and end the guests of that process."""
@@ -209,7 +226,7 @@ def _limit_stack_size(largest: int) -> None:
     def stack_size(size: int = 0) -> int:
         return set_size(min(size, largest))
 
-    threading.stack_size = stack_size
+    threading.stack_size = _thread.stack_size = stack_size
 
 
 def _receive(link: socket.socket) -> tuple[bytes, list[int]]:
