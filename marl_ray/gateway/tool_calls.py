@@ -131,7 +131,7 @@ def _tagged_calls(text: str) -> Found | None:
 
 
 def _xml_calls(text: str, tools: Sequence[Any]) -> Found | None:
-    """Return the calls in XML. Values are texts unless the tool's schema says otherwise."""
+    """Return the calls in XML. Values are JSON, or else texts; texts if the tool's schema says so."""
     marked = list(XML.finditer(text))
     if not marked:
         return None
@@ -143,7 +143,8 @@ def _xml_calls(text: str, tools: Sequence[Any]) -> Found | None:
         arguments: dict[str, Any] = {}
         for parameter in XML_PARAMETER.finditer(match[2]):
             key, value = parameter[1].strip(), parameter[2]
-            is_text = (properties.get(key) or {}).get("type", "string") == "string"
+            described = properties.get(key)  # without a type, such as for `int | None`, any JSON is meant
+            is_text = isinstance(described, Mapping) and described.get("type") == "string"
             arguments[key] = value if is_text else json_or(value, value)
         calls.append(ToolCall(_random_id(), name, json.dumps(arguments, ensure_ascii=False)))
     return marked[0].start(), tuple(calls)

@@ -7,8 +7,9 @@ meaning.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -51,26 +52,24 @@ class MarkedMessages:
 def mark_control_tokens(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> MarkedMessages:
     """Return messages with marks in place of the control tokens in their contents, except in system messages."""
     pattern = _control_token_pattern(tokenizer)
-    contents = [content for message in messages if (content := _text_to_read(message))]
-    found = dict.fromkeys(token for content in contents for token in pattern.findall(content))
+    found = dict.fromkeys(token for text in _texts(messages) for token in pattern.findall(text))
     if not found:
         return MarkedMessages([dict(message) for message in messages], {})
-    used = set("".join(contents))
+    used = set(json.dumps(messages, ensure_ascii=False, default=str))
     free = (chr(code) for code in range(FIRST_MARK, LAST_MARK) if chr(code) not in used)
     mark_of = dict(zip(found, free, strict=False))
-    marked = []
-    for message in messages:
-        content = _text_to_read(message)
-        if content:
-            message = {**message, "content": pattern.sub(lambda match: mark_of[match[0]], content)}
-        marked.append(dict(message))
+
+    def mark(text: str) -> str:
+        return pattern.sub(lambda match: mark_of[match[0]], text)
+
+    marked = [_map_texts(message, mark) for message in messages]
     return MarkedMessages(marked, {mark: token for token, mark in mark_of.items()})
 
 
 def count_control_tokens(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> int:
     """Return the number of control tokens in messages that are read as text."""
     pattern = _control_token_pattern(tokenizer)
-    return sum(len(pattern.findall(_text_to_read(message))) for message in messages)
+    return sum(len(pattern.findall(text)) for text in _texts(messages))
 
 
 def encode_rendered(tokenizer: Any, rendered: RenderedText, start: int = 0, continues: bool = False) -> list[int]:
@@ -98,11 +97,33 @@ def encode_part(tokenizer: Any, text: str, continues: bool, **options: Any) -> l
     return tokenizer(CONTINUED + text, add_special_tokens=False, **options).input_ids[len(before) :]
 
 
-def _text_to_read(message: Mapping[str, Any]) -> str:
-    """Return the content of a message, empty for a system message and for a content that is no text."""
-    content: Any = message.get("content")
-    is_read = isinstance(content, str) and message.get("role") not in ("system", "developer")
-    return content if is_read else ""
+def _map_texts(message: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """Return a message with a change of its content and of the texts in its tool calls. A system message stays."""
+    if message.get("role") in ("system", "developer"):
+        return dict(message)
+    changed = {key: _mapped(message[key], change) for key in ("content", "tool_calls") if key in message}
+    return {**message, **changed}
+
+
+def _texts(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the texts that `_map_texts` would change."""
+    texts: list[str] = []
+
+    def note(text: str) -> str:
+        texts.append(text)
+        return text
+
+    for message in messages:
+        _map_texts(message, note)
+    return texts
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _mapped(inner, change) for key, inner in value.items()}
+    return [_mapped(inner, change) for inner in value] if isinstance(value, list | tuple) else value
 
 
 @lru_cache(maxsize=16)

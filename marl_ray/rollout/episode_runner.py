@@ -75,6 +75,7 @@ class _Run:
     control_tokens: list[int] = field(default_factory=list)
     """The number of each generation."""
     unscored: list[Outcome] = field(default_factory=list)
+    reward_calls: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ class EpisodeRunner:
         run = _Run(task, first_prompts, (*key, task.id), group_sizes, evaluation, on_node, priority)
         root = await self._run_node(run, _Input(first_prompts, [()] * len(first_prompts)), ())
         stops = sorted(run.stops, key=lambda stop: stop.path)
-        return Episode(task, root, stops, sum(run.control_tokens), run.unscored)
+        return Episode(task, root, stops, sum(run.control_tokens), run.unscored, sum(run.reward_calls))
 
     async def _run_node(self, run: _Run, given: _Input, path: tuple[int, ...]) -> Node | None:
         """Return the node at `path` with all nodes below it. Return None if it failed, with a `Stop` in `run.stops`."""
@@ -305,6 +306,7 @@ class EpisodeRunner:
     async def _evaluate_attempts(self, run: _Run, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
         """Return the outcomes, some of which may be unscored. Raises NoVerdict if an execution failed."""
         outcomes = await self.outcomes(attempts, probe)
+        run.reward_calls.append(len(outcomes))
         for outcome in outcomes:
             if outcome.unscored:
                 run.unscored.append(outcome)

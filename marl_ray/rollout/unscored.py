@@ -53,6 +53,11 @@ def keep_joint_actions(node: Node, kept: Sequence[int]) -> Node:
     )
 
 
+def _calls_of(episode: Episode) -> int:
+    """Return the number of rewards in an episode that has not counted its calls."""
+    return sum(len(node.joint_actions) for _, node in episode.nodes()) + len(episode.unscored)
+
+
 def check_failed_rewards(episodes: Sequence[Episode], place: str, config: Config) -> None:
     """Raise UserError if too many calls of a reward function failed in these episodes of `place`, such as "step 3".
 
@@ -60,8 +65,7 @@ def check_failed_rewards(episodes: Sequence[Episode], place: str, config: Config
     """
     unscored = [outcome for episode in episodes for outcome in episode.unscored]
     failures = [outcome.failure for outcome in unscored if outcome.unscored == "error"]
-    scored = sum(len(node.joint_actions) for episode in episodes for _, node in episode.nodes())
-    calls = scored + len(unscored)
+    calls = sum(episode.reward_calls or _calls_of(episode) for episode in episodes)
     share = config.rollout.max_failed_rewards
     tolerated = max(1.0, share * calls) if calls > 1 else 0.0
     if len(failures) <= tolerated:

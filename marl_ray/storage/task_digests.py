@@ -6,10 +6,12 @@ twice and never on others.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
@@ -39,12 +41,25 @@ def write_task_digests(file: Path, splits: Mapping[str, Sequence[Task]]) -> None
 
 
 def describe_tasks(tasks: Sequence[Task]) -> dict[str, int | str]:
-    """Return the number of tasks, and a digest of their ids, prompts and fields of text in their order."""
+    """Return the number of tasks, and a digest of their ids, prompts and fields in their order."""
     digest = hashlib.sha256()
     for task in tasks:
-        parts = [task.id, task.prompt]
-        for name, value in sorted(task.fields.items()):
-            texts = value if isinstance(value, tuple) else (value,)
-            parts += [name, *(text for text in texts if isinstance(text, str))]
-        digest.update(json.dumps(parts).encode())
+        digest.update(json.dumps([task.id, task.prompt, _plain(task.fields)]).encode())
     return {"tasks": len(tasks), "digest": digest.hexdigest()}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as data of JSON, in the same way in every process; of other objects, the name of the class."""
+    if isinstance(value, str | int | float | None):
+        return value
+    if isinstance(value, Mapping):
+        return [[_plain(key), _plain(inner)] for key, inner in sorted(value.items(), key=lambda item: str(item[0]))]
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, set | frozenset):
+        return sorted(json.dumps(_plain(inner)) for inner in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [_plain(getattr(value, field.name)) for field in dataclasses.fields(value)]
+    if hasattr(value, "tolist"):  # an array, or a number of numpy
+        return _plain(value.tolist())
+    return type(value).__name__

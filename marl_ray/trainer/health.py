@@ -18,12 +18,16 @@ LOGPROB_GAP_WARNING = 0.05
 """Nats per token."""
 
 
+MAX_UNSCORED_STEPS = 3
+"""Number of steps in a row without any reward that end a run: a reward function without `return` gives None always."""
+
+
 class HealthMonitor:
     """The health checks of one run. Methods raise UserError if continuing is useless."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.bad_steps = self.informative = 0
+        self.bad_steps = self.informative = self.unscored_steps = 0
         self.warned_of_gap = self.warned_of_samples = False
 
     def check_rollout(self, episodes: Sequence[Episode], batch: int) -> None:
@@ -33,6 +37,11 @@ class HealthMonitor:
         """
         if all(episode.root is None and episode.stopped_by("infra_error") for episode in episodes):
             raise UserError(f"no episode of step {batch + 1} had a verdict: {episodes[0].stops[0].detail}")
+        is_unscored = all(episode.root is None and episode.stopped_by("unscored") for episode in episodes)
+        self.unscored_steps = self.unscored_steps + 1 if is_unscored else 0
+        if self.unscored_steps == MAX_UNSCORED_STEPS:
+            steps = f"{MAX_UNSCORED_STEPS} steps in a row, up to step {batch + 1},"
+            raise UserError(f"no episode of {steps} had a reward: {episodes[0].stops[0].detail}")
         check_failed_rewards(episodes, f"step {batch + 1}", self.config)
         allowed = range(batch - self.config.rollout.max_staleness, batch + 1)
         for agent in range(self.config.num_agents):

@@ -115,3 +115,15 @@ def test_the_template_decides_the_format(template: str, form: str) -> None:
 )
 def test_a_stream_shows_no_part_of_a_call(text: str, form: CallFormat, shown: str) -> None:
     assert text_before_calls(text, form) == shown
+
+
+@pytest.mark.parametrize(
+    ("described", "expected"),
+    [({"type": "string"}, "1"), ({"type": "integer"}, 1), ({}, 1), (True, 1), ({"anyOf": [{"type": "integer"}]}, 1)],
+)
+def test_a_value_in_xml_is_json_unless_the_schema_says_text(described: Any, expected: Any) -> None:
+    schema = {"type": "object", "properties": {"a": described}}
+    tools = [{"type": "function", "function": {"name": "add", "parameters": schema}}]
+    text = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
+    _, calls = parse_tool_calls(text, text, tools, "xml", False)
+    assert [json.loads(call.arguments) for call in calls] == [{"a": expected}]

@@ -126,3 +126,13 @@ def test_a_run_ends_if_too_many_rewards_fail(share: float, scored: int, none: in
             check_failed_rewards([episode], "step 3", config)
     else:
         check_failed_rewards([episode], "step 3", config)
+
+
+def test_calls_of_lost_nodes_and_baselines_count() -> None:
+    # A failed call of a baseline loses its node.
+    failed = [Outcome(0.0, failure="f raised", unscored="error")]
+    episodes = [Episode(Task("t", "", {}), None, unscored=failed, reward_calls=16) for _ in range(8)]
+    episodes += [Episode(Task("t", "", {}), None, reward_calls=16) for _ in range(12)]
+    check_failed_rewards(episodes, "step 3", make_config(max_failed_rewards=0.05))
+    with pytest.raises(UserError, match=r"^8 of 320 rewards of step 3 failed"):
+        check_failed_rewards(episodes, "step 3", make_config(max_failed_rewards=0.02))

@@ -33,6 +33,18 @@ def lost(detail: str) -> Episode:
     return Episode(TASK, None, [Stop((), "infra_error", detail)])
 
 
+def test_steps_without_any_reward_end_the_run() -> None:
+    watcher = health()
+    nothing = Episode(TASK, None, [Stop((), "unscored", "no joint action has a reward")])
+    scored = played([0], [0])
+    for episodes in ([nothing], [nothing, nothing], [nothing, scored], [nothing], [nothing]):
+        watcher.check_rollout(episodes, 0)
+    with pytest.raises(
+        UserError, match=r"^no episode of 3 steps in a row, up to step 1, had a reward: no joint action"
+    ):
+        watcher.check_rollout([nothing], 0)
+
+
 def test_bad_steps_in_a_row_end_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     watcher = health()
     watcher.check_updates([GOOD, BAD], 1)

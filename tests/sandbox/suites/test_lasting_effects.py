@@ -111,6 +111,7 @@ TEST = "    def test_a(self):\n        self.assertEqual(f(1), 1)\n"
 HARMFUL_CLASSES = (
     CLASS + TEST + "    def __del__(self):\n        f(2)\n",
     CLASS + TEST + "    __del__ = print\n",
+    CLASS + TEST + "    if True:\n        def __del__(me):\n            f(2)\n",
     "from collections import Counter\n" + CLASS + "    def test_a(self):\n        Counter.x = 1\n",
     "from collections import Counter\n" + CLASS + "    def set(self):\n        self.x = 1\n    def test_a(self):\n        T.set(Counter)\n",
     "from collections import Counter\n" + CLASS + "    def set(self):\n        self.x = 1\n    every = [set]\n    def test_a(self):\n        self.every[0](Counter)\n",

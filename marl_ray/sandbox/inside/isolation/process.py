@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import ctypes
 import errno
@@ -11,6 +12,7 @@ import resource
 import signal
 import struct
 import sys
+import threading
 
 from . import syscalls
 
@@ -179,3 +181,14 @@ def seal(descriptor: int) -> None:
     """Forbid all further writes to an anonymous file, also through descriptors opened for writing."""
     if LINUX:
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+
+
+def limit_stack_size(largest: int) -> None:
+    """Reduce the stacks that a program asks for. Templates for deep recursion ask for 512 MiB and more, as much as the
+    program's whole memory: its thread would start without memory for anything else, and wait for ever."""
+    set_size = threading.stack_size
+
+    def stack_size(size: int = 0) -> int:
+        return set_size(min(size, largest))
+
+    threading.stack_size = _thread.stack_size = stack_size

@@ -99,7 +99,7 @@ class ZygoteClient:
         return ours
 
     def end_further_connection(self) -> None:
-        """Let the zygote close the further connection and kill its guests, whoever holds the other end."""
+        """Let the zygote close the further connection and kill its guests. One of them may hold the other end."""
         self._send(FORK_REQUEST.pack(b"E", 0, 0, 0, 0), ())
 
     def prepare_spare(self, limits: GuestLimits) -> None:

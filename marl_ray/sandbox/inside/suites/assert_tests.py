@@ -25,12 +25,13 @@ from .statements import (
     bound_names,
     compile_statements,
     imported_name,
+    last_name,
     names_in,
     parse,
     stored_names,
 )
 from .suite import ASKED, REACHED, Case, Suite
-from .trust_analysis import TrustAnalysis, last_name, patches_modules, stdlib_names
+from .trust_analysis import TrustAnalysis, patches_modules, stdlib_names
 
 _BUILTINS = frozenset(dir(builtins))
 

@@ -13,7 +13,7 @@ import ast
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
-from .statements import bound_names, imported_name, names_in, parse, spread, walk_all
+from .statements import bound_names, imported_name, last_name, names_in, parse, root_name, spread, walk_all
 
 _BUILTINS = frozenset(
     ("eval", "exec", "compile", "__import__", "globals", "locals", "vars", "breakpoint", "__builtins__")
@@ -84,6 +84,8 @@ class SinkAnalysis:
         """Sinks by the name of a module that has other members, too."""
         self._has_all_names = False
         """Whether the tests import all names of a module with sinks."""
+        self._has_data_frames = False
+        """Whether the tests import anything from pandas."""
         self._imported: set[str] = set()
         """Names that the tests import from packages that are not known."""
         for part in walk_all(statements):
@@ -107,8 +109,8 @@ class SinkAnalysis:
             sink = self._mentioned(part)
             if sink and id(part) not in harmless:
                 return f"a test may run text of the program as code ({sink})"
-            if isinstance(part, ast.Call) and _last_name(part.func) in _WITH_TEXT and self._is_given_text(part):
-                return f"a test gives {_last_name(part.func)} a name that the program may choose"
+            if isinstance(part, ast.Call) and last_name(part.func) in _WITH_TEXT and self._is_given_text(part):
+                return f"a test gives {last_name(part.func)} a name that the program may choose"
             if isinstance(part, ast.Call) and (package := self._package_of(part)):
                 return f"a test passes a value of the program to {package}, which may run it as code"
         return ""
@@ -126,21 +128,24 @@ class SinkAnalysis:
             for item in part.names:
                 self._add_module(item.name, imported_name(item))
         elif isinstance(part, ast.ImportFrom):
+            self._has_data_frames |= (part.module or "").partition(".")[0] == "pandas"
             if part.module and not _is_known(part.module):
                 self._imported |= {imported_name(item) for item in part.names}
             for item in part.names:
                 is_member = f"{part.module}.{item.name}" in _MODULES or item.name in _ATTRIBUTES
-                is_by_module = item.name in _BY_MODULE.get(part.module or "", ())
+                is_by_module = item.name in _BY_MODULE.get((part.module or "").partition(".")[0], ())
                 if _is_sink_module(part.module or "") and item.name == "*":
                     self._has_all_names = True
                 elif _is_sink_module(part.module or "") or is_member or is_by_module:
                     self._names.add(imported_name(item))
 
     def _add_module(self, module: str, name: str) -> None:
+        root = module.partition(".")[0]
+        self._has_data_frames |= root == "pandas"
         if _is_sink_module(module):
             self._names.add(name)
-        elif module in _BY_MODULE:
-            self._functions[name] = _BY_MODULE[module]
+        elif root in _BY_MODULE:
+            self._functions[name] = _BY_MODULE[root]
         elif not _is_known(module):
             self._imported.add(name)
 
@@ -161,10 +166,8 @@ class SinkAnalysis:
         is_module = part.attr in _MODULES and part.attr not in _USUAL_WORDS
         if is_module and not self._from_program(part.value):  # `dataclasses.builtins`
             return part.attr
-        module = part.value.id if isinstance(part.value, ast.Name) else ""
-        has_data_frames = any(_OF_DATA_FRAMES[0] in functions for functions in self._functions.values())
-        of_data_frame = has_data_frames and part.attr in _OF_DATA_FRAMES and not self._from_program(part.value)
-        return part.attr if of_data_frame or part.attr in self._functions.get(module, ()) else ""
+        of_data_frame = self._has_data_frames and part.attr in _OF_DATA_FRAMES and not self._from_program(part.value)
+        return part.attr if of_data_frame or part.attr in self._functions.get(root_name(part.value), ()) else ""
 
     def _constant_call(self, part: ast.AST) -> list[ast.AST]:
         """Return the node `eval` of a call like `eval("1 + 1")`; empty for anything else."""
@@ -181,7 +184,7 @@ class SinkAnalysis:
 
     def _is_given_text(self, call: ast.Call) -> bool:
         """Return whether an argument other than the object itself may come from the program."""
-        takes_object = _last_name(call.func) in ("getattr", "setattr", "delattr")
+        takes_object = last_name(call.func) in ("getattr", "setattr", "delattr")
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
         # The value that is set is no name.
         chosen = arguments[1:2] if takes_object else arguments
@@ -201,7 +204,3 @@ def _is_known(module: str) -> bool:
 
 def _is_sink_module(module: str) -> bool:
     return module in _MODULES or module.partition(".")[0] in _MODULES
-
-
-def _last_name(function: ast.AST) -> str:
-    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")

@@ -12,9 +12,9 @@ import copy
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
-from .statements import imported_name, names_in, parse, walk_all
+from .statements import imported_name, last_name, names_in, parse, walk_all
 from .suite import ASKED, COMPARE, FIXTURES, OPERATE, REACHED, SAME, TRUTH
-from .trust_analysis import TrustAnalysis, is_assertion, last_name
+from .trust_analysis import TrustAnalysis, is_assertion
 
 OPERATORS = {
     ast.Eq: "==",

@@ -60,7 +60,7 @@ class ProcessState:
         root = root_name(function)
         if root not in self._modules:
             return False
-        is_environment = "environ" in names and names[0] in ("update", "setdefault", "pop", "clear", "popitem")
+        is_environment = "environ" in (*names, root) and names[0] in ("update", "setdefault", "pop", "clear", "popitem")
         return is_environment or not _SETTERS.isdisjoint((*names, root))
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from .helper_calls import HelperCalls
 from .instrumentation import ARITHMETIC, OPERATORS, call_of
-from .statements import names_in
+from .statements import last_name, names_in
 from .suite import ALL, ASKED, OPERATE
-from .trust_analysis import TrustAnalysis, is_assertion, last_name
+from .trust_analysis import TrustAnalysis, is_assertion
 
 _CONSUMERS = {"list", "tuple", "set", "frozenset", "sorted", "sum", "min", "max", "bytes", "deque"}
 _CONSUMING_METHODS = {"join", "extend", "fsum", "prod", "mean", "fmean", "median"}

@@ -11,7 +11,7 @@ import copy
 import itertools
 from collections.abc import Iterator, Sequence
 
-from .statements import parse, walk_all
+from .statements import last_name, parse, walk_all
 
 HELPERS = """
 def assert_passes(test):
@@ -184,7 +184,7 @@ def _parameter_sets(decorator: ast.expr) -> list[dict[str, str]]:
         raise ValueError("parametrize needs a list of its values, not the name of one")
     sets = []
     for value in values.elts:
-        if isinstance(value, ast.Call) and _last_part(value.func) == "param":
+        if isinstance(value, ast.Call) and last_name(value.func) == "param":
             parts: Sequence[ast.expr] = value.args
         else:
             parts = value.elts if len(keys) > 1 and isinstance(value, ast.List | ast.Tuple) else [value]
@@ -223,10 +223,6 @@ def _known(name: str) -> str:
     if name not in (*_KEPT, *_REPLACED):
         raise ValueError(f"the tests use pytest.{name}, which the sandbox does not have")
     return _REPLACED.get(name, name)
-
-
-def _last_part(function: ast.AST) -> str:
-    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
 
 
 class _PytestNames(ast.NodeTransformer):

@@ -119,6 +119,11 @@ def names_in(*nodes: ast.AST) -> set[str]:
     return {part.id for part in walk_all(nodes) if isinstance(part, ast.Name)}
 
 
+def last_name(function: ast.AST) -> str:
+    """Return `f` for `f`, `g` for `m.g`, and an empty string for anything else."""
+    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+
+
 def spread(first: Set[str], bindings: Sequence[tuple[set[str], set[str]]]) -> frozenset[str]:
     """Return some names, and the names that are bound, directly or not, to what uses them.
 

@@ -12,7 +12,7 @@ import datetime
 from collections.abc import Iterable, Iterator, Sequence
 
 from .code_sinks import SinkAnalysis
-from .statements import names_in, spread, walk_all
+from .statements import last_name, names_in, spread, walk_all
 
 _LAZY_MODULES = {"itertools", "functools", "operator", "io", "mock", "builtins", "pathlib", "uuid", "types"}
 _MAKES_LAZY = {
@@ -244,11 +244,6 @@ def is_assertion(node: ast.AST) -> bool:
     """Return whether a node is an assert statement, or a call of a function like `self.assertEqual`."""
     name = last_name(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
     return isinstance(node, ast.Assert) or name.startswith("assert") or name == "fail"
-
-
-def last_name(function: ast.AST) -> str:
-    """Return `f` for `f`, `g` for `m.g`, and an empty string for anything else."""
-    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
 
 
 def _class_uses(part: ast.AST) -> Iterator[tuple[ast.AST, str]]:

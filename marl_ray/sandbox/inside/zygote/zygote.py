@@ -10,7 +10,6 @@ end.
 
 from __future__ import annotations
 
-import _thread
 import builtins
 import errno
 import gc
@@ -209,24 +208,13 @@ class Zygote:
         os.dup2(connection, 3)
         process.close_from(4)
         threading.stack_size(max(_MIN_STACK, memory // _STACKS_PER_MEMORY))
-        _limit_stack_size(memory // _LARGE_STACKS_PER_MEMORY)
+        process.limit_stack_size(memory // _LARGE_STACKS_PER_MEMORY)
         process.limit(
             AS=self._isolation.base_memory + memory if self._isolation.base_memory else resource.RLIM_INFINITY,
             CPU=cpu_s,
             FSIZE=output + 8192,
             NOFILE=_OPEN_FILES,
         )
-
-
-def _limit_stack_size(largest: int) -> None:
-    """Reduce the stacks that a program asks for. Templates for deep recursion ask for 512 MiB and more, as much as the
-    program's whole memory: its thread would start without memory for anything else, and wait for ever."""
-    set_size = threading.stack_size
-
-    def stack_size(size: int = 0) -> int:
-        return set_size(min(size, largest))
-
-    threading.stack_size = _thread.stack_size = stack_size
 
 
 def _receive(link: socket.socket) -> tuple[bytes, list[int]]:
