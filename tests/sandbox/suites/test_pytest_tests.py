@@ -167,6 +167,15 @@ def test_an_odd_parametrize_is_refused(mark: str) -> None:
         parse_tests((f"import pytest\n@pytest.mark.{mark}\ndef test_f(x):\n    assert f(x) == 2\n",), "f")
 
 
+def test_a_condition_skips_no_test_and_a_fixture_without_an_argument_is_refused() -> None:
+    test = "import pytest, sys\n@pytest.mark.{mark}\ndef test_f():\n    assert f(1) == 2\n"
+    assert count_tests(test.format(mark="skipif(sys.version_info < (3, 8), reason='')"), "f") == 1
+    with pytest.raises(ValueError, match="tests contain no test"):
+        parse_tests((test.format(mark="skip"),), "f")
+    with pytest.raises(ValueError, match="test_f has usefixtures"):
+        parse_tests((test.format(mark="usefixtures('x')"),), "f")
+
+
 def test_a_fixture_that_all_tests_use_is_refused() -> None:
     test = "import pytest\n@pytest.fixture(autouse=True)\ndef setup():\n    pass\ndef test_f():\n    assert f(1) == 2\n"
     with pytest.raises(ValueError, match="the fixture setup has autouse"):

@@ -142,6 +142,8 @@ def _method_item(node: ast.ClassDef, method: ast.FunctionDef, call: ast.stmt) ->
 def _calls(test: ast.FunctionDef, function: str, fixtures: dict[str, ast.FunctionDef]) -> Iterator[ast.stmt]:
     """Yield a call of the test for every set of its parameters. Removes its decorators."""
     sets = [_parameter_sets(decorator) for decorator in test.decorator_list if _is_mark(decorator, "parametrize")]
+    if any(_is_mark(decorator, "usefixtures") for decorator in test.decorator_list):
+        raise ValueError(f"{test.name} has usefixtures: give it the fixture as an argument instead")
     skipped = any(_is_mark(decorator, "skip", "xfail") for decorator in test.decorator_list)
     test.decorator_list = [one for one in test.decorator_list if not _is_mark(one)]
     if skipped:
@@ -199,7 +201,7 @@ def _is_mark(decorator: ast.expr, *names: str) -> bool:
     function = decorator.func if isinstance(decorator, ast.Call) else decorator
     text = ast.unparse(function)
     is_mark = text.startswith(("pytest.mark.", "mark."))
-    return is_mark and (not names or text.rpartition(".")[2].startswith(names))
+    return is_mark and (not names or text.rpartition(".")[2] in names)
 
 
 def _sets_marks(node: ast.stmt) -> bool:
