@@ -198,10 +198,14 @@ def _parameter_sets(decorator: ast.expr) -> list[dict[str, str]]:
 
 def _is_mark(decorator: ast.expr, *names: str) -> bool:
     """Return whether a decorator is a mark of pytest, of these names or any."""
-    function = decorator.func if isinstance(decorator, ast.Call) else decorator
-    text = ast.unparse(function)
+    text = _decorator_name(decorator)
     is_mark = text.startswith(("pytest.mark.", "mark."))
     return is_mark and (not names or text.rpartition(".")[2] in names)
+
+
+def _decorator_name(decorator: ast.expr) -> str:
+    """Return the name of a decorator's function, with its module."""
+    return ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator)
 
 
 def _sets_marks(node: ast.stmt) -> bool:
@@ -212,9 +216,10 @@ def _sets_marks(node: ast.stmt) -> bool:
 
 def _take_fixture(node: ast.FunctionDef) -> bool:
     """Return whether a function is a fixture, and remove the decorator. Raises ValueError for `autouse`."""
-    if any("fixture" in (text := ast.unparse(one)) and "autouse" in text for one in node.decorator_list):
+    own = [one for one in node.decorator_list if _decorator_name(one) in ("fixture", "pytest.fixture")]
+    if any("autouse" in ast.unparse(one) for one in own):
         raise ValueError(f"the fixture {node.name} has autouse: give it to the tests as an argument instead")
-    kept = [one for one in node.decorator_list if "fixture" not in ast.unparse(one)]
+    kept = [one for one in node.decorator_list if one not in own]
     is_fixture = len(kept) < len(node.decorator_list)
     node.decorator_list = kept
     return is_fixture
