@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import ctypes
 import errno
@@ -191,4 +190,4 @@ def limit_stack_size(largest: int) -> None:
     def stack_size(size: int = 0) -> int:
         return set_size(min(size, largest))
 
-    threading.stack_size = _thread.stack_size = stack_size
+    threading.stack_size = stack_size
