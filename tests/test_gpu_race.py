@@ -23,11 +23,11 @@ def race(folder: Path, *arguments: str) -> tuple[list[dict[str, Any]], str]:
 
 @pytest.mark.slow
 def test_every_part_of_the_race_runs_on_a_cpu(tmp_path: Path) -> None:
-    parts = ("ceilings", "models", "learner", "engine", "pair", "reference", "profile")
+    parts = ("ceilings", "models", "learner", "engine", "pair", "profile")
     rows, output = race(tmp_path, "--only", *parts)
     measured = {(row["part"], row["case"]): row["measured"] for row in rows}
     assert not any("failed" in numbers for numbers in measured.values()), measured
-    assert {row["part"] for row in rows} == {*parts} - {"reference"} | {"pair"}
+    assert {row["part"] for row in rows} == {*parts}
     assert {row["machine"]["card"] for row in rows} == {"CPU"}
     assert measured["models", "tiny"]["parameters"] > 100_000
     for residency in ("fractions", "turns"):
@@ -35,7 +35,14 @@ def test_every_part_of_the_race_runs_on_a_cpu(tmp_path: Path) -> None:
         assert phases["step"] > 0
         assert phases["rollout"] > 0
     assert next(case for part, case in measured if part == "profile") == "tiny"
-    assert output.count("\npair ") == 3
+    assert output.count("\npair ") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_the_references_usual_run_has_two_turns(tmp_path: Path) -> None:
+    rows, _ = race(tmp_path, "--only", "models", "reference")
+    assert [row["measured"].get("turns") for row in rows] == [None, 2]
 
 
 def test_a_part_that_fails_or_has_no_time_does_not_stop_the_next(tmp_path: Path) -> None:
