@@ -28,6 +28,9 @@ def packed(value: Any) -> str:
     return base64.b64encode(zlib.compress(pickle.dumps(value))).decode()
 
 
+LONG_INTEGER = f'{{"fn_name": "f", "inputs": [[1]], "outputs": [{"9" * 5000}]}}'
+
+
 def apps(**changes: Any) -> dict[str, Any]:
     return {"problem_id": 7, "question": "Add.", "input_output": json.dumps(PAIRS), "starter_code": ""} | changes
 
@@ -95,6 +98,7 @@ def test_public_tests_of_livecodebench_come_first() -> None:
         (APPS, apps(input_output={**PAIRS, "fn_name": "add"}), "should be lists of arguments, not '1 2"),
         (APPS, apps(input_output={"fn_name": "a b", "inputs": [[1]], "outputs": [1]}), "is not a function's name"),
         (APPS, apps(input_output={"fn_name": "f", "inputs": [], "outputs": []}), "has no tests"),
+        (APPS, apps(input_output=LONG_INTEGER), "an argument or result is no finite JSON value"),
         (APPS, apps(input_output={**PAIRS, "outputs": ["3"]}), "as many outputs as inputs"),
         (APPS, apps(input_output={"inputs": [[1.5, 2]], "outputs": ["3"]}), "should be texts, not [1.5, 2]"),
         (APPS, apps(input_output={"inputs": [], "outputs": []}), "has no tests"),
@@ -180,6 +184,15 @@ def test_a_tuple_within_a_list_is_a_list_in_apps_only(sandbox: Sandbox) -> None:
     assert passes(sandbox, task, program), "keys of digits are integers, and the expected result may be in a list"
     live_task = LIVECODEBENCH.task(function(public_test_cases=[CALL | {"output": "[[0, 1]]"}]), 0)
     assert not passes(sandbox, live_task, "def twoSum(nums, target):\n    return [(0, 1)]")
+
+
+def test_arguments_and_keys_of_unusual_letters() -> None:
+    call = {"input": '"a\u2028b"\n1', "output": "[0, 1]", "testtype": "functional"}
+    source = str(LIVECODEBENCH.task(function(public_test_cases=[call]), 0).fields["tests"])
+    assert repr("a\u2028b")[1:-1] in source.replace("\\\\", "\\")
+    tests = {"fn_name": "f", "inputs": [[{"--1": 2}]], "outputs": [1]}
+    source = str(APPS.task(apps(input_output=tests, starter_code="def f(x):\n\t"), 0).fields["tests"])
+    assert "--1" in source
 
 
 def test_a_function_of_objects_is_left_out() -> None:

@@ -85,6 +85,14 @@ def f():
 import os
 os.environ['X'] = '1'
 assert f() == '1'
+=== imported environ
+import os
+def f():
+    return os.environ['X']
+---
+from os import environ
+environ.update(X='1')
+assert f() == '1'
 === time
 import time
 def f():
