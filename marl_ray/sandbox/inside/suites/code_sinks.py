@@ -128,19 +128,21 @@ class SinkAnalysis:
             for item in part.names:
                 self._add_module(item.name, imported_name(item))
         elif isinstance(part, ast.ImportFrom):
-            self._has_data_frames |= (part.module or "").partition(".")[0] == "pandas"
-            if part.module and not _is_known(part.module):
+            module = part.module or ""
+            root = _root(module)
+            self._has_data_frames |= root == "pandas"
+            if module and not _is_known(module):
                 self._imported |= {imported_name(item) for item in part.names}
             for item in part.names:
-                is_member = f"{part.module}.{item.name}" in _MODULES or item.name in _ATTRIBUTES
-                is_by_module = item.name in _BY_MODULE.get((part.module or "").partition(".")[0], ())
-                if _is_sink_module(part.module or "") and item.name == "*":
+                is_member = f"{module}.{item.name}" in _MODULES or item.name in _ATTRIBUTES
+                is_by_module = item.name in _BY_MODULE.get(root, ())
+                if _is_sink_module(module) and item.name == "*":
                     self._has_all_names = True
-                elif _is_sink_module(part.module or "") or is_member or is_by_module:
+                elif _is_sink_module(module) or is_member or is_by_module:
                     self._names.add(imported_name(item))
 
     def _add_module(self, module: str, name: str) -> None:
-        root = module.partition(".")[0]
+        root = _root(module)
         self._has_data_frames |= root == "pandas"
         if _is_sink_module(module):
             self._names.add(name)
@@ -197,10 +199,13 @@ def _bound_anywhere(node: ast.stmt) -> set[str]:
     return bound_names(node) | inner
 
 
+def _root(module: str) -> str:
+    return module.partition(".")[0]
+
+
 def _is_known(module: str) -> bool:
-    root = module.partition(".")[0]
-    return root in sys.stdlib_module_names or root in _KNOWN_PACKAGES
+    return _root(module) in sys.stdlib_module_names or _root(module) in _KNOWN_PACKAGES
 
 
 def _is_sink_module(module: str) -> bool:
-    return module in _MODULES or module.partition(".")[0] in _MODULES
+    return module in _MODULES or _root(module) in _MODULES

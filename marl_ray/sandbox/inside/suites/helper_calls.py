@@ -44,9 +44,13 @@ class HelperCalls:
         """Names of values that derive from the function under test, and of functions of the tests that use it."""
         self._functions = _spread(remote - {entry_point}, [each for each in values if _is_alias(each[1])])
         """Names of helpers alone."""
-        otherwise = {name for names, source in values if not self._is_result(source) for name in names}
-        bound = {name for names, source in values if self._is_result(source) for name in names}
-        self._results = bound - otherwise - unknown
+        results_alone: set[str] = set()
+        for names, source in values:
+            if self._is_result(source):
+                results_alone |= names
+        for names, _ in made:
+            results_alone -= names
+        self._results = results_alone - unknown
         """Names that are bound to results of the function under test, and to nothing else."""
 
     def decides(self, node: ast.AST) -> bool:

@@ -171,11 +171,12 @@ def _fixture_call(name: str, fixtures: dict[str, ast.FunctionDef], test: str) ->
 
 def _parameter_sets(decorator: ast.expr) -> list[dict[str, str]]:
     """Return the arguments of each call, as source. Raises ValueError for values that are not written in the list."""
-    given = (
-        dict(zip(("argnames", "argvalues"), decorator.args, strict=False)) if isinstance(decorator, ast.Call) else {}
-    )
-    given |= {word.arg: word.value for word in getattr(decorator, "keywords", ()) if word.arg}
-    names, values = given.get("argnames"), given.get("argvalues")
+    given: dict[str, ast.expr] = {}
+    if isinstance(decorator, ast.Call):
+        given = dict(zip(("argnames", "argvalues"), decorator.args, strict=False))
+        given |= {word.arg: word.value for word in decorator.keywords if word.arg}
+    names = given.get("argnames")
+    values = given.get("argvalues")
     if not isinstance(names, ast.Constant | ast.List | ast.Tuple) or values is None:
         raise ValueError("parametrize needs the names of its arguments, and a list of their values")
     listed = ast.literal_eval(names)
