@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
+from marl_ray.actors.engine_arguments import EngineSpec, engine_arguments
 from marl_ray.actors.engine_sleep import EngineSleep
 from marl_ray.actors.handle import ActorBroken
 from marl_ray.core.episode import Completion, SamplingSpec
@@ -27,72 +27,10 @@ T = TypeVar("T")
 OnTokens = Callable[[tuple[int, ...], str], None]
 """Receives a streamed completion's tokens and, with stop texts, text before any stop text, on the engine's thread."""
 
-CPU_SEQUENCES = 256
-"""Default number of sequences in flight on a CPU."""
 IDLE_GAP_S = 0.005
 """Pause without a new request after which a batch counts as complete."""
 MAX_BATCH_WAIT_S = 0.1
 """Maximum time that a request waits for the rest of its batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSpec:
-    """Settings of an engine. `transport` is the weight transport. A `colocated` engine starts asleep, and sleeps while
-    a learner uses its device."""
-
-    model: str
-    dtype: str
-    max_length: int
-    trust_remote_code: bool
-    on_gpu: bool
-    tensor_parallel: int
-    gpu_memory_utilization: float
-    kv_cache_mb: int
-    max_num_seqs: int | None
-    transport: str
-    colocated: bool = False
-
-
-def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
-    """Return the arguments of vLLM's `EngineArgs`."""
-    from vllm.config.structured_outputs import StructuredOutputsConfig
-    from vllm.config.weight_transfer import WeightTransferConfig
-
-    from marl_ray.weights.vllm_worker import BACKENDS
-
-    arguments: dict[str, Any] = {
-        "model": spec.model,
-        "dtype": spec.dtype,
-        "max_model_len": spec.max_length,
-        "max_num_seqs": spec.max_num_seqs,
-        "trust_remote_code": spec.trust_remote_code,
-        "tensor_parallel_size": spec.tensor_parallel,
-        # vLLM would choose Ray inside a placement group, but the actor holds all of its GPUs itself.
-        "distributed_executor_backend": "mp" if spec.tensor_parallel > 1 else "uni",
-        "logprobs_mode": "processed_logprobs",
-        "scheduling_policy": "priority",
-        "disable_log_stats": True,
-        "worker_extension_cls": "marl_ray.weights.vllm_worker.WorkerExtension",
-        "weight_transfer_config": WeightTransferConfig(backend=BACKENDS[spec.transport]),
-        # As `marl_ray.learning.json_grammars`. Small models would write whitespace without end.
-        "structured_outputs_config": StructuredOutputsConfig(backend="xgrammar", disable_any_whitespace=True),
-    }
-    if spec.on_gpu:
-        arguments["gpu_memory_utilization"] = spec.gpu_memory_utilization
-        arguments["enable_sleep_mode"] = spec.colocated
-        arguments["enable_flashinfer_autotune"] = False  # would compile and time kernels at every start
-    else:
-        # Chunked prefill rewinds random number generators, which is not supported on a CPU. Blocks smaller than
-        # vLLM's default let the requests of a group share more of their prompt.
-        arguments |= {
-            "enforce_eager": True,
-            "block_size": 32,
-            "kv_cache_memory_bytes": spec.kv_cache_mb * 2**20,
-            "enable_chunked_prefill": False,
-            "max_num_seqs": spec.max_num_seqs or CPU_SEQUENCES,
-            "max_num_batched_tokens": max(8192, spec.max_length),
-        }
-    return arguments
 
 
 def engine_facts(engine: Any) -> dict[str, str]:
@@ -258,7 +196,7 @@ class Engine:
         self._core: Any = self._engine.engine_core.engine_core  # type: ignore[attr-defined]
         if spec.tensor_parallel > 1:
             _exit_with_workers(self._engine)
-        self._sleep = EngineSleep(self._engine, spec.on_gpu)
+        self._sleep = EngineSleep(self._engine, spec.on_gpu, keeps_weights=spec.residency in ("kv", "stream"))
 
     def _run(self, spec: EngineSpec, built: Future[None]) -> None:
         try:

@@ -9,16 +9,17 @@ MemoryTag = Literal["weights", "kv_cache"]
 
 
 class EngineSleep:
-    """The sleep state of vLLM's `LLMEngine`, which releases the device to a learner.
+    """The sleep state of vLLM's `LLMEngine`, which releases memory to a learner.
 
         awake --(begin)--> asleep --(wake "weights")--> no KV cache --(wake "kv_cache")--> awake
 
     New weights are loaded between the two wakes. Requests in flight are kept; their KV cache is recomputed from their
-    tokens. On a GPU vLLM releases weights and KV cache (level 2), on a CPU only the KV cache.
+    tokens. On a GPU vLLM releases weights and KV cache (level 2), on a CPU only the KV cache. With `keeps_weights` the
+    engine goes from awake to "no KV cache" directly.
     """
 
-    def __init__(self, engine: Any, on_gpu: bool) -> None:
-        self._engine, self._on_gpu = engine, on_gpu
+    def __init__(self, engine: Any, on_gpu: bool, keeps_weights: bool = False) -> None:
+        self._engine, self._on_gpu, self._keeps_weights = engine, on_gpu, keeps_weights
         self._asleep: list[MemoryTag] = []
 
     def begin(self) -> None:
@@ -26,12 +27,27 @@ class EngineSleep:
         if len(self._asleep) == 2:  # both tags
             return
         self._engine.collective_rpc("abandon_weight_update")
+        if self._keeps_weights:
+            if not self._asleep:
+                self._release_kv_cache()
+            return
         for tag in tuple(self._asleep):  # vLLM puts everything to sleep or nothing
             self.wake(tag)
         self._engine.sleep(level=2 if self._on_gpu else 1, mode="keep")
         if not self._on_gpu:
             self._engine.collective_rpc("free_kv_cache")
         self._asleep = ["weights", "kv_cache"]
+
+    def _release_kv_cache(self) -> None:
+        """Do what vLLM's `release_kv_cache_memory` does, which refuses while there are requests."""
+        core = self._engine.engine_core.engine_core
+        core.pause_scheduler(mode="keep", clear_cache=True)
+        if self._on_gpu:
+            core.model_executor.discard(("kv_cache",))
+        else:
+            self._engine.collective_rpc("free_kv_cache")
+            core.model_executor.sleeping_tags.add("kv_cache")
+        self._asleep = ["kv_cache"]
 
     def wake(self, tag: MemoryTag) -> None:
         """Allocate this memory again, without content. Does nothing if it is allocated."""

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from marl_ray.actors.engine import Engine, EngineSpec, engine_facts
+from marl_ray.actors.engine import Engine, engine_facts
+from marl_ray.actors.engine_arguments import EngineSpec
 from marl_ray.actors.handle import Actor, without_gc
 from marl_ray.cluster.placement_group import BundleGpus
 from marl_ray.cluster.ray_connection import use_session_folder
@@ -61,7 +62,7 @@ class GenerationActor(Actor):
                 self.engine = Engine(self.spec, self.tokenizer.eos_token_id)
             except ValueError as error:  # vLLM's error for invalid combinations of settings
                 raise UserError(f"vLLM refuses {self.spec.model} with these settings: {str(error)[:500]}") from None
-        if self.spec.colocated:
+        if self.spec.sleeps:
             await self.engine.sleep()
         if self.id.replica > 0:
             return []

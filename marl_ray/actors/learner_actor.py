@@ -16,6 +16,7 @@ import ray
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.handle import Actor, ActorBroken, ActorDied, Call, Deadline, Handle, wait_all, without_gc
 from marl_ray.cluster.placement_group import BundleGpus
+from marl_ray.config.resource_sections import Residency
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.concurrency import DeadlineExceeded
 from marl_ray.core.episode import SamplingSpec, WeightVersion
@@ -65,8 +66,8 @@ def collective_call(method: Callable[Concatenate[Self, P], R]) -> Callable[Conca
 
 class LearnerActor(Actor):
     """Ray actor: one rank of a policy's learner. `arguments` are the arguments of `Learner`, whose methods have the
-    same names here. A `colocated` learner is offloaded to host memory unless it computes. `gpus` are the GPUs to use;
-    None: Ray assigns them.
+    same names here. `residency`: what stays on a device that the learner shares with engines; None: everything. `gpus`
+    are the GPUs to use; None: Ray assigns them.
 
     One thread executes all calls in order, except for heartbeats, so ranks that receive the same calls in the same
     order execute them together.
@@ -75,9 +76,13 @@ class LearnerActor(Actor):
     concurrency_groups = MappingProxyType({"heartbeat": 1})
 
     def __init__(
-        self, id: ActorId, arguments: LearnerArguments, colocated: bool = False, gpus: BundleGpus | None = None
+        self,
+        id: ActorId,
+        arguments: LearnerArguments,
+        residency: Residency | None = None,
+        gpus: BundleGpus | None = None,
     ) -> None:
-        self.id, self._arguments, self._colocated, self._gpus = id, arguments, colocated, gpus
+        self.id, self._arguments, self._residency, self._gpus = id, arguments, residency, gpus
 
     def start(self, base: Learner | None = None) -> list[str]:
         """Load the model, or share the base model of another learner. One of several ranks loads its model in
@@ -117,7 +122,11 @@ class LearnerActor(Actor):
 
             self.learner = Learner(*self._arguments, name=self.id.policy.key, beside=base, ranks=ranks)
             self._weights = WeightGatherer(self.learner.policy, ranks, self.learner.dtype, self.learner.device)
-            self.cpu_offload = CpuOffload(self.learner) if self._colocated else None
+            if self._residency == "stream":
+                self.learner.stream_optimizer_state()
+            self.cpu_offload = None
+            if self._residency not in (None, "resident"):
+                self.cpu_offload = CpuOffload(self.learner, keeps_state=self._residency != "turns")
         notes = []
         if has_adapter(self.learner.policy):
             notes.append(f"{self.id.policy}: {describe_adapter(self.learner.policy)}")

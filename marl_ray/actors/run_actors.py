@@ -9,11 +9,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import ray
 
-from marl_ray.actors.engine import EngineSpec
+from marl_ray.actors.engine_arguments import EngineSpec
 from marl_ray.actors.engine_environment import UTF8, engine_environment
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup
@@ -25,9 +26,12 @@ from marl_ray.actors.sandbox_settings import sandbox_settings
 from marl_ray.actors.shared_device import DEDICATED, DedicatedDevice, DividedGpus, SharedDevice
 from marl_ray.actors.shared_learner import SharedLearner, SharedLearnerProcess
 from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
+from marl_ray.cluster.hardware import cluster_nodes
 from marl_ray.cluster.placement_group import PlacementGroups, reserve
 from marl_ray.cluster.placement_plan import PlacementPlan, generator_plan, learner_id, make_plan, sandbox_plan
+from marl_ray.cluster.residency import share_among_engines
 from marl_ray.config import Config
+from marl_ray.config.budget import sequences_in_flight
 from marl_ray.core.concurrency import gather
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.learning.arguments import learner_arguments, wire_dtype
@@ -80,20 +84,29 @@ class RunActors:
         self.placement.release()
 
 
-async def start_actors(config: Config, optimizer_steps: int, startup: StartupTimer | None = None) -> RunActors:
-    """Create all actors of a run, and wait until they have started. `optimizer_steps` is the length of the learners'
-    schedules. Raises UserError before any actor is created if the cluster lacks the resources, and the error of an
-    actor that does not start."""
+async def start_actors(
+    config: Config,
+    optimizer_steps: int,
+    startup: StartupTimer | None = None,
+    kv_cache_bytes: Mapping[PolicyId, int] = MappingProxyType({}),
+) -> RunActors:
+    """Create all actors of a run, and wait until they have started.
+
+    `optimizer_steps` is the length of the learners' schedules, and `kv_cache_bytes` the size of the KV caches of
+    engines that share GPUs, by policy. Raises UserError before any actor is created if the cluster lacks the resources,
+    and the error of an actor that does not start.
+    """
     plan = make_plan(config, cluster_has_gpus=ray.cluster_resources().get("GPU", 0) > 0)
     startup = StartupTimer() if startup is None else startup
     with startup.part("placement"):
         placement = await reserve(plan, config.resources.deadlines.placement_s)
-    devices = make_devices(config, plan)
+    devices = make_devices(config, plan, kv_cache_bytes)
     learners = _make_learner_groups(config, placement, optimizer_steps, devices)
     groups: dict[PolicyId, GeneratorGroup] = {}
     for learner in learners:
         first, initialize = learner.policy.number, learner.initialize_generator
-        groups[learner.policy] = _make_generator_group(config, first, placement, initialize, devices)
+        engine = EngineLimits(sequences_in_flight(config, learner.policy), kv_cache_bytes.get(learner.policy))
+        groups[learner.policy] = _make_generator_group(config, first, placement, initialize, devices, engine)
     generators = [groups[config.policy_of(agent)] for agent in range(config.num_agents)]
     sandbox = _make_sandbox_pool(config, placement)
     shared = [device for device in dict.fromkeys(devices.values()) if isinstance(device, SharedDevice)]
@@ -113,26 +126,44 @@ async def start_actors(config: Config, optimizer_steps: int, startup: StartupTim
     return actors
 
 
-def make_devices(config: Config, plan: PlacementPlan) -> Devices:
-    """Return the device of each policy: shared in turns with `resources.colocate`, divided with fractions of a GPU."""
+def make_devices(
+    config: Config, plan: PlacementPlan, kv_cache_bytes: Mapping[PolicyId, int] = MappingProxyType({})
+) -> Devices:
+    """Return the device of each policy: used in turns with `resources.colocate`, divided with fractions of a GPU and
+    with `resident`. `kv_cache_bytes` has the engines whose memory vLLM need not measure."""
+    measures = not all(policy in kv_cache_bytes for policy in config.policies)
     release = Deadline(config.resources.deadlines.sync_s, "sync_s", "to release its device")
     divided, shared = DividedGpus(release), dict[int, SharedDevice]()
     devices: dict[PolicyId, DedicatedDevice] = {}
     for policy in config.policies:
         agent = plan.agents[policy.number]
-        if agent.device is not None:
-            device = SharedDevice(agent.device, agent.generator_gpus > 0, release)
+        if agent.device is not None and plan.residency not in (None, "resident"):
+            device = SharedDevice(agent.device, agent.generator_gpus > 0, release, plan.residency, measures)
             devices[policy] = shared.setdefault(agent.device, device)
         else:
-            devices[policy] = divided if agent.transport == "ipc" else DEDICATED
+            devices[policy] = divided if agent.transport == "ipc" and measures else DEDICATED
     return devices
 
 
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """Limits of a policy's engines on GPUs: sequences at a time, and bytes of the KV cache; None: vLLM's default."""
+
+    sequences: int | None = None
+    kv_cache_bytes: int | None = None
+
+
 def _make_generator_group(
-    config: Config, agent: int, placement: PlacementGroups, initialize: Initialize[GenerationActor], devices: Devices
+    config: Config,
+    agent: int,
+    placement: PlacementGroups,
+    initialize: Initialize[GenerationActor],
+    devices: Devices,
+    limits: EngineLimits,
 ) -> GeneratorGroup:
     settings, agent_plan = config.agents[agent], placement.plan.agents[agent]
     policy, on_gpu = config.policy_of(agent), agent_plan.generator_gpus > 0
+    is_placed = agent_plan.device is not None  # on GPUs of which the plan and not Ray decides
     device = devices.get(policy, DEDICATED)
     engine = EngineSpec(
         model=resolve_model(settings.name),
@@ -143,15 +174,16 @@ def _make_generator_group(
         tensor_parallel=settings.generator.tensor_parallel,
         gpu_memory_utilization=settings.generator.gpu_memory_utilization,
         kv_cache_mb=settings.generator.kv_cache_mb,
-        max_num_seqs=settings.generator.max_num_seqs,
+        max_num_seqs=settings.generator.max_num_seqs or (limits.sequences if on_gpu else None),
         transport=agent_plan.transport,
-        colocated=device.is_shared,
+        residency=placement.plan.residency if is_placed else None,
+        kv_cache_bytes=limits.kv_cache_bytes,
     )
     is_local = Path(engine.model).is_dir()
     environment = engine_environment(settings.generator.cpus, on_gpu, is_local, config.output.verbose)
     options = {
         "num_cpus": settings.generator.cpus,
-        "num_gpus": 0 if device.is_shared else agent_plan.generator_gpus,
+        "num_gpus": 0 if is_placed else agent_plan.generator_gpus,
         "max_concurrency": 100_000,  # Ray's default is 1000, but the engine has its own queue
         "runtime_env": {"env_vars": environment},
     }
@@ -172,7 +204,7 @@ def _make_generator_group(
         initialize,
         settings.generator.max_restarts,
         device.lock_for_engine_start,
-        None if engine.transport == "ipc" or device.is_shared else reserve_replica,
+        None if engine.transport == "ipc" or is_placed else reserve_replica,
         placement.remove,
         drains=config.rollout.inflight == "drain",
     )
@@ -208,7 +240,8 @@ def _make_learner_groups(
         for rank in range(settings.ranks):
             id = ActorId("learner", first, rank)
             placed = options | {"scheduling_strategy": placement.strategy(id)}
-            actor_arguments = (id, arguments[first], device.is_shared, placement.shared_gpus(id))
+            residency = None if agent_plan.device is None else placement.plan.residency
+            actor_arguments = (id, arguments[first], residency, placement.shared_gpus(id))
             ranks.append(ActorSpec(id, LearnerActor, actor_arguments, placed))
         # One of several ranks loads its model later, together with the others.
         start_lock = device.lock_for_learner_start if len(ranks) == 1 else nullcontext
@@ -267,6 +300,8 @@ class EvaluationActors:
         Agents with the same weights share a group. Existing groups are reused, and groups that are no longer needed are
         ended. Raises UserError if the cluster lacks the resources, and the error of a generator that does not start.
         """
+        nodes = cluster_nodes()
+        configs = [share_among_engines(config, nodes) for config in configs]
         keys: list[Hashable] = []
         for agent, config in enumerate(configs):
             settings = config.agents[agent]
@@ -295,7 +330,7 @@ class EvaluationActors:
         placement = await reserve(plan, deadlines.placement_s)
         is_part = 0 < plan.agents[agent].generator_gpus < 1  # of a GPU, on which engines start one at a time
         devices = {config.policy_of(agent): self._divided_gpus} if is_part else {}
-        group = _make_generator_group(config, agent, placement, initialize, devices)
+        group = _make_generator_group(config, agent, placement, initialize, devices, EngineLimits())
         try:
             notes = await group.start()
         except BaseException:

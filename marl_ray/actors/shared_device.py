@@ -1,10 +1,12 @@
 """Locks for the device of a policy's engine and learner: dedicated to them, divided in fixed parts, or used in turns.
 
-In turns:
+In turns, where `resources.colocate` says what stays on the device (`Residency`):
 
-    rollout    all engines on the device are awake; learners are offloaded to host memory
-    training   all engines are asleep; one learner after another loads its state, trains and offloads it
-    wake       engines allocate weights, receive the learner's weights, allocate the KV cache and serve
+    rollout    all engines on the device are awake
+    training   all engines are asleep, without KV caches (kv, stream) or without weights too (turns); one learner after
+               another trains, with its whole state on the device before and after (kv), without its optimizer state
+               (stream), or with all of its state in host memory before and after (turns)
+    wake       engines receive the learner's weights, allocate the KV cache and serve
 
 Every change of the memory on a shared device holds its lock. The holder waits only for calls with deadlines, never for
 the restart of an actor, so a lost actor releases the lock.
@@ -12,7 +14,6 @@ the restart of an actor, so a lost actor releases the lock.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,8 @@ from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.handle import ActorDied, Deadline, Handle
 from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.actors.supervisor import Supervisor
-from marl_ray.core.concurrency import Condition, DeadlineExceeded, gather
+from marl_ray.config.resource_sections import Residency
+from marl_ray.core.concurrency import Condition, DeadlineExceeded, ReadWriteLock, gather
 
 if TYPE_CHECKING:
     from marl_ray.actors.learner_group import LearnerGroup
@@ -83,8 +85,8 @@ class DedicatedDevice:
 
 
 class DividedGpus(DedicatedDevice):
-    """GPUs of which engines and learners have fixed fractions; one object for all of a run, since two fractions can be
-    on one GPU.
+    """GPUs that engines and learners use at the same time, if the size of an engine's KV cache is not known before it
+    starts; one object for all of a run, since two fractions can be on one GPU.
 
     While an engine starts, vLLM compares the memory in use on the whole GPU before and after, and takes the difference
     for the engine's own. Engines therefore start one at a time, while learners neither start nor compute. `deadline`
@@ -93,8 +95,7 @@ class DividedGpus(DedicatedDevice):
 
     def __init__(self, deadline: Deadline) -> None:
         self._deadline = deadline
-        self._condition = Condition()
-        self._engine_starts, self._learner_calls = False, 0
+        self._lock = ReadWriteLock()
         self._learners: list[LearnerGroup] = []
 
     def register(self, learner: LearnerGroup) -> None:
@@ -102,40 +103,42 @@ class DividedGpus(DedicatedDevice):
 
     @asynccontextmanager
     async def lock_for_engine_start(self) -> AsyncIterator[None]:
-        await self._condition.wait_for(lambda: not self._engine_starts)
-        self._engine_starts = True  # from here on learners wait
-        try:
-            await self._condition.wait_for(lambda: self._learner_calls == 0)
+        async with self._lock.exclusive():
             for rank in [rank for learner in self._learners for rank in learner.ranks.serving()]:
                 with suppress(ActorDied, DeadlineExceeded):  # another call will find the loss
                     await rank.call(LearnerActor.release_memory).within(self._deadline)
             yield
-        finally:
-            self._engine_starts = False
-            self._condition.notify_all()
 
     @asynccontextmanager
     async def lock_for_call(self) -> AsyncIterator[None]:
-        await self._condition.wait_for(lambda: not self._engine_starts)
-        self._learner_calls += 1
-        try:
+        async with self._lock.shared():
             yield
-        finally:
-            self._learner_calls -= 1
-            self._condition.notify_all()
 
     lock_for_learner_start = lock_for_call
 
 
 class SharedDevice(DedicatedDevice):
-    """A device that engines and learners use in turns: a GPU (`is_gpu`), or the memory of a node. `deadline` limits the
-    calls that put an engine to sleep or query an actor's memory."""
+    """A device that engines and learners use in turns: a GPU (`is_gpu`), or the memory of a node.
+
+    deadline: limit of the calls that put an engine to sleep or query an actor's memory.
+    residency: what stays on the device.
+    measures_memory: True if vLLM measures the memory for an engine's KV cache; then engines start one at a time.
+    """
 
     is_shared = True
 
-    def __init__(self, number: int, is_gpu: bool, deadline: Deadline) -> None:
+    def __init__(
+        self,
+        number: int,
+        is_gpu: bool,
+        deadline: Deadline,
+        residency: Residency = "turns",
+        measures_memory: bool = True,
+    ) -> None:
         self.number, self.is_gpu, self._deadline = number, is_gpu, deadline
-        self._lock = asyncio.Lock()
+        self._residency = residency
+        self._measures_memory = measures_memory
+        self._lock = ReadWriteLock()
         self._condition = Condition()
         self._learners: list[LearnerGroup] = []
         self._awake: dict[Handle[GenerationActor], Supervisor[GenerationActor]] = {}
@@ -146,7 +149,10 @@ class SharedDevice(DedicatedDevice):
 
     @asynccontextmanager
     async def lock_for_engine_start(self) -> AsyncIterator[None]:
-        async with self._lock if self.is_gpu else nullcontext():
+        if not self.is_gpu:
+            yield
+            return
+        async with self._lock.exclusive() if self._measures_memory else self._lock.shared():
             yield
 
     @asynccontextmanager
@@ -156,7 +162,7 @@ class SharedDevice(DedicatedDevice):
 
     @asynccontextmanager
     async def lock_for_training(self, learner: LearnerGroup) -> AsyncIterator[None]:
-        async with self._lock:
+        async with self._lock.exclusive():
             if self._awake:
                 await self._record_memory(learner.version, "play")
             if await self._sleep_engines():
@@ -166,7 +172,7 @@ class SharedDevice(DedicatedDevice):
 
     @asynccontextmanager
     async def lock_for_restore(self) -> AsyncIterator[None]:
-        async with self._lock:
+        async with self._lock.exclusive():
             asleep = await self._sleep_engines()
             try:
                 yield
@@ -178,10 +184,10 @@ class SharedDevice(DedicatedDevice):
     async def lock_for_weight_update(
         self, generators: Sequence[Handle[GenerationActor]], replicas: Supervisor[GenerationActor]
     ) -> AsyncIterator[bool]:
-        async with self._lock:
-            asleep = any(generator not in self._awake for generator in generators)
+        async with self._lock.exclusive():
+            is_asleep = any(generator not in self._awake for generator in generators)
             self._awake |= dict.fromkeys(generators, replicas)  # even if the update fails halfway
-            yield asleep
+            yield is_asleep and self._residency == "turns"
             if all(engine in self._awake for engine in self._engines()):
                 version = min(learner.version for learner in self._learners)
                 await self._record_memory(version - 1, "awake")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marl_ray.cli.parser import Parser
@@ -14,12 +13,9 @@ from marl_ray.core.errors import UserError
 
 if TYPE_CHECKING:
     from marl_ray.cluster.hardware import NodeSpec
-    from marl_ray.cluster.memory_estimate import ModelInfo
     from marl_ray.config import Config
     from marl_ray.storage.resume import SavedRun
     from marl_ray.trainer.context import RunInputs
-
-PROMPT_SAMPLES = 32  # number of tasks for the typical length of a prompt
 
 
 def main(argv: Sequence[str]) -> int:
@@ -64,13 +60,19 @@ def _plan(options: argparse.Namespace) -> None:
     from marl_ray.cluster.capacity_plan import plan_capacity
     from marl_ray.cluster.capacity_report import report_lines, shortage_message
     from marl_ray.cluster.hardware import parse_cluster
+    from marl_ray.cluster.residency import decide_residency
+    from marl_ray.launch.capacity import model_infos
 
     config, saved = read_config(options)
     nodes = parse_cluster(options.cluster) if options.cluster else None
     if (inputs := print_dry_run(config, saved)) is None:
         return
-    models = _models(config, inputs)
-    capacity = plan_capacity(config, models, nodes or _available_nodes())
+    nodes = nodes or _available_nodes()
+    models = model_infos(config, inputs)
+    config, reason = decide_residency(config, models, nodes)
+    if reason:
+        sys.stderr.write(f"{reason}\n")
+    capacity = plan_capacity(config, models, nodes)
     sys.stderr.writelines(line + "\n" for line in report_lines(config, models, capacity))
     if shortage := shortage_message(config, models, capacity):
         raise UserError(shortage)
@@ -88,35 +90,3 @@ def _available_nodes() -> list[NodeSpec]:
         return cluster_nodes()
     finally:
         disconnect()
-
-
-def _models(config: Config, inputs: RunInputs) -> dict[str, ModelInfo]:
-    """Return the models by name, with their median prompt length if tasks and tokenizer are on this machine.
-
-    A model whose config cannot be read is reported and omitted.
-    """
-    from statistics import median
-
-    from marl_ray.cluster.memory_estimate import ModelInfo, read_model_config
-    from marl_ray.core.chat import as_text
-    from marl_ray.models.names import resolve_model
-    from marl_ray.models.tokenization import load_tokenizer
-    from marl_ray.models.weight_files import has_model_files
-
-    trust = config.model.model_kwargs.trust_remote_code
-    models = {}
-    names = [name for agent in config.agents for name in (agent.name, agent.reference_model) if name is not None]
-    for name in dict.fromkeys(names):
-        try:
-            model_config = read_model_config(name, trust, fetch=True)
-        except UserError as error:
-            sys.stderr.write(f"{error}\n")
-            continue
-        models[name] = ModelInfo(model_config, trust)
-        folder = resolve_model(name, fetch=False)
-        if inputs.train_tasks and has_model_files(Path(folder)):
-            tasks = inputs.train_tasks[:PROMPT_SAMPLES]
-            texts = [as_text(prompt) for task in tasks for prompt in inputs.environment.first_prompts(task)]
-            lengths = map(len, load_tokenizer(folder, config.model)(texts).input_ids)
-            models[name] = ModelInfo(model_config, trust, round(median(lengths)))
-    return models

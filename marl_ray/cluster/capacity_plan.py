@@ -18,6 +18,8 @@ from marl_ray.cluster.memory_estimate import (
 )
 from marl_ray.cluster.placement_plan import PlacementPlan, make_plan, pack
 from marl_ray.config import Config
+from marl_ray.config.budget import sequences_in_flight
+from marl_ray.config.resource_sections import Residency
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.learning.arguments import microbatch_tokens, wire_dtype
 
@@ -60,16 +62,21 @@ class CapacityPlan:
         return total + sum(stored.values())
 
     def gpu_memory(self, node: int, number: int) -> float:
-        """Return the bytes used on one GPU. On a colocated GPU either all engines or one learner are awake; CUDA
-        contexts and graphs of the other processes remain."""
+        """Return the maximum bytes used on one GPU: what stays there, and what either all engines or one learner have
+        there in turns."""
         actors = [actor for actor in self.placed or () if actor.node == node and number in actor.gpus]
-        parts = [(actor.id.kind, actor.memory.device) for actor in actors if actor.memory is not None]
-        if all(agent.device is None for agent in self.plan.agents):
-            return sum(sum(device.values()) for _, device in parts)
-        asleep = sum(_asleep(device) for _, device in parts)
-        added = [(kind, sum(device.values()) - _asleep(device)) for kind, device in parts]
-        engines = sum(size for kind, size in added if kind == "generator")
-        return asleep + max([engines, *(size for kind, size in added if kind == "learner")])
+        staying, engines, learners = 0.0, 0.0, [0.0]
+        for actor in actors:
+            if actor.memory is None:
+                continue
+            device = actor.memory.device
+            stays = _staying(device, actor.id.kind, self.plan.residency)
+            staying += stays
+            if actor.id.kind == "generator":
+                engines += sum(device.values()) - stays
+            else:
+                learners.append(sum(device.values()) - stays)
+        return staying + max(engines, *learners)
 
     @property
     def shortages(self) -> list[tuple[str, float]]:
@@ -103,8 +110,19 @@ class CapacityPlan:
         return math.inf if self.placed is None else sum(missing for _, missing in self.shortages)
 
 
-def _asleep(device: Mapping[str, float]) -> float:
-    return device.get("CUDA", 0.0) + device.get("graphs", 0.0)
+def _staying(device: Mapping[str, float], kind: str, residency: Residency | None) -> float:
+    """Return the bytes of an actor that stay on its GPU while other actors use it."""
+    if residency is None or residency == "resident":
+        return sum(device.values())
+    parts = ["CUDA", "graphs"]
+    if residency != "turns":
+        # An engine keeps everything but its KV cache, and a learner its state. Working memory is released.
+        of_engine = ["weights", "activations", "logits"]
+        of_learner = ["weights", "reference", "critic"]
+        parts += of_engine if kind == "generator" else of_learner
+    if residency == "kv" and kind == "learner":
+        parts.append("optimizer")
+    return sum(device.get(part, 0.0) for part in parts)
 
 
 def _gib(memory: float) -> str:
@@ -164,7 +182,28 @@ def estimate_actor_memory(
     gpu_memory = node.device.memory if on_gpu and node.device else 0.0
     if on_gpu and not gpu_memory:
         return None
-    return estimate_generator_memory(model, agent, config.model.max_length, gpu_memory, wire, transport)
+    in_flight = sequences_in_flight(config, config.policy_of(number)) if on_gpu else None
+    shares = transport == "ipc"
+    return estimate_generator_memory(
+        model, agent, config.model.max_length, gpu_memory, wire, transport, in_flight, shares
+    )
+
+
+def engine_cache_bytes(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> dict[PolicyId, int]:
+    """Return the size of the KV cache of each policy's engines that share their GPUs with other actors, in bytes on
+    each GPU. Policies of unknown models, or on GPUs of unknown memory, are left out."""
+    with_gpus = [node for node in nodes if node.gpus]
+    plan = make_plan(config, cluster_has_gpus=bool(with_gpus))
+    sizes = {}
+    for policy in config.policies:
+        if plan.agents[policy.number].transport != "ipc":
+            continue
+        engine = ActorId("generator", policy, 0)
+        estimates = [estimate_actor_memory(config, models, plan, engine, node) for node in with_gpus]
+        caches = [estimate.device["KV cache"] for estimate in estimates if estimate is not None]
+        if len(caches) == len(estimates) and min(caches) > 0:
+            sizes[policy] = int(min(caches))
+    return sizes
 
 
 def reference_parameters(config: Config, models: ModelInfos, initial: int, policy: PolicyId) -> int:
@@ -198,7 +237,7 @@ def memory_savings(config: Config, gpus: int) -> list[Change]:
         changes.append(("resources.generator.max_num_seqs", "64", _set_agents("generator", max_num_seqs=64)))
     if has_gpus and any(agent.generator.tensor_parallel == 1 and agent.generator.gpus is None for agent in agents):
         changes.append(("resources.generator.tensor_parallel", "2", _set_agents("generator", tensor_parallel=2)))
-    if has_gpus and not config.resources.colocate:
+    if has_gpus and config.resources.residency is None:
         ranks = max(agent.learner.ranks for agent in agents)
         larger = [2**power for power in range(1, gpus.bit_length()) if 2**power > ranks]
         changes += [("resources.learner.ranks", str(n), _set_agents("learner", ranks=n)) for n in larger]

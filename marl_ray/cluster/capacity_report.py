@@ -18,7 +18,7 @@ from marl_ray.cluster.hardware import CPU_CORE, GIB, DeviceSpec
 from marl_ray.cluster.memory_estimate import DTYPE_BYTES, ModelInfo, ProfilingFailed, engine_batch
 from marl_ray.cluster.placement_plan import AgentPlacement, PlacementPlan, describe_shortage
 from marl_ray.config import Config
-from marl_ray.config.budget import completions_per_episode, nodes_per_episode
+from marl_ray.config.budget import completions_per_episode, nodes_per_episode, sequences_in_flight
 from marl_ray.core.ids import PolicyId
 from marl_ray.learning.arguments import wire_dtype
 
@@ -208,7 +208,9 @@ def _estimate(
     item = DTYPE_BYTES[wire_dtype(agent, on_gpu)]
     # Each engine samples its share of a turn in waves of at most max_num_seqs sequences. Every step reads all weights.
     share = -(-sampled_completions // (turns * engine.replicas))
-    limit, _ = engine_batch(engine, device.memory if on_gpu else 0.0)
+    limit, _ = engine_batch(
+        engine, device.memory if on_gpu else 0.0, sequences_in_flight(config, policy) if on_gpu else None
+    )
     waves = -(-share // limit)
     sequences = max(1, min(limit, share))
     context = model.prompt + new / 2

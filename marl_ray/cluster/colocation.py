@@ -1,4 +1,4 @@
-"""Assignment of GPUs to engines and learner ranks that use them in turns (`resources.colocate`)."""
+"""Assignment of GPUs to engines and learner ranks that share them (`resources.colocate`)."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from marl_ray.core.text import excerpt
 from marl_ray.learning.arguments import (
     FLOAT_BYTES,
     MAX_UNREDUCED_BYTES,
+    STREAM_CHUNK_BYTES,
     microbatch_tokens,
     narrows_frozen_matrices,
     wire_dtype,
@@ -29,7 +30,7 @@ from marl_ray.models.names import resolve_model
 
 if TYPE_CHECKING:
     from marl_ray.config import LoraConfig
-    from marl_ray.config.sections import GeneratorResources
+    from marl_ray.config.resource_sections import GeneratorResources
     from marl_ray.learning.memory_profile import MemoryProfile, MicroBatchShape
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -223,9 +224,13 @@ def estimate_learner_memory(
         parts |= _snapshot(agent, wire, size.parameters * policies)
         return MemoryEstimate({"process": LEARNER_PROCESS, **parts}, {})
     host = {"reference": reference} if reference and offloaded else {}
-    if config.resources.colocate:  # the state that persists between batches, while the engine has the device
+    if config.resources.residency == "turns":  # the state that persists while the engine has the device
         models = 2 if "critic" in parts else 1
         host["offloaded"] = models * (parts["weights"] + parts["optimizer"]) + parts.get("reference", 0.0)
+    if config.resources.residency == "stream":
+        host["offloaded"] = parts["optimizer"]
+        largest_state = parts["optimizer"] * size.largest / max(1, size.parameters)
+        parts["optimizer"] = min(parts["optimizer"], 2 * STREAM_CHUNK_BYTES + max(STREAM_CHUNK_BYTES, largest_state))
     if offloaded and ranks == 1 and reference > size.activations + size.logits:  # while groups are scored
         parts["reference"] = reference - size.activations - size.logits
     if agent.learner.cpu_offload:
@@ -272,25 +277,35 @@ def optimizer_state_bytes(name: str, trained: int, rows: int) -> float:
     return 2 * FLOAT_BYTES * float(trained)
 
 
-def engine_batch(settings: GeneratorResources, gpu_memory: float) -> tuple[int, int]:
-    """Return the maximum sequences and tokens of an engine's step; on a GPU the defaults are vLLM's for offline
-    inference (`EngineArgs.get_batch_defaults`)."""
+def engine_batch(settings: GeneratorResources, gpu_memory: float, in_flight: int | None = None) -> tuple[int, int]:
+    """Return the maximum sequences and tokens of an engine's step; on a GPU the limits are vLLM's for offline inference
+    (`EngineArgs.get_batch_defaults`). `in_flight` is the number of sequences that a run samples at once."""
     large = gpu_memory >= 70 * GIB
-    return settings.max_num_seqs or (1024 if large else 256), 16_384 if large else 8192
+    limit = 1024 if large else 256
+    sequences = settings.max_num_seqs or min(limit, in_flight or limit)
+    return sequences, 16_384 if large else 8192
 
 
 def estimate_generator_memory(
-    model: ModelInfo, agent: AgentConfig, max_length: int, gpu_memory: float, wire: str, transport: str
+    model: ModelInfo,
+    agent: AgentConfig,
+    max_length: int,
+    gpu_memory: float,
+    wire: str,
+    transport: str,
+    in_flight: int | None = None,
+    shares_gpu: bool = False,
 ) -> MemoryEstimate:
     """Return the memory of one engine, or of each GPU of a tensor-parallel engine.
 
     `gpu_memory` is the memory of one GPU in bytes, 0 on a CPU. On a GPU the engine uses `gpu_memory_utilization` of the
-    device; the memory beside weights and batches becomes the KV cache.
+    device; the memory beside weights and batches becomes the KV cache. An engine that shares its GPU has a KV cache for
+    as many sequences of `max_length` tokens as it samples at once, if this is less.
     """
     settings, item, text = agent.generator, DTYPE_BYTES[wire], model.config.get_text_config()
     weights = item * float(model.parameters)
     cpu_cache = settings.kv_cache_mb * float(MIB)
-    sequences, batched = engine_batch(settings, gpu_memory)
+    sequences, batched = engine_batch(settings, gpu_memory, in_flight)
     batched = max(batched, max_length)
     if not gpu_memory:  # the KV cache limits the batch
         batched = min(batched, int(cpu_cache / (item * model.kv)))
@@ -304,5 +319,7 @@ def estimate_generator_memory(
     used = {"CUDA": CUDA_CONTEXT, "graphs": CUDA_GRAPHS, "weights": weights / settings.tensor_parallel}
     used |= {"activations": activations, "logits": logits}
     cache = settings.gpu_memory_utilization * gpu_memory - sum(used.values())
+    if shares_gpu:
+        cache = min(cache, sequences * max_length * item * model.kv / settings.tensor_parallel)
     device = {**used, "KV cache": cache, "buffers": _receive_buffers(transport, item * float(model.largest))}
     return MemoryEstimate({"process": GENERATOR_PROCESS + CUDA_HOST}, device)

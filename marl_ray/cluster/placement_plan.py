@@ -11,6 +11,7 @@ from marl_ray.cluster.colocation import PlacementError as PlacementError
 from marl_ray.cluster.colocation import assign_gpus
 from marl_ray.config import AgentConfig, Config
 from marl_ray.config.keys import key_of
+from marl_ray.config.resource_sections import Residency
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.core.text import pluralize
 
@@ -36,7 +37,7 @@ class Bundle:
 class AgentPlacement:
     """GPUs per generator and per learner rank of an agent's policy, and the weight transport between them.
 
-    `device` is the number of the shared device on which they alternate with `resources.colocate`, otherwise None.
+    `device` is the number of the device that they share with `resources.colocate`, otherwise None.
     """
 
     generator_gpus: float
@@ -49,13 +50,15 @@ class AgentPlacement:
 class PlacementPlan:
     """The bundles of a run, and the placement of each agent.
 
-    shared_gpus: indexes, within its bundle, of the GPUs that an actor uses in turns with other actors. Ray assigns the
-    GPUs of all other actors.
+    shared_gpus: indexes, within its bundle, of the GPUs that an actor shares with other actors. Ray assigns the GPUs of
+    all other actors.
+    residency: what stays on these GPUs (`resources.colocate`); None: no actors share a device in turns.
     """
 
     bundles: tuple[Bundle, ...]
     agents: tuple[AgentPlacement, ...]
     shared_gpus: Mapping[ActorId, tuple[int, ...]] = field(default_factory=dict)
+    residency: Residency | None = None
 
     def index(self, actor: ActorId) -> int:
         """Return the index of the actor's bundle."""
@@ -67,7 +70,7 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
 
     Raises PlacementError for GPUs without a weight transport and for engines that need more than their GPU's memory.
     """
-    if config.resources.colocate:
+    if config.resources.residency is not None:
         return _make_colocated_plan(config, cluster_has_gpus)
     bundles: list[Bundle] = []
     placements: dict[int, AgentPlacement] = {}
@@ -113,7 +116,7 @@ def generator_plan(config: Config, number: int, cluster_has_gpus: bool) -> Place
     """Return the bundles of one agent's generators only, for an evaluation. Raises PlacementError like `make_plan`."""
     agents, policy = make_plan(config, cluster_has_gpus).agents, config.policy_of(number)
     generator = config.agents[number].generator
-    if config.resources.colocate:
+    if config.resources.residency is not None:
         agents = tuple(replace(agent, device=None) for agent in agents)
     ids = [ActorId("generator", policy, replica) for replica in range(generator.replicas)]
     return PlacementPlan(tuple(Bundle((id,), generator.cpus, agents[number].generator_gpus) for id in ids), agents)
@@ -145,7 +148,8 @@ def _make_colocated_plan(config: Config, cluster_has_gpus: bool) -> PlacementPla
         bundles.append(Bundle(tuple(actors), cpus, 0.0 if number == shared.total else float(shared.per_bundle)))
     in_bundle = {id: tuple(gpu % shared.per_bundle for gpu in gpus) for id, gpus in shared.gpus.items()}
     by_agent = tuple(placements[agent] for agent in range(config.num_agents))
-    return PlacementPlan((*bundles, *sandbox_plan(config).bundles), by_agent, in_bundle)
+    all_bundles = (*bundles, *sandbox_plan(config).bundles)
+    return PlacementPlan(all_bundles, by_agent, in_bundle, config.resources.residency)
 
 
 def _engine_gpus(agent: AgentConfig, cluster_has_gpus: bool) -> float:

@@ -2,14 +2,12 @@
 
 from marl_ray.config.keywords import ConfigSource, from_keywords
 from marl_ray.config.loader import from_tree, load, to_tree, to_yaml
+from marl_ray.config.resource_sections import Deadlines, GeneratorResources, LearnerResources
 from marl_ray.config.schema import ALGORITHMS, AgentConfig, Config, CreditConfig, LoraConfig, OptimizerConfig
 from marl_ray.config.sections import (
     CodeCompletionConfig,
-    Deadlines,
     ExternalConfig,
-    GeneratorResources,
     JudgeConfig,
-    LearnerResources,
     ModelConfig,
     ModelKwargs,
 )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from marl_ray.config.schema import Config
 from marl_ray.core.errors import UserError
+from marl_ray.core.ids import PolicyId
 from marl_ray.core.text import pluralize
 from marl_ray.credit.requirements import estimator_requirements
 from marl_ray.rollout import JOINT_MODES
@@ -79,6 +80,25 @@ def completions_per_episode(config: Config) -> int:
 def joint_samples_per_episode(config: Config) -> int:
     """Return the number of joint actions in an episode, without greedy samples."""
     return sum(map(operator.mul, nodes_by_turn(config), joint_actions_by_turn(config)))
+
+
+MIN_SEQUENCES = 64
+"""Sequences that an engine can sample at once at least, for evaluations of runs with small steps."""
+
+
+def sequences_in_flight(config: Config, policy: PolicyId) -> int | None:
+    """Return the maximum number of completions that one engine of a policy samples at once in training, at least
+    MIN_SEQUENCES and a multiple of 8; None if programs decide it."""
+    if config.environment == "gateway":
+        return None
+    rollout, replicas = config.rollout, config.agents[policy.number].generator.replicas
+    greedy = int(samples_greedily(config))
+    per_turn = (nodes * (size + greedy) for nodes, size in zip(nodes_by_turn(config), rollout.group_sizes, strict=True))
+    batches = 1 + rollout.max_staleness
+    prompts = max_prompts_per_step(config, rollout.rollout_buffer_size)
+    sequences = len(policy.agents) * batches * prompts * max(per_turn)
+    per_engine = -(-sequences // replicas)
+    return max(MIN_SEQUENCES, -(-per_engine // 8) * 8)
 
 
 def training_budget(config: Config, num_tasks: int) -> TrainingBudget:

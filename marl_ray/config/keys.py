@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 from marl_ray.config.comlrl import SECTIONS, TRAINERS, advice
 from marl_ray.config.compat import NULL_IS_DEFAULT, aliases_in_section, refuse_reference
+from marl_ray.config.resource_sections import GeneratorResources, LearnerResources
 from marl_ray.config.schema import ALGORITHMS, Config
-from marl_ray.config.sections import GeneratorResources, LearnerResources
 from marl_ray.config.values import OneTo100
 from marl_ray.core.errors import UserError
 

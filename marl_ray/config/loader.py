@@ -27,8 +27,8 @@ from marl_ray.config.keys import (
     settings,
     types_of,
 )
+from marl_ray.config.resource_sections import GeneratorResources, LearnerResources
 from marl_ray.config.schema import ALGORITHMS, AgentConfig, Config
-from marl_ray.config.sections import GeneratorResources, LearnerResources
 from marl_ray.config.validation import check, count_agents, derive, shared_policy
 from marl_ray.config.values import accepts_null, convert, read_yaml
 from marl_ray.core.errors import UserError

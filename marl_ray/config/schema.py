@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from marl_ray.config import sections, team_sections, tracker_sections
 from marl_ray.config.gateway_section import GatewayConfig
-from marl_ray.config.sections import GeneratorResources, LearnerResources
+from marl_ray.config.resource_sections import GeneratorResources, LearnerResources, ResourcesConfig
 from marl_ray.config.tool_section import ToolUseConfig
 from marl_ray.config.values import (
     AtLeastOne,
@@ -293,7 +293,7 @@ class Config(Section):
     judge: sections.JudgeConfig = field(default_factory=sections.JudgeConfig)
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
     tool_use: ToolUseConfig = field(default_factory=ToolUseConfig)
-    resources: sections.ResourcesConfig = field(default_factory=sections.ResourcesConfig)
+    resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     wandb: tracker_sections.WandbConfig = field(default_factory=tracker_sections.WandbConfig)
     trackio: tracker_sections.TrackioConfig = field(default_factory=tracker_sections.TrackioConfig)
     mlflow: tracker_sections.MlflowConfig = field(default_factory=tracker_sections.MlflowConfig)

@@ -127,7 +127,7 @@ def check(config: Config) -> None:
         *(_template_problems(config, number) for number in agents),
         learning_problems(config),
         *(_resource_problems(config, number) for number in agents),
-        *(_colocation_problems(config, number) for number in agents if config.resources.colocate),
+        *(_colocation_problems(config, number) for number in agents if config.resources.residency),
         _size_problems(config),
         _output_problems(config.output),
         _secret_problems(config),
@@ -258,9 +258,10 @@ def _colocation_problems(config: Config, number: int) -> Iterator[str]:
     if config.lora.share_base:
         yield """resources.colocate: a learner alternates with its own engine, and with lora.share_base several learners
         are one process: set one of them to false"""
-    if config.rollout.max_staleness > 0:
+    if config.rollout.max_staleness > 0 and config.resources.residency != "resident":
         yield f"""resources.colocate: engines sleep during updates, so no rollouts can run ahead, and
-        {config.algorithm}.max_staleness is {config.rollout.max_staleness}: set it to 0, or colocate to false"""
+        {config.algorithm}.max_staleness is {config.rollout.max_staleness}: set it to 0, or colocate to false or
+        resident"""
     if config.agents[number].learner.gpus is not None:
         yield f"""resources.colocate: a learner uses its engine's device, so {key_of(config, number, "learner.gpus")}
         has no effect: leave it out"""

@@ -54,6 +54,41 @@ class Condition:
             await self._changed.wait()
 
 
+class ReadWriteLock:
+    """A lock for tasks of one event loop that either one task holds alone (`exclusive`) or several share (`shared`).
+
+    A task that waits for `exclusive` is served before tasks that ask for `shared` after it.
+    """
+
+    def __init__(self) -> None:
+        self._condition = Condition()
+        self._is_exclusive = False
+        self._sharing = 0
+
+    @asynccontextmanager
+    async def exclusive(self) -> AsyncIterator[None]:
+        """Hold the lock alone."""
+        await self._condition.wait_for(lambda: not self._is_exclusive)
+        self._is_exclusive = True  # from here on others wait
+        try:
+            await self._condition.wait_for(lambda: self._sharing == 0)
+            yield
+        finally:
+            self._is_exclusive = False
+            self._condition.notify_all()
+
+    @asynccontextmanager
+    async def shared(self) -> AsyncIterator[None]:
+        """Hold the lock together with other tasks that share it."""
+        await self._condition.wait_for(lambda: not self._is_exclusive)
+        self._sharing += 1
+        try:
+            yield
+        finally:
+            self._sharing -= 1
+            self._condition.notify_all()
+
+
 async def run_with_background(work: Awaitable[T], background: Awaitable[object]) -> T:
     """Return the result of `work`, then cancel `background`. If `background` fails first, cancel `work` and raise."""
     main, other = asyncio.ensure_future(work), asyncio.ensure_future(background)

@@ -279,12 +279,12 @@ async def check_logprob_agreement(config: Config, actors: RunActors, inputs: Run
 
 
 def agreement_probe(config: Config, inputs: RunInputs, agent: int) -> AgreementProbe | None:
-    """Return the comparison for generators that start during a run. None for colocated GPUs, which do not hold engine
-    and learner at once, and without a bound."""
+    """Return the comparison for generators that start during a run. None for GPUs used in turns, which do not hold
+    engine and learner at once, and without a bound."""
     from marl_ray.actors.learner_actor import AgreementProbe
 
     bound = config.loop.max_logprob_gap
-    if bound is None or config.resources.colocate:
+    if bound is None or config.resources.residency not in (None, "resident"):
         return None
     return AgreementProbe(inputs.probe_texts(agent)[0], _sampling(config, agent), bound)
 

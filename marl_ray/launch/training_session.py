@@ -14,6 +14,7 @@ from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import ActorFailed
 from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.run_actors import RunActors, start_actors
+from marl_ray.cluster.hardware import cluster_nodes
 from marl_ray.cluster.ray_connection import describe_cluster
 from marl_ray.config import Config, to_yaml
 from marl_ray.config.budget import training_budget
@@ -22,6 +23,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.files import write_atomically
 from marl_ray.core.state import TrainingResult
 from marl_ray.core.text import pluralize
+from marl_ray.launch.capacity import FittedRun, fit_to_nodes
 from marl_ray.launch.run_checks import agreement_probe, check_actors, check_logprob_agreement
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder, StoredHistory
@@ -51,12 +53,15 @@ class TrainingSession:
 
     async def run(self) -> TrainingResult:
         """Start the actors, train, and end the actors. Raises UserError."""
+        with self.startup.part("plan"):
+            fitted = await asyncio.to_thread(self._fit_to_cluster)
+        self.config = fitted.config
         budget = training_budget(self.config, len(self.inputs.train_tasks))
         replicas = sum(self.config.agents[policy.number].generator.replicas for policy in self.config.policies)
         learners = pluralize(len(self.config.policies), "learner")
         workers = pluralize(self.config.resources.sandbox.workers, "sandbox worker")
         logger.info(f"starting {pluralize(replicas, 'generator')}, {learners} and {workers}")
-        actors = await start_actors(self.config, budget.optimizer_steps, self.startup)
+        actors = await start_actors(self.config, budget.optimizer_steps, self.startup, fitted.kv_cache_bytes)
         try:
             await self.prepare(actors)
             logger.info(f"ready after {self.startup}; weights are transferred by {actors.transport}")
@@ -71,6 +76,12 @@ class TrainingSession:
                 metrics.close()
         finally:
             await actors.close()
+
+    def _fit_to_cluster(self) -> FittedRun:
+        fitted = fit_to_nodes(self.config, self.inputs, cluster_nodes())
+        if fitted.reason:
+            logger.info(fitted.reason)
+        return fitted
 
     async def prepare(self, actors: RunActors) -> None:
         """Check the actors, load the checkpoint, and send the first weights to the generators."""

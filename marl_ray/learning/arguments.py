@@ -17,6 +17,9 @@ FLOAT_BYTES = 4
 """Bytes per parameter of a learner."""
 GPU_MICROBATCH_TOKENS = 8192
 """Default tokens of a micro-batch on a GPU, enough to occupy all of its units."""
+STREAM_CHUNK_BYTES = 512 * 2**20
+"""Size of the chunks of optimizer state that pass through a GPU in an optimizer step. The state of one parameter is not
+divided."""
 MAX_UNREDUCED_BYTES = 4 * 2**30
 """Largest float32 gradient that each rank on a GPU accumulates in full and reduces once per mini-batch. A larger one
 would not fit beside the model; it is reduced in every micro-batch, which overlaps with the backward pass."""

@@ -1,16 +1,17 @@
-"""CPU offload of a learner's state while other actors use its device.
+"""Release of a learner's memory while other actors use its device, as `resources.colocate` says.
 
-On a GPU, only the CUDA context stays on the device. On a CPU, gradients and the allocator's free memory are released.
+Gradients, activations and the allocator's free memory are released in any case. On a GPU, the state is moved to host
+memory as a whole (turns), in its optimizer part (stream) or not at all (kv).
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
@@ -22,20 +23,21 @@ if TYPE_CHECKING:
 
 
 class CpuOffload:
-    """Keeps a learner's state off its device except within `on_device`.
+    """Keeps a learner off its device except within `on_device`.
 
+    keeps_state: True if parameters and optimizer state stay on the device. Only working memory is released.
     peak_bytes: memory in use when the learner last left its device (see `memory_in_use`).
     """
 
-    def __init__(self, learner: Learner) -> None:
-        self._learner = learner
+    def __init__(self, learner: Learner, keeps_state: bool = False) -> None:
+        self._learner, self._keeps_state = learner, keeps_state
         self._host = HostBuffers(pinned=learner.device.type == "cuda")
         self.peak_bytes = 0
         self._offload()
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
-        """Move the state to the device for the duration of the context."""
+        """Let the learner use the device for the duration of the context."""
         self._move(to_host=False)
         try:
             yield
@@ -52,7 +54,7 @@ class CpuOffload:
     def _move(self, to_host: bool) -> None:
         """Copy the state to the host or to the device, without waiting for single tensors. On a CPU nothing moves."""
         device = self._learner.device
-        if device.type == "cpu":
+        if device.type == "cpu" or self._keeps_state:
             return
         for whole in _state(self._learner):
             tensor = local_tensor(whole)
@@ -89,19 +91,26 @@ class HostBuffers:
 
 
 def _state(learner: Learner) -> Iterator[torch.Tensor]:
-    """Yield the tensors that are kept on the device between batches.
+    """Yield the tensors that are kept on the device between batches."""
+    for module in learner.modules():
+        yield from chain(module.parameters(), module.buffers())
+    for optimizer in learner.optimizers():
+        yield from optimizer_state(optimizer)
+
+
+def optimizer_state(
+    optimizer: torch.optim.Optimizer, groups: Iterable[dict[str, Any]] | None = None
+) -> Iterator[torch.Tensor]:
+    """Yield the optimizer's tensors on the device, by default of all parameter groups.
 
     Fused optimizers keep the step count on the parameter's device, where `load_state_dict` puts it too; others keep it
     on the CPU.
     """
-    for module in learner.modules():
-        yield from chain(module.parameters(), module.buffers())
-    for optimizer in learner.optimizers():
-        for group in optimizer.param_groups:
-            on_cpu = () if group.get("fused") else ("step",)
-            for parameter in group["params"]:
-                state = optimizer.state.get(parameter, {})
-                yield from (value for key, value in state.items() if torch.is_tensor(value) and key not in on_cpu)
+    for group in optimizer.param_groups if groups is None else groups:
+        on_cpu = () if group.get("fused") else ("step",)
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            yield from (value for key, value in state.items() if torch.is_tensor(value) and key not in on_cpu)
 
 
 def release_cached_memory(device: torch.device) -> None:

@@ -49,12 +49,13 @@ from marl_ray.learning.learner_files import (
     write_state,
 )
 from marl_ray.learning.micro_batches import Layout, PromptRow, trainable_rows, unweighted_row
-from marl_ray.learning.optimizer import apply_settings, clip_gradients, make_optimizer
+from marl_ray.learning.optimizer import add_gradients, apply_settings, clip_and_remove, clip_gradients, make_optimizer
 from marl_ray.learning.policy_model import LogprobModel, load_policy, probe_layout
 from marl_ray.learning.precision import cast_on_forward, compute_dtype
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 from marl_ray.learning.reference_policy import ReferencePolicy
 from marl_ray.learning.sharding import copy_from_rank_zero, full_tensor, shard
+from marl_ray.learning.streamed_optimizer import StreamedOptimizer
 from marl_ray.models.lora import (
     NAME,
     adapter_weights,
@@ -140,6 +141,7 @@ class Learner:
             self.logprob_model, agent, credit, optimizer, total_steps, self._load_critic_body
         )
         self.step = 0
+        self._streamed: StreamedOptimizer | None = None
         self._accumulated: GradientAccumulator | None = None
         """Gradient of the next batch's first mini-batch, if `accumulate` has started it."""
 
@@ -177,6 +179,11 @@ class Learner:
         """Make this learner's adapter active in a shared model. Other learners keep their accumulated gradients."""
         if has_adapter(self.policy):
             self.policy.set_adapter(self.name)
+
+    def stream_optimizer_state(self) -> None:
+        """Keep the state of the policy's optimizer in host memory, except for chunks during an optimizer step."""
+        self._streamed = StreamedOptimizer(self.optimizer, self.device)
+        self._streamed.offload()
 
     # --- training ---
 
@@ -268,37 +275,25 @@ class Learner:
     def _optimizer_step(self, gradient: GradientAccumulator) -> MiniBatchResult:
         """Take one optimizer step with the policy's gradient and the critic's. Skip it if a value is not finite."""
         loss, norm, critic_loss, critic_norm = gradient.loss, 0.0, 0.0, 0.0
-        of_policy = self._clip_and_remove() if self.settings.clip_separately else None
+        parameters = list(trainable(self.policy))
+        of_policy = clip_and_remove(parameters, self.settings) if self.settings.clip_separately else None
         if self.critic is not None:
             critic_loss = self.critic.backward(gradient.value_estimates)
             critic_norm = self.critic.clip() if gradient.value_estimates else 0.0
         if gradient.importance_ratios.tokens or gradient.value_estimates:
-            norm = clip_gradients(trainable(self.policy), self.settings)
+            norm = clip_gradients(parameters, self.settings)
         if of_policy is not None:
             norm = math.hypot(norm, of_policy[0])
-            self._add_gradient(of_policy[1])
+            add_gradients(parameters, of_policy[1])
         finite = all(map(math.isfinite, (loss, norm, critic_loss, critic_norm)))
         taken = finite and norm > 0  # 0 also if all tokens are masked
         if taken:
-            self.optimizer.step()
+            optimizer = self._streamed or self.optimizer
+            optimizer.step()
             self.schedule.step()
         if self.critic is not None and finite and gradient.value_estimates:
             self.critic.step()
         return MiniBatchResult(loss, norm, taken, not finite, gradient, critic_loss)
-
-    def _clip_and_remove(self) -> tuple[float, list[torch.Tensor | None]]:
-        """Clip the policy's gradient and take it out of its parameters. Return its norm before, and the gradient."""
-        parameters = list(trainable(self.policy))
-        norm = clip_gradients(parameters, self.settings)
-        taken = [parameter.grad for parameter in parameters]
-        for parameter in parameters:
-            parameter.grad = None
-        return norm, taken
-
-    def _add_gradient(self, gradients: Sequence[torch.Tensor | None]) -> None:
-        for parameter, gradient in zip(trainable(self.policy), gradients, strict=True):
-            if gradient is not None:
-                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
     def logprob_gap(self, groups: Sequence[Group]) -> float:
         """Return the mean absolute difference to the sampler's log-probabilities in nats per token (at least one)."""
@@ -350,6 +345,8 @@ class Learner:
             with checkpoint_errors(path / CRITIC_FILE, checkpoint):
                 self.critic.load(torch.load(path / CRITIC_FILE, map_location="cpu", weights_only=True))
         apply_settings(self.optimizer, self.schedule, [self.agent.learning_rate])
+        if self._streamed is not None:
+            self._streamed.offload()
         self.step, self._accumulated = step, None
 
     def export(self, folder: str, texts: list[str]) -> None:

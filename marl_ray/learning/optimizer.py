@@ -73,6 +73,24 @@ def clip_gradients(parameters: Iterable[torch.nn.Parameter], settings: Optimizer
     return float(full_tensor(torch.nn.utils.clip_grad_norm_(parameters, bound)))
 
 
+def clip_and_remove(
+    parameters: Sequence[torch.nn.Parameter], settings: OptimizerConfig
+) -> tuple[float, list[torch.Tensor | None]]:
+    """Clip gradients and take them out of their parameters. Return their norm before, and the gradients."""
+    norm = clip_gradients(parameters, settings)
+    taken = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    return norm, taken
+
+
+def add_gradients(parameters: Sequence[torch.nn.Parameter], gradients: Sequence[torch.Tensor | None]) -> None:
+    """Add gradients to the gradients of parameters."""
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is not None:
+            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+
+
 def schedule_factor(name: str, warmup_steps: int, total_steps: int) -> Callable[[int], float]:
     """Return the learning rate's factor as a function of the optimizer step: a linear warmup, then `name`."""
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from marl_ray.actors.engine import EngineSpec
+from marl_ray.actors.engine_arguments import EngineSpec
 from marl_ray.actors.engine_environment import engine_environment
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup
@@ -90,7 +90,8 @@ def learner(
     policy = PolicyId((agent,))
     arguments = learner_arguments(folder, learning_rate, ranks)
     ids = [ActorId("learner", policy, rank) for rank in range(ranks)]
-    specs = [ActorSpec(id, LearnerActor, (id, arguments, device.is_shared), {"num_cpus": 0}) for id in ids]
+    residency = "turns" if device.is_shared else None
+    specs = [ActorSpec(id, LearnerActor, (id, arguments, residency), {"num_cpus": 0}) for id in ids]
     restart_policy = RestartPolicy(Deadline(deadlines.start_s, "start_s", "to start"), restarts, deadlines.heartbeat_s)
     supervise = partial(Supervisor, specs, restart_policy)
     return LearnerGroup(policy, supervise, ranks, "store", deadlines, device)

@@ -113,7 +113,7 @@ def test_engines_of_an_evaluation_start_one_at_a_time_on_one_gpu(
         """A generator group that holds its lock while it starts."""
 
         def __init__(self, config: Config, agent: int, *others: Any) -> None:
-            *_, devices = others
+            *_, devices, _ = others
             self.device = devices.get(config.policy_of(agent), DEDICATED)
 
         async def start(self) -> list[str]:
@@ -130,6 +130,7 @@ def test_engines_of_an_evaluation_start_one_at_a_time_on_one_gpu(
 
     monkeypatch.setattr(run_actors, "_make_generator_group", Group)
     monkeypatch.setattr(run_actors, "reserve", place)
+    monkeypatch.setattr(run_actors, "cluster_nodes", list)
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": 2.0})
     resources = {"generator": {"gpus": gpus}, "learner": {"gpus": 0.5 if gpus < 1 else 1}}
     config = make_config("magrpo", {"resources": resources, "agents": [{}, {"name": "bundled:other"}]})

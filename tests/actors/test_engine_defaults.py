@@ -6,11 +6,11 @@ import pytest
 from vllm import EngineArgs
 from vllm.usage.usage_lib import UsageContext
 
-from marl_ray.actors.engine import EngineSpec, engine_arguments
+from marl_ray.actors.engine_arguments import EngineSpec, engine_arguments
 from marl_ray.actors.engine_environment import engine_environment
 from marl_ray.cluster.hardware import GIB
 from marl_ray.cluster.memory_estimate import engine_batch
-from marl_ray.config.sections import GeneratorResources
+from marl_ray.config.resource_sections import GeneratorResources
 from marl_ray.learning.arguments import local_learner_arguments, microbatch_tokens
 from marl_ray.toy import BASE_PATH
 from tests.factories import make_config

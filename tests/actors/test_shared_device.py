@@ -31,7 +31,7 @@ MANY = PROMPTS * 8
 async def pair() -> AsyncIterator[tuple[SharedDevice, GeneratorGroup, LearnerGroup, MemoryHistory]]:
     device, log = SharedDevice(0, is_gpu=False, deadline=SOON), MemoryHistory()
     policy = learner(restarts=1, device=device)
-    engines = generators(restarts=1, initialize=policy.initialize_generator, colocated=True, kv_cache_mb=KV_MB)
+    engines = generators(restarts=1, initialize=policy.initialize_generator, residency="turns", kv_cache_mb=KV_MB)
     try:
         await asyncio.gather(engines.start(), policy.start())
         await policy.connect(engines, log)

@@ -89,7 +89,7 @@ def test_state_is_replaced_only_on_the_device(method: str, arguments: tuple[Any,
             yield
             self.inside = False
 
-    actor = LearnerActor(ActorId("learner", PolicyId((0,))), learner_arguments(), colocated=True)
+    actor = LearnerActor(ActorId("learner", PolicyId((0,))), learner_arguments(), residency="turns")
     actor.cpu_offload = offload = Offload()  # type: ignore[assignment]
     actor.learner = Mock(**{f"{method}.side_effect": lambda *_: is_on_device.append(offload.inside)})
     getattr(actor, method)(*arguments)

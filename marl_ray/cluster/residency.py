@@ -1,0 +1,119 @@
+"""The decision whether engines and learners share GPUs, and what stays on them: `resources.colocate: auto` and `true`.
+
+The decision needs the nodes' GPUs and the models' sizes. Results do not depend on it, so a run may be resumed with
+another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_args
+
+from marl_ray.cluster.capacity_plan import FRAGMENTED, CapacityPlan, ModelInfos, plan_capacity
+from marl_ray.cluster.hardware import GIB, NodeSpec
+from marl_ray.cluster.placement_plan import PlacementError, make_plan, pack
+from marl_ray.config import Config
+from marl_ray.config.resource_sections import Residency
+
+RESIDENCIES: tuple[Residency, ...] = get_args(Residency)
+ENGINE_SHARE = 0.9
+"""Share of a GPU that engines may use together, unless the config asks for less."""
+
+
+def decide_residency(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> tuple[Config, str]:
+    """Return the config with a decided `resources.colocate`, and one line with the reason; empty without a decision."""
+    wish = config.resources.colocate
+    if wish is False or wish in RESIDENCIES:
+        return config, ""
+    if wish == "auto" and not _has_too_few_gpus(config, nodes):
+        return _with_residency(config, False), ""
+    shared = config if wish is True else _with_shares(config, nodes)
+    try:
+        return _first_that_fits(shared, models, nodes)
+    except PlacementError:
+        if wish is True:
+            raise
+        return _with_residency(config, False), ""
+
+
+def share_among_engines(config: Config, nodes: Sequence[NodeSpec]) -> Config:
+    """Return a config with `resources.colocate: auto` for an evaluation, which has engines only: with a share of a GPU
+    for each, if there are more engines than GPUs."""
+    engines = [config.agents[policy.number].generator for policy in config.policies]
+    needed = sum(engine.replicas * engine.tensor_parallel for engine in engines if engine.gpus is None)
+    gpus = sum(node.gpus for node in nodes)
+    if config.resources.colocate != "auto" or not gpus or needed <= gpus:
+        return config
+    return _with_residency(_with_shares(config, nodes), "turns")
+
+
+def _with_residency(config: Config, residency: Residency | bool) -> Config:
+    return replace(config, resources=replace(config.resources, colocate=residency))
+
+
+def _has_too_few_gpus(config: Config, nodes: Sequence[NodeSpec]) -> bool:
+    """Return whether a run whose GPUs are not assigned by the config needs more GPUs than there are."""
+    gpus = [{"GPU": float(node.gpus)} for node in nodes if node.gpus]
+    is_assigned = any(agent.learner.gpus is not None for agent in config.agents)
+    if not gpus or is_assigned or config.lora.share_base:
+        return False
+    try:
+        plan = make_plan(_with_residency(config, False), cluster_has_gpus=True)
+    except PlacementError:  # an engine has a fraction of a GPU, of which its learner has no share
+        return True
+    with_gpus = [replace(bundle, cpus=0.0) for bundle in plan.bundles if bundle.gpus]
+    return pack(with_gpus, gpus) is None
+
+
+def _with_shares(config: Config, nodes: Sequence[NodeSpec]) -> Config:
+    """Return the config with a share of a GPU for each engine, if it has none and there are more engines than GPUs."""
+    engines = sum(config.agents[policy.number].generator.replicas for policy in config.policies)
+    gpus = sum(node.gpus for node in nodes)
+    per_gpu = -(-engines // gpus)
+    agents = []
+    for agent in config.agents:
+        generator = agent.generator
+        if generator.gpus is None and generator.tensor_parallel == 1 and per_gpu > 1:
+            utilization = min(generator.gpu_memory_utilization, round(ENGINE_SHARE / per_gpu, 3))
+            generator = replace(generator, gpus=1 / per_gpu, gpu_memory_utilization=utilization)
+        agents.append(replace(agent, generator=generator))
+    return replace(config, agents=tuple(agents))
+
+
+def _first_that_fits(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> tuple[Config, str]:
+    """Return the config with the first residency that fits in memory, and the reason."""
+    choices = RESIDENCIES if config.rollout.max_staleness == 0 else RESIDENCIES[:1]
+    too_large: list[str] = []
+    for residency in choices:
+        chosen = _with_residency(config, residency)
+        plan = plan_capacity(chosen, models, nodes)
+        if plan.placed is None or any(actor.memory is None for actor in plan.placed):
+            unknown = "the memory of a model or of a GPU is not known"
+            return _with_residency(config, choices[-1]), f"resources.colocate: {choices[-1]}, because {unknown}"
+        if not plan.shortages:
+            reason = _describe(plan, too_large)
+            return chosen, f"resources.colocate: {residency}, because {reason}"
+        too_large.append(f"{residency} {_gib(_largest_use(plan))}")
+    reason = f"no way to share fits by the plan ({', '.join(too_large)} of {_usable(nodes)}): see marl-ray plan"
+    return _with_residency(config, choices[-1]), f"resources.colocate: {choices[-1]}, although {reason}"
+
+
+def _describe(plan: CapacityPlan, too_large: Sequence[str]) -> str:
+    needs = f"it needs {_gib(_largest_use(plan))} of {_usable(plan.nodes)}"
+    return f"{needs}; too large: {', '.join(too_large)}" if too_large else needs
+
+
+def _largest_use(plan: CapacityPlan) -> float:
+    """Return the bytes used on the fullest GPU, or on the fullest node without GPUs."""
+    used = [plan.gpu_memory(index, number) for index, node in enumerate(plan.nodes) for number in range(node.gpus)]
+    return max(used, default=0.0) or max(plan.host_memory(index) for index in range(len(plan.nodes)))
+
+
+def _usable(nodes: Sequence[NodeSpec]) -> str:
+    memory = [node.device_memory * (1 - FRAGMENTED) for node in nodes if node.gpus]
+    return f"{_gib(min(memory))} per GPU" if memory else f"{_gib(min(node.memory for node in nodes))} per node"
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.1f} GiB"

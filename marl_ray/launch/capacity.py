@@ -1,0 +1,80 @@
+"""The fit of a run to the nodes of its cluster, before its actors start."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from marl_ray.config import Config
+from marl_ray.core.chat import as_text
+from marl_ray.core.errors import UserError
+from marl_ray.core.ids import PolicyId
+from marl_ray.models.names import resolve_model
+from marl_ray.models.tokenization import load_tokenizer
+from marl_ray.models.weight_files import has_model_files
+from marl_ray.trainer.context import RunInputs
+
+if TYPE_CHECKING:
+    from marl_ray.cluster.hardware import NodeSpec
+    from marl_ray.cluster.memory_estimate import ModelInfo
+
+logger = logging.getLogger(__name__)
+
+PROMPT_SAMPLES = 32
+"""Number of tasks for the typical length of a prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittedRun:
+    """A config with a decided `resources.colocate`.
+
+    reason: one line on the decision; empty if the config made it.
+    kv_cache_bytes: size of the KV cache of engines that share their GPUs, by policy.
+    """
+
+    config: Config
+    reason: str
+    kv_cache_bytes: Mapping[PolicyId, int]
+
+
+def fit_to_nodes(config: Config, inputs: RunInputs, nodes: Sequence[NodeSpec]) -> FittedRun:
+    """Decide `resources.colocate` and the KV caches of engines that share GPUs. Raises PlacementError."""
+    from marl_ray.cluster.capacity_plan import engine_cache_bytes
+    from marl_ray.cluster.residency import decide_residency
+
+    has_gpus = any(node.gpus for node in nodes)
+    if not has_gpus and config.resources.colocate is not True:
+        return FittedRun(decide_residency(config, {}, nodes)[0], "", {})
+    models = model_infos(config, inputs)
+    fitted, reason = decide_residency(config, models, nodes)
+    return FittedRun(fitted, reason, engine_cache_bytes(fitted, models, nodes) if has_gpus else {})
+
+
+def model_infos(config: Config, inputs: RunInputs) -> dict[str, ModelInfo]:
+    """Return the models by name, with their median prompt length if tasks and tokenizer are on this machine.
+
+    A model whose config cannot be read is reported and omitted.
+    """
+    from marl_ray.cluster.memory_estimate import ModelInfo, read_model_config
+
+    trust = config.model.model_kwargs.trust_remote_code
+    models = {}
+    names = [name for agent in config.agents for name in (agent.name, agent.reference_model) if name is not None]
+    for name in dict.fromkeys(names):
+        try:
+            model_config = read_model_config(name, trust, fetch=True)
+        except UserError as error:
+            logger.warning(str(error))
+            continue
+        models[name] = ModelInfo(model_config, trust)
+        folder = resolve_model(name, fetch=False)
+        if inputs.train_tasks and has_model_files(Path(folder)):
+            tasks = inputs.train_tasks[:PROMPT_SAMPLES]
+            texts = [as_text(prompt) for task in tasks for prompt in inputs.environment.first_prompts(task)]
+            lengths = map(len, load_tokenizer(folder, config.model)(texts).input_ids)
+            models[name] = ModelInfo(model_config, trust, round(median(lengths)))
+    return models
