@@ -54,7 +54,7 @@ def _with_residency(config: Config, residency: Residency | bool) -> Config:
 
 def _has_too_few_gpus(config: Config, nodes: Sequence[NodeSpec]) -> bool:
     """Return whether a run whose GPUs are not assigned by the config needs more GPUs than there are."""
-    gpus = [{"GPU": float(node.gpus)} for node in nodes if node.gpus]
+    gpus = [{"CPU": 0.0, "GPU": float(node.gpus)} for node in nodes if node.gpus]
     is_assigned = any(agent.learner.gpus is not None for agent in config.agents)
     if not gpus or is_assigned or config.lora.share_base:
         return False

@@ -48,6 +48,7 @@ class CpuOffload:
     def _offload(self) -> None:
         for module in self._learner.modules():
             module.zero_grad(set_to_none=True)
+        self._learner.copies.drop()
         self._move(to_host=True)
         release_cached_memory(self._learner.device)
 

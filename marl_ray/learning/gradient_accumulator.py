@@ -156,9 +156,9 @@ class GradientAccumulator:
         if not self._policy.ranks.is_single:
             self._sum_over_ranks()
         self.loss /= normalizer
-        for parameter in trainable(self._policy.model):
-            if parameter.grad is not None:
-                parameter.grad.div_(normalizer)
+        gradients = [p.grad for p in trainable(self._policy.model) if p.grad is not None]
+        if gradients:
+            torch._foreach_div_(gradients, normalizer)
 
     def _backward(self, micro_batch: MicroBatch, is_last: bool = False) -> None:
         """Add the gradient, loss and statistics of one micro-batch."""

@@ -51,7 +51,7 @@ from marl_ray.learning.learner_files import (
 from marl_ray.learning.micro_batches import Layout, PromptRow, trainable_rows, unweighted_row
 from marl_ray.learning.optimizer import add_gradients, apply_settings, clip_and_remove, clip_gradients, make_optimizer
 from marl_ray.learning.policy_model import LogprobModel, load_policy, probe_layout
-from marl_ray.learning.precision import cast_on_forward, compute_dtype
+from marl_ray.learning.precision import NarrowCopies, cast_on_forward, compute_dtype
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 from marl_ray.learning.reference_policy import ReferencePolicy
 from marl_ray.learning.sharding import copy_from_rank_zero, full_tensor, shard
@@ -117,6 +117,7 @@ class Learner:
         self.device = choose_device(on_gpu)
         self.tokenizer = load_tokenizer(model_path, model)
         self.ranks = ranks
+        self.copies = NarrowCopies()
         trust = model.model_kwargs.trust_remote_code
         if beside is None:
             self.policy, layout, self.padding_reason, final_head = self._build_policy(trust)
@@ -124,7 +125,7 @@ class Learner:
             add_adapter(beside.policy, lora, seed, name)
             layout, final_head = beside.logprob_model.layout, beside.logprob_model.final_head
             self.padding_reason = beside.padding_reason
-            self.policy = beside.policy
+            self.policy, self.copies = beside.policy, beside.copies
         dtype = compute_dtype(self.dtype, self.device)
         self.logprob_model: LogprobModel = LogprobModel(
             self.policy, layout, agent.temperature, dtype, ranks, final_head, self._json_grammars()
@@ -154,7 +155,10 @@ class Learner:
             self._add_adapter(policy, self.name)
         dtype = compute_dtype(self.dtype, self.device)
         if ranks.is_single:
-            cast_on_forward(policy, dtype)
+            # With gradient checkpointing, copies of all layers would take memory that casts layer by layer do not.
+            kept = [] if self.settings.gradient_checkpointing else policy.parameters()
+            self.copies = NarrowCopies(kept, dtype)
+            cast_on_forward(policy, dtype, self.copies)
         else:
             shard(policy, ranks, self.device, dtype, self.agent.learner.cpu_offload)
         return policy, layout, reason, final_head
@@ -290,6 +294,7 @@ class Learner:
         if taken:
             optimizer = self._streamed or self.optimizer
             optimizer.step()
+            self.copies.drop()
             self.schedule.step()
         if self.critic is not None and finite and gradient.value_estimates:
             self.critic.step()
@@ -345,6 +350,7 @@ class Learner:
             with checkpoint_errors(path / CRITIC_FILE, checkpoint):
                 self.critic.load(torch.load(path / CRITIC_FILE, map_location="cpu", weights_only=True))
         apply_settings(self.optimizer, self.schedule, [self.agent.learning_rate])
+        self.copies.drop()
         if self._streamed is not None:
             self._streamed.offload()
         self.step, self._accumulated = step, None

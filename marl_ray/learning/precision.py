@@ -1,14 +1,15 @@
 """The dtype in which a model computes from float32 weights: the same one with one rank and with several.
 
 With several ranks, FSDP casts the shards of a decoder layer before it gathers them (its mixed-precision policy). With
-one rank, `cast_on_forward` casts the weights of a decoder layer when the layer computes. In both cases the residual
-stream has the compute dtype, and gradients are summed over micro-batches in float32.
+one rank, `cast_on_forward` casts the weights of a decoder layer when the layer computes, or takes `NarrowCopies` of
+them, which are cast once per optimizer step. In all cases the residual stream has the compute dtype, and gradients are
+summed over micro-batches in float32.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -60,18 +61,61 @@ def _kind(layer: torch.nn.Module) -> list[Any]:
     return kind
 
 
-def cast_on_forward(model: Any, dtype: torch.dtype) -> None:
-    """Let the model compute with copies of its parameters in `dtype`, made for one decoder layer at a time.
+class NarrowCopies:
+    """Copies of parameters in a narrower dtype, made when the first is needed, until `drop`.
 
-    The parameters themselves keep dtype and names, and receive the gradient of their copies. Nothing changes
-    if all of them have this dtype.
+    Without them, each micro-batch casts every weight anew, which is a kernel per weight and costs more host time than
+    the multiplication of a small model. The copies take no more memory than the casts, which the backward pass keeps,
+    unless layers are checkpointed.
+    """
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter] = (), dtype: torch.dtype = torch.float32) -> None:
+        self._parameters = [p for p in parameters if p.is_floating_point() and p.dtype != dtype]
+        self._dtype = dtype
+        self._copies: dict[int, torch.Tensor] = {}
+
+    def drop(self) -> None:
+        """Free the copies, because the parameters have changed or leave their device."""
+        self._copies = {}
+
+    def cast(self, parameter: torch.Tensor) -> torch.Tensor:
+        """Return the copy of a parameter, through which gradients reach the parameter."""
+        if not self._copies:
+            copies = [torch.empty_like(p, dtype=self._dtype, requires_grad=False) for p in self._parameters]
+            if copies:
+                torch._foreach_copy_(copies, [p.detach() for p in self._parameters])
+            self._copies = dict(zip(map(id, self._parameters), copies, strict=True))
+        if id(parameter) not in self._copies:  # an adapter that was added later
+            return parameter.to(self._dtype)
+        return _UseCopy.apply(parameter, self._copies[id(parameter)])
+
+
+class _UseCopy(torch.autograd.Function):
+    """The cast of a parameter whose result is known."""
+
+    @staticmethod
+    def forward(ctx: Any, parameter: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
+        ctx.dtype = parameter.dtype
+        return copy.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradients[0].to(ctx.dtype), None
+
+
+def cast_on_forward(model: Any, dtype: torch.dtype, copies: NarrowCopies | None = None) -> None:
+    """Let the model compute with copies of its parameters in `dtype`: those in `copies`, or casts that are made for one
+    decoder layer at a time.
+
+    The parameters themselves keep dtype and names, and receive the gradient of their copies. Nothing changes if all of
+    them have this dtype.
     """
     if all(parameter.dtype == dtype for parameter in model.parameters() if parameter.is_floating_point()):
         return
     layers = list(decoder_layers(model).values())
     for module in (*layers, model.base_model, model):
         if "forward" not in vars(module):
-            module.forward = _with_cast(module, module.forward, dtype, set(layers) - {module})
+            module.forward = _with_cast(module, module.forward, dtype, set(layers) - {module}, copies)
 
 
 @contextmanager
@@ -86,7 +130,11 @@ def computing_in(model: Any, dtype: torch.dtype) -> Iterator[None]:
 
 
 def _with_cast(
-    module: torch.nn.Module, forward: Callable[..., Any], dtype: torch.dtype, excluded: set[torch.nn.Module]
+    module: torch.nn.Module,
+    forward: Callable[..., Any],
+    dtype: torch.dtype,
+    excluded: set[torch.nn.Module],
+    copies: NarrowCopies | None,
 ) -> Callable[..., Any]:
     @functools.wraps(forward)
     def cast_forward(*args: Any, **kwargs: Any) -> Any:
@@ -97,7 +145,7 @@ def _with_cast(
                 if own.is_floating_point() and own.dtype != dtype:
                     replaced.append((parameters, name, own))
                     if id(own) not in cast:
-                        cast[id(own)] = own.to(dtype)
+                        cast[id(own)] = own.to(dtype) if copies is None else copies.cast(own)
                     parameters[name] = cast[id(own)]
             args, kwargs = tree_map_only(torch.Tensor, _cast_inputs(dtype), (args, kwargs))
             return forward(*args, **kwargs)

@@ -20,6 +20,7 @@ from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.shared_device import DEDICATED, DedicatedDevice
 from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor, skip_initialization
 from marl_ray.config import AgentConfig, CreditConfig, Deadlines, LearnerResources, ModelConfig, OptimizerConfig
+from marl_ray.config.resource_sections import Residency
 from marl_ray.core.batch import Batch, Group, GroupQueue, UpdateStats
 from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.core.ids import ActorId, PolicyId
@@ -85,12 +86,12 @@ def learner(
     restarts: int = 0,
     ranks: int = 1,
     device: DedicatedDevice = DEDICATED,
+    residency: Residency | None = None,
 ) -> LearnerGroup:
     """Create the learner of one policy without starting it."""
     policy = PolicyId((agent,))
     arguments = learner_arguments(folder, learning_rate, ranks)
     ids = [ActorId("learner", policy, rank) for rank in range(ranks)]
-    residency = "turns" if device.is_shared else None
     specs = [ActorSpec(id, LearnerActor, (id, arguments, residency), {"num_cpus": 0}) for id in ids]
     restart_policy = RestartPolicy(Deadline(deadlines.start_s, "start_s", "to start"), restarts, deadlines.heartbeat_s)
     supervise = partial(Supervisor, specs, restart_policy)

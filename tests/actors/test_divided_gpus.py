@@ -21,6 +21,7 @@ from marl_ray.config import Config, Deadlines
 from marl_ray.core.ids import PolicyId
 from tests.factories import make_config
 
+HALVES = {"generator": {"gpus": 0.5, "gpu_memory_utilization": 0.4}}
 SOON = Deadline(5.0, "sync_s", "to release its device")
 
 
@@ -93,7 +94,8 @@ def test_engines_start_one_at_a_time_while_learners_neither_start_nor_compute() 
     [
         ({"generator": {"gpus": 0.25}, "learner": {"gpus": 0.25}}, DividedGpus),
         ({"generator": {"gpus": 1}, "learner": {"gpus": 1}}, type(DEDICATED)),
-        ({"colocate": True, "generator": {"gpus": 0.5, "gpu_memory_utilization": 0.4}}, SharedDevice),
+        ({"colocate": "turns", **HALVES}, SharedDevice),
+        ({"colocate": "resident", **HALVES}, DividedGpus),
     ],
 )
 def test_policies_on_parts_of_one_gpu_share_its_lock(resources: dict[str, Any], expected: type) -> None:
@@ -101,6 +103,27 @@ def test_policies_on_parts_of_one_gpu_share_its_lock(resources: dict[str, Any], 
     devices = make_devices(config, make_plan(config, cluster_has_gpus=True))
     assert [type(device) for device in devices.values()] == [expected, expected]
     assert len(set(devices.values())) == 1
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        {"colocate": "resident", **HALVES},
+        {"colocate": "kv", **HALVES},
+        {"generator": {"gpus": 0.25}, "learner": {"gpus": 0.25}},
+    ],
+)
+def test_engines_with_caches_of_known_size_start_together(resources: dict[str, Any]) -> None:
+    config = make_config("magrpo", {"resources": resources})
+    sizes = dict.fromkeys(config.policies, 2**30)
+    device = next(iter(make_devices(config, make_plan(config, cluster_has_gpus=True), sizes).values()))
+    log: list[str] = []
+
+    async def scenario() -> None:
+        await asyncio.gather(*(start(log, f"engine {number}", device.lock_for_engine_start) for number in range(2)))
+
+    asyncio.run(scenario())
+    assert [line.split()[-1] for line in log] == ["begins", "begins", "ends", "ends"]
 
 
 @pytest.mark.parametrize(("gpus", "expected"), [(0.5, 1), (1.0, 2)])

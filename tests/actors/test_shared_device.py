@@ -14,6 +14,7 @@ from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import Deadline
 from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.shared_device import MEGABYTE, SharedDevice
+from marl_ray.config.resource_sections import Residency
 from marl_ray.core.episode import Generation
 from tests.actors.echo_actor import kill, until
 from tests.actors.helpers import MemoryHistory, as_batch, generators, learn, learner, run, sample, update_weights
@@ -28,10 +29,10 @@ MANY = PROMPTS * 8
 
 
 @asynccontextmanager
-async def pair() -> AsyncIterator[tuple[SharedDevice, GeneratorGroup, LearnerGroup, MemoryHistory]]:
-    device, log = SharedDevice(0, is_gpu=False, deadline=SOON), MemoryHistory()
-    policy = learner(restarts=1, device=device)
-    engines = generators(restarts=1, initialize=policy.initialize_generator, residency="turns", kv_cache_mb=KV_MB)
+async def pair(residency: Residency) -> AsyncIterator[tuple[SharedDevice, GeneratorGroup, LearnerGroup, MemoryHistory]]:
+    device, log = SharedDevice(0, is_gpu=False, deadline=SOON, residency=residency), MemoryHistory()
+    policy = learner(restarts=1, device=device, residency=residency)
+    engines = generators(restarts=1, initialize=policy.initialize_generator, residency=residency, kv_cache_mb=KV_MB)
     try:
         await asyncio.gather(engines.start(), policy.start())
         await policy.connect(engines, log)
@@ -49,9 +50,10 @@ async def megabytes(engines: GeneratorGroup) -> float:
     return await engine.call(GenerationActor.memory).within(SOON) / MEGABYTE
 
 
-def test_engine_and_learner_alternate_and_survive_each_others_loss(local_ray: None) -> None:
+@pytest.mark.parametrize("residency", ["turns", "kv", "stream"])
+def test_engine_and_learner_alternate_and_survive_each_others_loss(local_ray: None, residency: Residency) -> None:
     async def scenario() -> None:
-        async with pair() as (device, engines, policy, log):
+        async with pair(residency) as (device, engines, policy, log):
             before = await falls_asleep_and_wakes(engines, policy)
             await learns_while_the_engine_sleeps(device, engines, policy, log, before)
             await continues_after_sleep(device, engines)
@@ -75,7 +77,7 @@ def test_engine_and_learner_alternate_and_survive_each_others_loss(local_ray: No
         assert (await learn(policy, log.batches[0])).optimizer_steps == 1
         await engines.replicas.serving()[0].call(GenerationActor.heartbeat).within(SOON)
         waiting = asyncio.ensure_future(sample(engines, PROMPTS[:1]))
-        await update_weights(policy, changed=False)  # sent nevertheless, because a sleeping engine has no weights
+        await update_weights(policy, changed=False)  # in turns sent nevertheless: the engine has no weights
         assert {c.weight_version for g in await waiting for c in g.completions} == {1}
         memory = device.pop_memory_metrics(0)
         rollout, low, training, awake = (memory[f"memory/device_0/{p}"] for p in ("play", "asleep", "learn", "awake"))

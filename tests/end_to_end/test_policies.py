@@ -101,10 +101,11 @@ def test_a_replay_gives_identical_metrics(run: Path) -> None:
     assert "agent 1: 2 of 2 steps have recorded metrics; metrics are bit-identical" in done.stdout
 
 
-def test_colocation_on_one_device_gives_identical_results(run: Path) -> None:
-    done = train_two_policies(run.parent, "colocated", "resources.colocate=true")
+@pytest.mark.parametrize("residency", ["kv", "stream", "turns"])
+def test_a_device_used_in_turns_gives_identical_results(run: Path, residency: str) -> None:
+    done = train_two_policies(run.parent, residency, f"resources.colocate={residency}")
     assert "Peak memory of device 0: " in done.stderr
-    steps = rows(run.parent / "colocated", "step")
+    steps = rows(run.parent / residency, "step")
     assert [without_memory(row) for row in steps] == [without_memory(row) for row in rows(run, "step")]
     phases = [f"memory/device_0/{phase}" for phase in ("play", "asleep", "learn", "awake")]
     for row in steps:
@@ -112,9 +113,23 @@ def test_colocation_on_one_device_gives_identical_results(run: Path) -> None:
         # The two engines have a KV cache of 256 MB each.
         assert min(rollout, awake) > asleep + 450
         assert asleep < training < rollout
+    assert_same_weights(run, run.parent / residency)
+
+
+def test_actors_that_stay_on_a_shared_device_give_identical_results(run: Path) -> None:
+    done = train_two_policies(run.parent, "decided", "resources.colocate=true")
+    assert "resources.colocate: resident, because it needs " in done.stderr
+    assert yaml.safe_load((run.parent / "decided" / "config.yaml").read_text())["resources"]["colocate"] == "resident"
+    assert [without_times(row) for row in rows(run.parent / "decided", "step")] == [
+        without_times(row) for row in rows(run, "step")
+    ]
+    assert_same_weights(run, run.parent / "decided")
+
+
+def assert_same_weights(first: Path, second: Path) -> None:
     for policy in (SHARED, OWN):
         weights = Path("checkpoints", "step_000002", policy, "model.safetensors")
-        assert (run / weights).read_bytes() == (run.parent / "colocated" / weights).read_bytes()
+        assert (first / weights).read_bytes() == (second / weights).read_bytes()
 
 
 def without_memory(row: dict) -> dict:

@@ -55,7 +55,7 @@ def test_two_ranks_in_turns_with_two_replicas_learn_the_same_and_survive_a_loss(
     apart, turns = tmp_path / "apart", tmp_path / "turns"
     result = train(*two_ranks(tmp_path, "apart"))
     assert result.returncode == 0, result.stderr
-    settings = [*two_ranks(tmp_path, "turns"), "resources.colocate=true", "resources.generator.replicas=2"]
+    settings = [*two_ranks(tmp_path, "turns"), "resources.colocate=turns", "resources.generator.replicas=2"]
     run = subprocess.Popen(command(*settings), stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment())
     try:
         wait_for(lambda: (turns / "metrics.jsonl").exists() or run.poll() is not None)

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from marl_ray.config import LoraConfig, ModelConfig
 from marl_ray.learning import learner as learner_module
 from marl_ray.learning import sharding
-from marl_ray.learning.cpu_offload import memory_in_use
+from marl_ray.learning.cpu_offload import CpuOffload, memory_in_use
 from marl_ray.learning.gradient_accumulator import GradientAccumulator
 from marl_ray.learning.learner import NO_ADAPTER
 from marl_ray.learning.micro_batches import trainable_rows
@@ -24,6 +25,8 @@ from marl_ray.models.lora import trainable
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
 from tests.learning.builders import some_groups, tiny_learner, weigh
+from tests.learning.critic_builders import batch
+from tests.learning.critic_builders import some_groups as with_experience
 from tests.learning.rank_processes import run_ranks
 
 CPU = torch.device("cpu")
@@ -145,3 +148,61 @@ def test_ranks_load_their_shards_without_the_whole_model(tiny_policy: Path, tmp_
         assert weights.keys() == dict(alone.policy.named_parameters()).keys()
         assert all(torch.equal(weights[name], p) for name, p in alone.policy.named_parameters())
         assert peak < 0.9 * whole, "its shard, the layer in progress and memory that the allocator keeps"
+
+
+class CastCounter(TorchDispatchMode):
+    """Counts casts of float32 weights to bfloat16, each of which is a kernel on a GPU."""
+
+    def __init__(self, shapes: set[torch.Size]) -> None:
+        super().__init__()
+        self.shapes = shapes
+        self.casts = 0
+        self.joint_casts = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        operator = func._overloadpacket
+        if operator is torch.ops.aten._to_copy and (args[0].dtype, result.dtype) == (torch.float32, torch.bfloat16):
+            self.casts += args[0].shape in self.shapes
+        self.joint_casts += operator is torch.ops.aten._foreach_copy_
+        return result
+
+
+@pytest.mark.parametrize("lora", [NO_ADAPTER, LoraConfig(rank=2)], ids=["all weights", "adapters"])
+def test_weights_are_cast_once_per_optimizer_step(
+    tiny_policy: Path, monkeypatch: pytest.MonkeyPatch, lora: LoraConfig
+) -> None:
+    monkeypatch.setattr(learner_module, "compute_dtype", lambda *_: torch.bfloat16)
+    settings: dict[str, Any] = {"microbatch_tokens": 48, "lora": lora}
+    learner = tiny_learner(tiny_policy, **settings)
+    each_time = tiny_learner(tiny_policy, **settings)
+    each_time.copies._parameters = []
+    shapes = {parameter.shape for parameter in learner.policy.parameters()}
+    for step in range(2):
+        groups = batch(step, with_experience(6, step), 6)
+        with CastCounter(shapes) as counter:
+            stats = learner.update(groups)
+        with CastCounter(shapes) as before:
+            assert each_time.update(groups) == stats, "bit for bit"
+        assert counter.joint_casts == 1
+        assert before.joint_casts == 0
+        assert counter.casts < before.casts / 5
+    for own, other in zip(learner.policy.parameters(), each_time.policy.parameters(), strict=True):
+        assert torch.equal(own, other)
+
+
+def test_copies_are_dropped_when_the_weights_change(
+    tiny_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learner_module, "compute_dtype", lambda *_: torch.bfloat16)
+    learner = tiny_learner(tiny_policy)
+    learner.save(str(tmp_path / "saved"))
+    groups = some_groups(3, 1)
+    before = learner.logprob_gap(groups)
+    learner.update(batch(0, with_experience(4), 4))
+    assert learner.logprob_gap(groups) != before
+    learner.load(str(tmp_path / "saved"), 0)
+    assert learner.logprob_gap(groups) == before
+    assert learner.copies._copies
+    CpuOffload(learner)
+    assert not learner.copies._copies, "nothing but the state stays on the device"
