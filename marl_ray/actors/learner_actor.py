@@ -163,14 +163,15 @@ class LearnerActor(Actor):
         )
 
         source = CastSource(self.learner.policy, self.learner.dtype, self._weights, self.learner.device)
-        if transport == "ipc" and self.id.replica > 0:
-            from marl_ray.weights.ipc_transfer import make_ipc_engine, send_and_release
-
-            self._weights.accompany = partial(send_and_release, make_ipc_engine(source, source.buffer_bytes))
+        slab = None
+        if transport == "ipc":
+            # In turns the memory of the slab belongs to the engines between two updates.
+            slab = source.slab_writer(keeps_slab=self._residency != "turns")
+            self._weights.accompany = slab.send
 
         def connect() -> WeightSender:
             self._make_client(generators).fence()
-            return WeightSender(source, transport, self._arguments.agent.learner.sparse_push)
+            return WeightSender(source, transport, self._arguments.agent.learner.sparse_push, slab)
 
         self._sender = self._weights.run_on_rank_zero(connect)
 

@@ -175,7 +175,8 @@ class WeightGatherer:
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> None:
-        self._model, self._ranks, self._dtype, self._device = model, ranks, dtype, device
+        self.ranks = ranks
+        self._model, self._dtype, self._device = model, dtype, device
         self._together = ranks.is_single
         self.accompany: Callable[[], None] | None = None
 
@@ -208,13 +209,13 @@ class WeightGatherer:
 
     def run_on_rank_zero(self, work: Callable[[], T]) -> T | None:
         """Run `work` on rank 0 and return its result (None on other ranks); a collective call."""
-        if self._ranks.rank:
+        if self.ranks.rank:
             self._follow()
             return None
         try:
             return work()
         finally:
-            if not self._ranks.is_single:
+            if not self.ranks.is_single:
                 self._broadcast_command(END)
 
     @contextmanager
@@ -230,11 +231,11 @@ class WeightGatherer:
     def lead(self) -> Iterator[None]:
         """Let the other ranks run `accompany`, during which all ranks iterate themselves, and wait until all have
         finished it. For rank 0, within `run_on_rank_zero`."""
-        if not self._ranks.is_single:
+        if not self.ranks.is_single:
             self._broadcast_command(ACCOMPANY)
         with self.on_all_ranks():
             yield
-        self._wait_for_ranks()
+        self.wait_for_ranks()
 
     def _follow(self) -> None:
         weights: Iterator[tuple[str, torch.Tensor]] = iter(())
@@ -245,12 +246,13 @@ class WeightGatherer:
                 assert self.accompany is not None, "set on all ranks"
                 with self.on_all_ranks():
                     self.accompany()
-                self._wait_for_ranks()
+                self.wait_for_ranks()
             elif (item := next(weights, None)) is not None:
                 full_tensor(item[1])
 
-    def _wait_for_ranks(self) -> None:
-        if not self._ranks.is_single:
+    def wait_for_ranks(self) -> None:
+        """Return when all ranks have called this."""
+        if not self.ranks.is_single:
             dist.all_reduce(torch.zeros(1))  # in host memory, unlike a barrier
 
     def _broadcast_command(self, command: int) -> int:

@@ -1,62 +1,37 @@
-"""Weight transfers by CUDA IPC: an engine worker reads weights from the memory of the learner rank on its own GPU.
-
-Every rank therefore gathers and packs all weights. The ranks exchange the handles of each message, and rank 0 sends the
-handles to the generators. All ranks go through the same messages together, so a transfer runs to its end even if a
-generator is lost on the way.
-"""
+"""Weight transfers by CUDA IPC: an engine worker reads weights from the slab of the learner rank on its own GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
-from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
-
-from marl_ray.learning.cpu_offload import release_cached_memory
 from marl_ray.learning.sharding import WeightGatherer
 from marl_ray.weights.receiver import ReceiverLostError
-
-
-def make_ipc_engine(source: Any, buffer_bytes: int, client: Any = None) -> Any:
-    """Return vLLM's sending engine of this rank, with messages of `buffer_bytes`. Only rank 0 has a `client`."""
-    # Without packing, a copy of all weights would be on the device during the transfer.
-    info = IPCTrainerInitInfo(rank=int(client is None), packed=True, packed_buffer_size_bytes=buffer_bytes)
-    return WeightTransferTrainerFactory.trainer_init(info, client=client, source=source)
-
-
-def send_and_release(engine: Any) -> None:
-    """Send all weights from this rank, and return the memory of the messages to the device, where an engine allocates
-    its KV cache next."""
-    engine.send_weights()
-    release_cached_memory(torch.device("cuda"))
+from marl_ray.weights.slab import SlabWriter
 
 
 class IpcSender:
-    """The sending engine of rank 0, which the other ranks accompany (`WeightGatherer.accompany`).
+    """The sender of rank 0, whose transfers the other ranks accompany (`WeightGatherer.accompany`).
 
     Args:
         client: makes vLLM's calls to the generators. Raises ReceiverLostError.
-        source: the weights.
-        weights: the gatherer of `source`.
-        buffer_bytes: size of a packed message.
+        writer: the slab of rank 0.
+        weights: the gatherer of the weights.
     """
 
-    def __init__(self, client: Any, source: Any, weights: WeightGatherer, buffer_bytes: int) -> None:
-        self._client, self._weights = _CompletingClient(client), weights
-        self._engine = make_ipc_engine(source, buffer_bytes, self._client)
+    def __init__(self, client: Any, writer: SlabWriter, weights: WeightGatherer) -> None:
+        self._client, self._writer, self._weights = _CompletingClient(client), writer, weights
 
     def send_weights(self) -> None:
-        """Send all weights. Raises ReceiverLostError after the last message."""
+        """Send all weights. Raises ReceiverLostError after the last chunk."""
         self._client.lost = None
         with self._weights.lead():
-            send_and_release(self._engine)
+            self._writer.send(self._client)
         if self._client.lost is not None:
             raise self._client.lost
 
     def shutdown(self) -> None:
-        self._engine.shutdown()
+        """Do nothing: the slab serves the next session too."""
 
 
 class _CompletingClient:
@@ -64,8 +39,10 @@ class _CompletingClient:
 
     def __init__(self, client: Any) -> None:
         self.lost: ReceiverLostError | None = None
-        self.init_weight_transfer_engine = client.init_weight_transfer_engine
         self._client = client
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._call(lambda: self._client.init_weight_transfer_engine(init_info))
 
     def start_weight_update(self) -> None:
         self._call(self._client.start_weight_update)

@@ -4,7 +4,7 @@
 |---|---|---|
 | store | CPU | one message through Ray's object store; only changes, if all receivers have the previous weights |
 | nccl | several GPUs | all weights, by `NcclSender` |
-| ipc | GPUs shared with the learner's ranks | all weights, by `IpcSender` |
+| ipc | GPUs shared with the learner's ranks | all weights, by `IpcSender` through the `slab` of each rank |
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from marl_ray.core.ids import ActorId
 from marl_ray.learning.sharding import WeightGatherer
 from marl_ray.weights.deltas import Checksum, Snapshot, WeightUpdate, complete_delta
 from marl_ray.weights.receiver import Acknowledgement, ReceiverLostError, TransferStage, WeightSyncResult
+from marl_ray.weights.slab import SlabLayout, SlabWriter
 
 TransportName = Literal["store", "nccl", "ipc"]
 MESSAGE_BYTES = 2**30
-"""Usual size of a packed message of NCCL and CUDA IPC."""
+"""Usual size of a message of NCCL and CUDA IPC."""
 LAYER = re.compile(r"(.*?\.\d+\.)?")
 """The part of a weight's name that names its layer, and with it all experts of the layer."""
 
@@ -69,10 +70,18 @@ class WeightSender:
 
     sparse: send only changes where they are smaller, which costs a copy of the weights here and in each engine worker;
     None: only for 16-bit dtypes, because an optimizer step changes nearly all values of wider ones.
+    slab: this rank's slab, for the transport ipc.
     """
 
-    def __init__(self, source: CastSource, transport: TransportName, sparse: bool | None = None) -> None:
+    def __init__(
+        self,
+        source: CastSource,
+        transport: TransportName,
+        sparse: bool | None = None,
+        slab: SlabWriter | None = None,
+    ) -> None:
         self.source = source
+        self._slab = slab
         self._summed = SummedSource(self.source)
         self.transport = transport
         self.sparse = transport == "store" and (source.dtype.itemsize == 2 if sparse is None else sparse)
@@ -99,7 +108,8 @@ class WeightSender:
         else:
             wait_for_device(self.source.device)  # vLLM casts and sends on streams of its own
             self._send_in_stages(receivers)
-            checksum, sent_bytes = self._summed.checksum, self._summed.sent_bytes
+            checksum = self._summed.checksum if self._slab is None else self._slab.checksum
+            sent_bytes = sum(shape.nbytes for shape in self.source.shapes.values())
             acknowledgements = receivers.update_weights(version, None)
         self.checksum = checksum.value
         for got in acknowledgements:
@@ -151,15 +161,15 @@ class WeightSender:
             session.engine.shutdown()
 
     def _make_trainer_engine(self, session: Any) -> Any:
-        source: Any = self._summed  # has the two methods of vLLM's WeightSource that its engines use
-        if self.transport == "nccl":
-            from marl_ray.weights.nccl_transfer import NcclSender
+        if self._slab is not None:
+            from marl_ray.weights.ipc_transfer import IpcSender
 
-            address, workers = session.receivers.address, session.receivers.workers
-            return NcclSender(session, source, address, workers, self.source.buffer_bytes)
-        from marl_ray.weights.ipc_transfer import IpcSender
+            return IpcSender(session, self._slab, self.source.weights)
+        from marl_ray.weights.nccl_transfer import NcclSender
 
-        return IpcSender(session, source, self.source.weights, self.source.buffer_bytes)
+        source: Any = self._summed  # has the two methods of vLLM's WeightSource that its engine uses
+        address, workers = session.receivers.address, session.receivers.workers
+        return NcclSender(session, source, address, workers, self.source.buffer_bytes)
 
 
 class _TransferSession:
@@ -185,18 +195,16 @@ class _TransferSession:
 
 
 class SummedSource:
-    """A source that adds up checksum and bytes while its weights are sent; each iteration starts anew."""
+    """A source that adds up the checksum while its weights are sent; each iteration starts anew."""
 
     def __init__(self, source: CastSource) -> None:
         self.metadata = source.metadata
-        self.checksum, self.sent_bytes = Checksum(), 0
+        self.checksum = Checksum()
         self._source = source
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        self.checksum, self.sent_bytes = Checksum(deferred=True), 0
-        for name, tensor in self.checksum.watch(self._source):
-            self.sent_bytes += tensor.nbytes
-            yield name, tensor
+        self.checksum = Checksum(deferred=True)
+        yield from self.checksum.watch(self._source)
 
 
 def wait_for_device(device: torch.device | None) -> None:
@@ -227,9 +235,16 @@ class CastSource:
 
     @property
     def buffer_bytes(self) -> int:
-        """Size of a packed message, which holds at least the largest weight, and not more than all weights."""
+        """Size of a message, which holds at least the largest weight, and not more than all weights."""
         sizes = [shape.nbytes for shape in self.shapes.values()]
         return max(min(MESSAGE_BYTES, sum(sizes)), *sizes)
+
+    def slab_writer(self, keeps_slab: bool) -> SlabWriter:
+        """Return the slab of this rank, on `device`; see `SlabWriter`."""
+        assert self.device is not None
+        layout = SlabLayout.of(self.shapes, self.buffer_bytes)
+        gather, wait = self.weights.ranks.all_gather, self.weights.wait_for_ranks
+        return SlabWriter(self, layout, self.device, gather, wait, keeps_slab)
 
     def metadata(self) -> list[Any]:
         from vllm.distributed.weight_transfer.base import ParamMeta

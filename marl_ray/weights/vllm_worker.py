@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
-from vllm.distributed.weight_transfer.ipc_engine import IPCWeightTransferEngine
 from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine, NCCLWeightTransferInitInfo
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
@@ -23,6 +22,7 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from marl_ray.learning.cpu_offload import memory_in_use, release_cached_memory
 from marl_ray.weights.deltas import Checksum, Snapshot, WeightUpdate, to_tensor
 from marl_ray.weights.nccl_transfer import join_as_receiver
+from marl_ray.weights.slab_engine import SlabEngine
 
 BACKENDS = {"store": "marl_store", "nccl": "marl_nccl", "ipc": "marl_ipc"}
 
@@ -155,10 +155,7 @@ class SummedNcclEngine(_Summed, NCCLWeightTransferEngine):
             super().receive_weights(update_info)
 
 
-class SummedIpcEngine(_Summed, IPCWeightTransferEngine): ...
-
-
-for _backend, _engine in (("store", SummedStoreEngine), ("nccl", SummedNcclEngine), ("ipc", SummedIpcEngine)):
+for _backend, _engine in (("store", SummedStoreEngine), ("nccl", SummedNcclEngine), ("ipc", SlabEngine)):
     WeightTransferEngineFactory.register_engine(BACKENDS[_backend], _engine)
 
 

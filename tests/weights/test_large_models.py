@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, core_model_loading
 
 from marl_ray.weights import sender
-from marl_ray.weights.ipc_transfer import make_ipc_engine
 from marl_ray.weights.sender import MESSAGE_BYTES, CastSource
 
 LAYERS = 4
@@ -49,45 +47,7 @@ def test_renamed_weights_are_converted_layer_by_layer(experts: Any, monkeypatch:
 def test_buffers_hold_the_largest_tensor_and_not_more_than_all(
     elements: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
-
     with torch.device("meta"):
         model = torch.nn.Embedding(1, elements)
     monkeypatch.setattr(sender, "revert_weight_conversion", lambda model, weights: weights)
-    monkeypatch.setattr(WeightTransferTrainerFactory, "trainer_init", lambda info, **_: info)
-    source = CastSource(model, torch.bfloat16)
-    info = make_ipc_engine(source, source.buffer_bytes)
-    assert (info.packed, info.packed_buffer_size_bytes) == (True, expected)
-
-
-class CpuTorch:
-    """`torch` whose CUDA allocations are in host memory."""
-
-    cuda = SimpleNamespace(current_stream=lambda: SimpleNamespace(synchronize=lambda: None))
-
-    @staticmethod
-    def empty(*size: int, dtype: torch.dtype, device: str) -> torch.Tensor:
-        return torch.empty(*size, dtype=dtype)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
-
-
-def test_packed_ipc_needs_one_buffer_and_refuses_larger_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check the behaviour of vLLM that determines the buffer's size."""
-    from vllm.distributed.weight_transfer import packed_tensor
-
-    exported: list[torch.Tensor] = []
-    monkeypatch.setattr(packed_tensor, "torch", CpuTorch())
-    monkeypatch.setattr(packed_tensor, "reduce_tensor", lambda tensor: (exported.append(tensor), ()))
-    weights = [(str(index), torch.full((size,), index, dtype=torch.int8)) for index, size in enumerate((300, 1000, 20))]
-
-    def send(buffer_bytes: int) -> list[list[str]]:
-        produced = packed_tensor.packed_ipc_producer(iter(weights), "gpu", lambda item: item[1], buffer_bytes)
-        return [chunk.names for chunk in produced]
-
-    with pytest.raises(ValueError, match="exceeds buffer_size_bytes=999"):
-        send(999)
-    exported.clear()
-    assert send(1000) == [["0"], ["1"], ["2"]]
-    assert [tensor.numel() for tensor in exported] == [1000]
+    assert CastSource(model, torch.bfloat16).buffer_bytes == expected

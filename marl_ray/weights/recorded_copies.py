@@ -1,0 +1,149 @@
+"""The copies that load weights into an engine's parameters, recorded once and repeated in every update.
+
+vLLM loads a weight through Python code of the model and of its layers, which finds the parameter, or the part of a
+parameter that several weights share (q, k and v; gate and up), and copies. With vLLM's reload this takes about a
+millisecond per weight. The places do not change, so `record` runs the code once with weights that have shapes and no
+data, and `RecordedCopies.copy` later makes all copies of a chunk in a few kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from marl_ray.weights.slab import SlabLayout
+
+PLAIN_METHODS = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
+"""vLLM's methods for layers that compute with their parameters as they are, on CUDA."""
+PLAIN_ATTENTION = ("Attention",)
+"""vLLM's attention layers that derive nothing from weights. MLA multiplies weights after loading."""
+
+
+class CannotRecord(Exception):
+    """A model whose weights are more than copied. The message is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A copy from a view of weight `name` to `target`, a view of a parameter."""
+
+    name: str
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    target: torch.Tensor
+
+    def source(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return the view of a weight that is copied."""
+        return torch.as_strided(weight, self.size, self.stride, weight.storage_offset() + self.offset)
+
+
+class _Recorder(TorchDispatchMode):
+    """Records copies from `weights`, which are on the meta device, and does not make them."""
+
+    def __init__(self, weights: Mapping[str, torch.Tensor]) -> None:
+        super().__init__()
+        self._names = {weight.untyped_storage()._cdata: name for name, weight in weights.items()}
+        self.copies: list[_Copy] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.ops.aten.copy_.default or not args[1].is_meta or args[0].is_meta:
+            return func(*args, **(kwargs or {}))
+        target, source = args[:2]
+        name = self._names.get(source.untyped_storage()._cdata)
+        if name is None:
+            raise CannotRecord("a weight is computed with before it is copied")
+        if target.shape != source.shape or target.dtype != source.dtype:
+            raise CannotRecord(f"{name} is converted while it is copied")
+        place = (tuple(source.shape), source.stride(), source.storage_offset())
+        self.copies.append(_Copy(name, *place, target.detach()))
+        return target
+
+
+class RecordedCopies:
+    """All copies of an update. `bind` says where the weights are."""
+
+    def __init__(self, copies: Iterable[_Copy]) -> None:
+        self._copies: dict[str, list[_Copy]] = {}
+        for copy in copies:
+            self._copies.setdefault(copy.name, []).append(copy)
+        self._bound: list[tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor]] = []
+
+    def bind(self, layout: SlabLayout, slab: torch.Tensor) -> None:
+        """Take the weights from this slab from now on."""
+        self._bound = []
+        for chunk in range(len(layout.chunks)):
+            targets, sources = [], []
+            for name, weight in layout.views(slab, chunk).items():
+                for copy in self._copies[name]:
+                    targets.append(copy.target)
+                    sources.append(copy.source(weight))
+            self._bound.append((targets, sources, layout.used(slab, chunk)))
+
+    def release(self) -> None:
+        """Forget the slab."""
+        self._bound = []
+
+    @torch.no_grad()
+    def copy(self, chunk: int) -> torch.Tensor:
+        """Copy a chunk into the parameters. Return the difference of the words' sums there and in the slab, a tensor
+        that is zero."""
+        targets, sources, used = self._bound[chunk]
+        torch._foreach_copy_(targets, sources)
+        return torch.stack(list(map(_sum_of_words, targets))).sum() - _sum_of_words(used)
+
+    @torch.no_grad()
+    def read(self, name: str, weight: torch.Tensor) -> None:
+        """Copy a weight from the parameters into `weight`."""
+        for copy in self._copies[name]:
+            copy.source(weight).copy_(copy.target)
+
+
+def _sum_of_words(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum of a tensor's 16-bit words, which does not depend on their order."""
+    return tensor.contiguous().view(-1).view(torch.int16).sum(dtype=torch.int64)
+
+
+def record(model: Any, shapes: Mapping[str, torch.Tensor]) -> RecordedCopies:
+    """Return the copies with which `model.load_weights` loads weights of these shapes; nothing is loaded.
+
+    Raises CannotRecord if the model does more than to copy each value of each weight to one place.
+    """
+    for module in model.modules():
+        method = type(getattr(module, "quant_method", None)).__name__
+        if method not in (*PLAIN_METHODS, "NoneType"):
+            raise CannotRecord(f"its layers use {method}")
+        if hasattr(module, "process_weights_after_loading") and type(module).__name__ not in PLAIN_ATTENTION:
+            raise CannotRecord(f"{type(module).__name__} derives other tensors from its weights")
+    weights = {name: torch.empty(shape.shape, dtype=shape.dtype, device="meta") for name, shape in shapes.items()}
+    recorder = _Recorder(weights)
+    try:
+        with recorder, torch.no_grad():
+            model.load_weights(iter(weights.items()))
+    except CannotRecord:
+        raise
+    except Exception as error:  # the loading code of any model, which needs the values of a weight
+        raise CannotRecord(f"loading fails without values: {str(error)[:200]}") from None
+    _check_coverage(model, weights, recorder.copies)
+    return RecordedCopies(recorder.copies)
+
+
+def _check_coverage(model: Any, weights: Mapping[str, torch.Tensor], copies: Iterable[_Copy]) -> None:
+    """Raise CannotRecord unless the copies read and write as many values as there are."""
+    copied = dict.fromkeys(weights, 0)
+    filled: dict[int, int] = {}  # number of values that are copied into each storage
+    for copy in copies:
+        copied[copy.name] += copy.target.numel()
+        storage = copy.target.untyped_storage().data_ptr()
+        filled[storage] = filled.get(storage, 0) + copy.target.numel()
+    for name, weight in weights.items():
+        if copied[name] != weight.numel():
+            raise CannotRecord(f"{copied[name]} of {weight.numel()} values of {name} are copied")
+    for name, parameter in model.named_parameters():
+        values = filled.get(parameter.untyped_storage().data_ptr(), 0)
+        if values != parameter.numel():
+            raise CannotRecord(f"{values} of {parameter.numel()} values of {name} are loaded")
