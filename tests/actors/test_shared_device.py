@@ -77,7 +77,8 @@ def test_engine_and_learner_alternate_and_survive_each_others_loss(local_ray: No
         assert (await learn(policy, log.batches[0])).optimizer_steps == 1
         await engines.replicas.serving()[0].call(GenerationActor.heartbeat).within(SOON)
         waiting = asyncio.ensure_future(sample(engines, PROMPTS[:1]))
-        await update_weights(policy, changed=False)  # in turns sent nevertheless: the engine has no weights
+        # In turns weights are sent even if they have not changed, because a sleeping engine has none.
+        await update_weights(policy, changed=residency != "turns")
         assert {c.weight_version for g in await waiting for c in g.completions} == {1}
         memory = device.pop_memory_metrics(0)
         rollout, low, training, awake = (memory[f"memory/device_0/{p}"] for p in ("play", "asleep", "learn", "awake"))
