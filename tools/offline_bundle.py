@@ -59,8 +59,10 @@ def run_pip(*arguments: str, seconds: float) -> None:
         sys.exit(f"pip {arguments[0]} has not ended in {seconds:.0f} s: try again, or name a faster index with --index")
     if done.returncode:
         lines = done.stderr.decode("utf-8", "replace").split("\n")
-        errors = [line for line in lines if line.startswith("ERROR: ")] or ["no message"]
-        sys.exit(f"pip {arguments[0]}: {errors[-1].removeprefix('ERROR: ')} (--index URL names another index)")
+        errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+        # Of two versions that exclude each other, pip's last line has an address only.
+        named = [line for line in errors if not line.startswith("ResolutionImpossible")] or ["no message"]
+        sys.exit(f"pip {arguments[0]}: {named[-1].rstrip('.')} (--index URL names another index)")
 
 
 def build_own_wheel(folder: Path) -> Path:
@@ -182,7 +184,9 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--exclude-installed", type=Path, metavar="FILE", help="output of `pip freeze` on the target")
     parser.add_argument("--only-architectures", metavar="sm_90,...", help="refused: no tool does this for wheels")
     parser.add_argument("--piece-mb", type=float, default=60, help="size of a piece, 10^6 bytes (default: 60)")
-    parser.add_argument("--index", action="append", default=[], metavar="URL", help="one more index for pip")
+    parser.add_argument(
+        "--index", action="append", default=[], metavar="URL", help="one more index, such as PyTorch's own"
+    )
     parser.add_argument("requirements", nargs="*", help="more packages, or marl-ray with other extras")
     options = parser.parse_args(arguments)
     if options.cuda not in LISTS:
