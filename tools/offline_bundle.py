@@ -82,7 +82,7 @@ def read_versions(path: Path) -> dict[str, str]:
 
     Other lines of pip freeze (comments, editable installs, addresses) have no version and are passed over.
     """
-    versions = {}
+    versions: dict[str, str] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         match = re.fullmatch(r"([\w.-]+)==([^\s;#]+)", line.strip())
         if match:
@@ -97,7 +97,7 @@ def look_up(lines: list[str], choice: list[str]) -> dict[str, Package]:
         flags = ["-q", "--dry-run", "--ignore-installed", "--no-deps", "--report", str(report)]
         run_pip("install", *flags, *choice, *lines, seconds=METADATA_S)
         rows = json.loads(report.read_text(encoding="utf-8"))["install"]
-    packages = {}
+    packages: dict[str, Package] = {}
     for row in rows:
         metadata = row["metadata"]
         requires = [Requirement(text) for text in metadata.get("requires_dist", [])]
@@ -118,7 +118,7 @@ def resolve(
     target |= {"python_version": python, "python_full_version": f"{python}.0", "implementation_version": f"{python}.0"}
     packages: dict[str, Package] = {}
     seen: list[tuple[Requirement, str]] = []
-    pending = [(root, "the command line") for root in roots]
+    pending: list[tuple[Requirement, str]] = [(root, "the command line") for root in roots]
     while pending:
         seen += pending
         lines = set()
@@ -128,7 +128,7 @@ def resolve(
                 lines.add(pins.get(name, f"{name}{requirement.specifier}"))
         if lines:
             packages |= look_up(sorted(lines), choice)
-        following = []
+        following: list[tuple[Requirement, str]] = []
         for requirement, _ in pending:
             name = canonicalize_name(requirement.name)
             package = packages[name]
@@ -156,7 +156,7 @@ def write_pieces(folder: Path, out: Path, piece_bytes: int) -> None:
         for path in sorted(folder.iterdir()):
             tar.add(path, path.name)
             path.unlink()  # at most two copies of the wheels are on the disk
-    sums = []
+    sums: list[str] = []
     with archive.open("rb") as file:
         while piece := file.read(piece_bytes):
             name = f"wheels.tar.{len(sums):04d}"
