@@ -203,7 +203,6 @@ def test_requirements_are_followed_for_the_python_of_the_target(monkeypatch: pyt
         (["--cuda", "128"], "--cuda 128: give cpu or 130"),
         (["--python", "3"], "--python 3: give a version such as 3.12"),
         (["--piece-mb", "0"], "--piece-mb 0.0: give a size above 0"),
-        (["--only-architectures", "sm_90"], "--only-architectures: no tool removes .*nvprune"),
         (["--exclude-installed", "missing.txt"], "No such file or directory: 'missing.txt'"),
         (["--exclude-installed", __file__], "has no line name==version: write it with pip freeze"),
         (["base=>1"], "base=>1"),

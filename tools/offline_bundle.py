@@ -182,7 +182,6 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--python", default="3.12", help="Python version of the target (default: 3.12)")
     parser.add_argument("--cuda", default=GPU_BUILD, help=f"cpu or {GPU_BUILD} (default: {GPU_BUILD})")
     parser.add_argument("--exclude-installed", type=Path, metavar="FILE", help="output of `pip freeze` on the target")
-    parser.add_argument("--only-architectures", metavar="sm_90,...", help="refused: no tool does this for wheels")
     parser.add_argument("--piece-mb", type=float, default=60, help="size of a piece, 10^6 bytes (default: 60)")
     parser.add_argument(
         "--index", action="append", default=[], metavar="URL", help="one more index, such as PyTorch's own"
@@ -193,9 +192,6 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
         sys.exit(f"--cuda {options.cuda}: give cpu or {GPU_BUILD}, for which constraints/ has versions")
     if not re.fullmatch(r"3\.\d+", options.python):
         sys.exit(f"--python {options.python}: give a version such as 3.12")
-    if options.only_architectures:
-        # Of the GPU set's 4152 MB, static libraries are 18 MB. nvprune accepts static libraries and objects only.
-        sys.exit("--only-architectures: no tool removes GPU code from shared libraries (nvprune: static ones only)")
     if options.piece_mb * 1e6 < 1:
         sys.exit(f"--piece-mb {options.piece_mb}: give a size above 0")
     if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):

@@ -15,18 +15,34 @@ from dataclasses import dataclass
 
 from marl_ray.cluster.capacity_plan import ActorPlacement, CapacityPlan, ModelInfos, suggest_settings
 from marl_ray.cluster.hardware import CPU_CORE, GIB, DeviceSpec
-from marl_ray.cluster.memory_estimate import DTYPE_BYTES, ModelInfo, ProfilingFailed, engine_batch
+from marl_ray.cluster.memory_estimate import (
+    DTYPE_BYTES,
+    LearnerSize,
+    ModelInfo,
+    ProfilingFailed,
+    engine_batch,
+    optimizer_state_bytes,
+)
 from marl_ray.cluster.placement_plan import AgentPlacement, PlacementPlan, describe_shortage
-from marl_ray.config import Config
+from marl_ray.config import AgentConfig, Config
 from marl_ray.config.budget import completions_per_episode, nodes_per_episode, sequences_in_flight
 from marl_ray.core.ids import PolicyId
-from marl_ray.learning.arguments import wire_dtype
+from marl_ray.learning.arguments import FLOAT_BYTES, microbatch_tokens, wire_dtype
 
 DECODE, PREFILL, TRAIN = 0.6, 0.5, 0.4
 """Achieved fractions of the data-sheet values: of the memory bandwidth in decoding, of the FLOP/s in prefill and in
 forward and backward passes. Assumptions."""
-WEIGHT_SYNC = 5e9
-"""Bytes per second of a weight transfer."""
+WEIGHT_SYNC, SLAB_SYNC = 5e9, 250e9
+"""Bytes per second of a weight transfer over the network or the object store, and within a GPU; assumptions."""
+SYNC_CALLS = 0.05
+"""Seconds of a weight update beside the transfer. Measured without GPUs; updates of large models take longer."""
+HOST_LAYER = 0.0055
+"""Seconds in which the host launches the kernels of one layer in one micro-batch, forwards and backwards: 120 kernels
+of 46 microseconds, from one profile on an H100. A small model's update takes this time, whatever the GPU."""
+BUS = 40e9
+"""Bytes per second from a GPU to pinned host memory, and back at the same time; an assumption."""
+ENGINE_SLEEP = {"kv": 0.1, "stream": 0.1, "turns": 0.25}
+"""Seconds in which an engine releases its memory and allocates it again, per step; assumptions."""
 DECODE_STEP = {True: 0.003, False: 0.009}
 """Seconds of each decoding step beside its kernels, with and without a GPU: scheduling, sampling and launches. The
 first value is an assumption; the second is measured with 64 sequences of the toy model."""
@@ -124,27 +140,35 @@ def _throughput_lines(estimates: Mapping[PolicyId, Throughput], plan: PlacementP
         f"{_training(estimate)}"
         for policy, estimate in estimates.items()
     ]
+    # Policies with fractions of GPUs may be on one GPU. This is the worse case, and the usual one.
+    divided = [policy for policy in estimates if 0 < plan.agents[policy.number].generator_gpus < 1]
     by_device: dict[int | PolicyId, list[Throughput]] = {}
     for policy, estimate in estimates.items():
         device = plan.agents[policy.number].device
-        by_device.setdefault(policy if device is None else device, []).append(estimate)
-    slowest = max(map(_step_seconds, by_device.values()))
-    how = "agents in parallel" if len(by_device) == len(estimates) else "learners on the same GPUs one after another"
-    is_colocated = any(agent.device is not None for agent in plan.agents)
-    without = "the sandbox and the moves of colocated actors" if is_colocated else "the sandbox"
-    return [*lines, f"  {_seconds(slowest)} per step: {how}, phases in sequence, without {without}"]
+        alone = divided[0] if policy in divided else policy
+        by_device.setdefault(alone if device is None else device, []).append(estimate)
+    takes_turns = plan.residency not in (None, "resident")
+    slowest = max(_step_seconds(on_device, takes_turns) for on_device in by_device.values())
+    how = "learners on the same GPUs one after another" if takes_turns else "agents in parallel"
+    return [*lines, f"  {_seconds(slowest)} per step: {how}, phases in sequence, without the sandbox"]
 
 
 def _training(estimate: Throughput) -> str:
     if not estimate.learn_s:
         return "does not learn"
     training = f"training {_seconds(estimate.learn_s)} ({estimate.learned_per_s:,.0f} tokens/s)"
-    return f"{training}, weight sync {_seconds(estimate.sync_s)}"
+    moves = f", moves {_seconds(estimate.moves_s)}" if estimate.moves_s else ""
+    return f"{training}, weight sync {_seconds(estimate.sync_s)}{moves}"
 
 
-def _step_seconds(estimates: Sequence[Throughput]) -> float:
-    """Return the seconds of a step on one device: engines sample at the same time, learners take turns."""
-    return max(e.rollout_s for e in estimates) + sum(e.learn_s + e.sync_s for e in estimates)
+def _step_seconds(estimates: Sequence[Throughput], takes_turns: bool) -> float:
+    """Return the seconds of a step on one device. Engines sample at the same time. Learners take turns, or share the
+    device, where one launches kernels while another computes."""
+    rollout = max(e.rollout_s for e in estimates)
+    if takes_turns:
+        return rollout + sum(e.learn_s + e.sync_s + e.moves_s for e in estimates)
+    learning = max(sum(e.compute_s for e in estimates), *(e.learn_s for e in estimates))
+    return rollout + learning + max(e.sync_s for e in estimates)
 
 
 def _seconds(seconds: float) -> str:
@@ -157,19 +181,25 @@ def _assumptions(models: ModelInfos) -> str:
         f"  assumed: prompts of {' or '.join(map(str, prompts))} tokens, completions of maximum length; engines decode "
         f"at {DECODE:.0%} of a device's bandwidth plus {1000 * DECODE_STEP[True]:g} ms per step (on a CPU "
         f"{1000 * DECODE_STEP[False]:g} ms) and prefill at {PREFILL:.0%} of its FLOP/s, learners reach "
-        f"{TRAIN:.0%}; weights are sent at {WEIGHT_SYNC / 1e9:g} GB/s; a core has {CPU_CORE.flops / 1e9:g} GFLOP/s and "
-        f"{CPU_CORE.bandwidth / 1e9:g} GB/s"
+        f"{TRAIN:.0%}, or {1000 * HOST_LAYER:g} ms per layer and micro-batch on a GPU; weights are sent at "
+        f"{WEIGHT_SYNC / 1e9:g} GB/s, within a GPU at {SLAB_SYNC / 1e9:g}, plus {1000 * SYNC_CALLS:g} ms; state moves "
+        f"at {BUS / 1e9:g} GB/s; a core has {CPU_CORE.flops / 1e9:g} GFLOP/s and {CPU_CORE.bandwidth / 1e9:g} GB/s"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
     """Seconds of each phase of a step for one policy, and tokens per second of rollout and training. A policy that does
-    not learn has only a rollout."""
+    not learn has only a rollout.
+
+    compute_s: the part of `learn_s` in which the GPU computes. moves_s: moves of state on a device used in turns.
+    """
 
     rollout_s: float
     learn_s: float
+    compute_s: float
     sync_s: float
+    moves_s: float
     sampled_per_s: float
     learned_per_s: float
 
@@ -196,7 +226,7 @@ def _estimate(
     """Return the throughput of one policy. Raises ProfilingFailed."""
     agent, on_gpu, turns = config.agents[policy.number], placement.generator_gpus > 0, config.rollout.num_turns
     engine, learner = agent.generator, agent.learner
-    flops_per_token = model.learner(config, agent, on_gpu).flops_per_token
+    size = model.learner(config, agent, on_gpu)
     # Numbers of devices of one engine and of all ranks. On a CPU, a device is a core.
     width = placement.generator_gpus if on_gpu else max(1, round(engine.cpus))
     ranks = learner.ranks * (placement.learner_gpus if on_gpu else max(1, round(learner.cpus)))
@@ -221,12 +251,30 @@ def _estimate(
     prefilled = groups * model.prompt / engine.replicas
     prefill_s = 2.0 * model.parameters * prefilled / (device.flops * PREFILL * width)
     learned = groups * (model.prompt + completions * new) if policy in config.learning_policies else 0
-    learn_s = flops_per_token * learned / (device.flops * TRAIN * learners)
+    compute_s = size.flops_per_token * learned / (device.flops * TRAIN * learners)
+    micro_batches = math.ceil(learned / learner.ranks / microbatch_tokens(config, on_gpu))
+    host_s = HOST_LAYER * model.layers * micro_batches if on_gpu else 0.0
+    learn_s = max(compute_s, host_s)
     sampled = groups * completions * new
+    bandwidth = SLAB_SYNC if placement.transport == "ipc" else WEIGHT_SYNC
     return Throughput(
         rollout_s=decode_s + prefill_s,
         learn_s=learn_s,
-        sync_s=model.parameters * item / WEIGHT_SYNC if learned else 0.0,
+        compute_s=compute_s,
+        sync_s=SYNC_CALLS + model.parameters * item / bandwidth if learned else 0.0,
+        moves_s=_move_seconds(config, agent, size) if on_gpu and learned else 0.0,
         sampled_per_s=sampled / (decode_s + prefill_s),
         learned_per_s=sampled / learn_s if learn_s else 0.0,
     )
+
+
+def _move_seconds(config: Config, agent: AgentConfig, size: LearnerSize) -> float:
+    """Return the seconds in which one learner's state moves in a step, and its engine falls asleep and wakes."""
+    residency = config.resources.residency
+    if residency in (None, "resident"):
+        return 0.0
+    state = optimizer_state_bytes(config.optimizer.optimizer, size.trained, size.rows) / agent.learner.ranks
+    moved = {"kv": 0.0, "stream": state}.get(str(residency), 0.0)
+    if residency == "turns":
+        moved = 2 * (FLOAT_BYTES * size.parameters / agent.learner.ranks + state)  # in and out, one after the other
+    return moved / BUS + ENGINE_SLEEP[str(residency)]

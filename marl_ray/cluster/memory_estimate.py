@@ -106,6 +106,11 @@ class ModelInfo:
         return parameter_sizes(self.config, self.trust_remote_code)
 
     @property
+    def layers(self) -> int:
+        """Number of decoder layers."""
+        return int(self.config.get_text_config().num_hidden_layers)
+
+    @property
     def kv(self) -> int:
         """Number of values in the keys and values of one token."""
         text = self.config.get_text_config()

@@ -16,7 +16,14 @@ from marl_ray.cluster.capacity_plan import (
     reference_parameters,
     suggest_settings,
 )
-from marl_ray.cluster.capacity_report import DECODE_STEP, estimate_throughputs, report_lines, shortage_message
+from marl_ray.cluster.capacity_report import (
+    BUS,
+    DECODE_STEP,
+    HOST_LAYER,
+    estimate_throughputs,
+    report_lines,
+    shortage_message,
+)
 from marl_ray.cluster.hardware import GIB, NodeSpec, parse_cluster
 from marl_ray.cluster.memory_estimate import (
     CUDA_CONTEXT,
@@ -43,6 +50,7 @@ class FixedSize(ModelInfo):
 
 
 SIZE = LearnerSize(parameters=1000, trained=1000, rows=70, shared=300, activations=5000, logits=700, largest=90)
+NODE = parse_cluster("1x4xH100")
 LAPTOP = NodeSpec("laptop", cpus=4, memory=16 * GIB)
 
 
@@ -267,12 +275,29 @@ def test_a_policy_that_does_not_learn_takes_no_time_for_training(models: ModelIn
     assert [line.endswith("does not learn") for line in lines] == [False, True]
 
 
-@pytest.mark.parametrize(("colocate", "left_out"), [(False, "the sandbox"), (True, "the moves of colocated actors")])
-def test_the_estimate_of_a_step_names_what_it_leaves_out(models: ModelInfos, colocate: bool, left_out: str) -> None:
-    config = plan_config(resources={"colocate": colocate})
-    plan = plan_capacity(config, models, parse_cluster("1x4xH100"))
-    [line] = [line for line in report_lines(config, models, plan) if " per step: " in line]
-    assert line.endswith(left_out)
+def test_a_step_includes_the_moves_of_actors_that_take_turns(models: ModelInfos) -> None:
+    moves = []
+    for colocate in ("resident", "kv", "stream", "turns"):
+        config = plan_config(resources={"colocate": colocate})
+        plan = plan_capacity(config, models, parse_cluster("1x4xH100"))
+        [line] = [line for line in report_lines(config, models, plan) if " per step: " in line]
+        assert line.endswith("without the sandbox")
+        assert ("one after another" in line) == (colocate != "resident")
+        moves.append(next(iter(estimate_throughputs(config, models, plan).values())).moves_s)
+    assert moves == sorted(moves)
+    assert moves[0] == 0
+    parameters = models["m"].parameters
+    assert moves[2] == pytest.approx(8 * parameters / BUS, rel=0.05), "moments in and out at the same time"
+    assert moves[3] == pytest.approx(24 * parameters / BUS, rel=0.05), "weights and moments in, then out"
+
+
+def test_a_small_model_on_a_gpu_is_bound_by_the_launch_of_its_kernels() -> None:
+    small = Qwen2Config(hidden_size=256, intermediate_size=512, num_hidden_layers=20, num_attention_heads=4)
+    config = plan_config(rollout_buffer_size=1, num_generations=2, max_new_tokens=32)
+    infos: ModelInfos = {"m": ModelInfo(small, False)}
+    estimate = next(iter(estimate_throughputs(config, infos, plan_capacity(config, infos, NODE)).values()))
+    assert estimate.learn_s == pytest.approx(20 * HOST_LAYER)
+    assert estimate.compute_s < estimate.learn_s / 10
 
 
 def test_sleeping_processes_keep_cuda_contexts_and_graphs(models: ModelInfos) -> None:
