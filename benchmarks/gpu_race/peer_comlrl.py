@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.gpu_race.race import AGENTS, Race, peak_memory, wait_for_device
+from benchmarks.gpu_race.race import AGENTS, Race, peak_memory, use_one_thread_on_a_cpu, wait_for_device
 from benchmarks.gpu_race.tasks import PROMPTS, checksum, second_prompt
 
 MAX_PROMPTS = 3
@@ -48,6 +48,7 @@ def _train(race: Race, part: str, model: str, turns: int, generations: int) -> N
     os.environ.update(HF_HUB_OFFLINE="1", WANDB_MODE="disabled")
     from comlrl.trainers.reinforce import MAGRPOConfig, MAGRPOTrainer
 
+    use_one_thread_on_a_cpu(race)
     now = _Prompt(time.perf_counter())
 
     class Prompts:

@@ -8,7 +8,7 @@ import statistics
 import time
 from typing import Any
 
-from benchmarks.gpu_race.race import TIMED, Race, peak_memory, wait_for_device
+from benchmarks.gpu_race.race import TIMED, Race, peak_memory, use_one_thread_on_a_cpu, wait_for_device
 from benchmarks.gpu_race.tasks import PROMPTS, checksum
 
 
@@ -20,6 +20,7 @@ def trl(race: Race) -> None:
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
+    use_one_thread_on_a_cpu(race)
     ends: list[float] = []
 
     class Clock(TrainerCallback):

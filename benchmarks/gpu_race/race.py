@@ -154,3 +154,11 @@ def peak_memory(race: Race) -> dict[str, float]:
     import torch
 
     return {} if race.on_cpu else {"peak_gib": torch.cuda.max_memory_allocated() / 2**30}
+
+
+def use_one_thread_on_a_cpu(race: Race) -> None:
+    """Compute with one thread on a CPU, as the engines and learners of this system do by default."""
+    import torch
+
+    if race.on_cpu:
+        torch.set_num_threads(1)
