@@ -55,7 +55,7 @@ def main() -> None:
     parts = options.only or list(SECOND_CALL if options.second else FIRST_CALL)
     end = time.monotonic() + options.budget
     for number, part in enumerate(parts):
-        # The limits are shares of the time that is left: what a part leaves goes to the next ones.
+        # The limits are shares of the remaining time, so unused time of a part goes to the next ones.
         share = PARTS[part].limit_s / sum(PARTS[later].limit_s for later in parts[number:])
         python = sys.executable if PARTS[part].peer is None else options.peers_python
         _run_in_process(race, part, python, share * (end - time.monotonic()))

@@ -38,18 +38,18 @@ class Part:
 
 
 FIRST_CALL = {
-    "ceilings": Part(ceilings, 30.0),
-    "models": Part(models, 70.0),
-    "learner": Part(learner, 70.0),
-    "engine": Part(engine, 90.0),
-    "pair": Part(pair, 230.0),
-    "comlrl": Part(comlrl, 90.0, COMLRL),
+    "ceilings": Part(ceilings, 25.0),
+    "models": Part(models, 60.0),
+    "learner": Part(learner, 60.0),
+    "engine": Part(engine, 85.0),
+    "pair": Part(pair, 270.0),
+    "comlrl": Part(comlrl, 80.0, COMLRL),
 }
 SECOND_CALL = {
-    "reference": Part(reference, 200.0),
-    "comlrl_reference": Part(comlrl_reference, 220.0, COMLRL),
-    "trl": Part(trl, 110.0, TRL),
-    "profile": Part(profile, 50.0),
+    "reference": Part(reference, 235.0),
+    "comlrl_reference": Part(comlrl_reference, 210.0, COMLRL),
+    "trl": Part(trl, 95.0, TRL),
+    "profile": Part(profile, 40.0),
 }
 PARTS = FIRST_CALL | SECOND_CALL
 

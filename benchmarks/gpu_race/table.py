@@ -40,7 +40,7 @@ Measured = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
 def _whole_to_bare(latest: Measured, ours: Mapping[str, Any]) -> float | str:
-    """Return a step's seconds, divided by those of a bare engine and a bare learner for each agent, one after another.
+    """Return a step's seconds, divided by the seconds of a bare engine and learner for each agent in turn.
 
     The bare parts do the work of one turn, so a run of two turns has no such ratio.
     """
