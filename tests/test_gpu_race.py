@@ -12,8 +12,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gpu_race.environment import environment
 from benchmarks.gpu_race.parts import COMLRL, FIRST_CALL, PARTS, SECOND_CALL, TRL, Peer, not_installed
 from benchmarks.gpu_race.table import ratios
+from benchmarks.gpu_race.tasks import PROMPTS, second_prompt
+from marl_ray.core.episode import Task
+from marl_ray.external.modes import Message
+from marl_ray.external.transition import next_prompt
 
 ROOT = Path(__file__).parents[1]
 PEERS_PYTHON = os.environ.get("MARL_RAY_PEERS_PYTHON", sys.executable)
@@ -69,6 +74,16 @@ def test_the_references_usual_run_is_a_full_tree_of_two_turns(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
+def test_the_pair_of_tags_has_its_own_sizes(tmp_path: Path) -> None:
+    rows, _ = race(tmp_path, "--only", "models", "tags")
+    measured = measured_by_case(rows)
+    for residency in ("fractions", "turns"):
+        assert measured["tags", f"tiny {residency}"]["completion_tokens"] == 4
+        assert measured["tags", f"tiny {residency}"]["joint_samples"] == 4
+
+
+@pytest.mark.slow
 def test_comlrl_does_the_work_of_a_pair_and_of_the_references_run(tmp_path: Path) -> None:
     skip_without(COMLRL)
     parts = ("models", "comlrl", "comlrl_reference")
@@ -121,7 +136,12 @@ def test_a_part_that_fails_or_has_no_time_does_not_stop_the_next(tmp_path: Path)
 def test_each_call_fits_ten_minutes() -> None:
     assert sum(part.limit_s for part in FIRST_CALL.values()) <= 580
     assert sum(part.limit_s for part in SECOND_CALL.values()) <= 580
-    assert [*FIRST_CALL, *SECOND_CALL] == list(PARTS)
+    assert {*PARTS} - {*FIRST_CALL, *SECOND_CALL} == {"tags"}
+
+
+def test_both_sides_have_the_same_second_prompt() -> None:
+    instruction = environment.revisions(Task("task", PROMPTS[0], {}))[0]
+    assert next_prompt(PROMPTS[0], None, Message(), instruction) == second_prompt(PROMPTS[0])
 
 
 def row(part: str, case: str, card: str = "CPU", **measured: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu_race --out race                  # machine, models, learner, engine, pair, CoMLRL
     python -m benchmarks.gpu_race --out race --second         # two turns of 3B, CoMLRL, TRL, a profile
-    python -m benchmarks.gpu_race --out race --only learner   # some parts; the models are kept
+    python -m benchmarks.gpu_race --out race --only tags      # some parts; the models are kept
     python -m benchmarks.gpu_race --out race --cpu            # tiny models, to test the kit itself
 
 Each part runs in a process of its own with a limit of its own, and appends its rows to OUT/rows.jsonl at once: card,

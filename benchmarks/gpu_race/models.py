@@ -1,4 +1,4 @@
-"""Models with random weights in the geometry of Qwen2.5, so that a race needs no network."""
+"""Models with random weights in the geometry of Qwen2.5 and SmolLM2, so that a race needs no network."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import time
 
 from benchmarks.gpu_race.race import Race, torch_dtype
 
-VOCABULARY = 151_936
-"""Number of tokens of Qwen2.5."""
-GEOMETRIES: dict[str, tuple[int, int, int, int]] = {
-    "0.5B": (896, 4864, 24, 14),
-    "1.5B": (1536, 8960, 28, 12),
-    "3B": (2048, 11008, 36, 16),
-    "tiny": (64, 128, 2, 2),
+GEOMETRIES: dict[str, tuple[int, int, int, int, int, int]] = {
+    "135M": (576, 1536, 30, 9, 3, 49_152),  # SmolLM2
+    "0.5B": (896, 4864, 24, 14, 2, 151_936),
+    "1.5B": (1536, 8960, 28, 12, 2, 151_936),
+    "3B": (2048, 11008, 36, 16, 2, 151_936),
+    "tiny": (64, 128, 2, 2, 2, 1024),
 }
-"""Hidden size, intermediate size, layers and attention heads of the models."""
-KEY_VALUE_HEADS = 2
+"""Hidden size, intermediate size, layers, attention heads, key-value heads and tokens of the models."""
 
 
 def models(race: Race) -> None:
@@ -29,17 +27,17 @@ def models(race: Race) -> None:
     from marl_ray.toy import BASE_PATH
 
     tokenizer = AutoTokenizer.from_pretrained(BASE_PATH)
-    for name in race.models:
+    for name in dict.fromkeys([*race.models, race.tags_model]):
         begun = time.perf_counter()
-        hidden, intermediate, layers, heads = GEOMETRIES[name]
+        hidden, intermediate, layers, heads, key_value_heads, tokens = GEOMETRIES[name]
         config = AutoConfig.for_model(
             "qwen2",
             hidden_size=hidden,
             intermediate_size=intermediate,
             num_hidden_layers=layers,
             num_attention_heads=heads,
-            num_key_value_heads=KEY_VALUE_HEADS,
-            vocab_size=2 * len(tokenizer) if race.on_cpu else VOCABULARY,
+            num_key_value_heads=key_value_heads,
+            vocab_size=tokens,
             tie_word_embeddings=True,
             max_position_embeddings=32_768,
             bos_token_id=None,

@@ -11,7 +11,7 @@ from benchmarks.gpu_race.models import models
 from benchmarks.gpu_race.peer_comlrl import comlrl, comlrl_reference
 from benchmarks.gpu_race.peer_trl import trl
 from benchmarks.gpu_race.race import Race
-from benchmarks.gpu_race.training import pair, reference
+from benchmarks.gpu_race.training import pair, reference, tags
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,9 @@ SECOND_CALL = {
     "trl": Part(trl, 95.0, TRL),
     "profile": Part(profile, 40.0),
 }
-PARTS = FIRST_CALL | SECOND_CALL
+FURTHER = {"tags": Part(tags, 280.0)}
+"""Parts of neither call, for `--only`."""
+PARTS = FIRST_CALL | SECOND_CALL | FURTHER
 
 
 def run_part(race: Race, name: str) -> None:

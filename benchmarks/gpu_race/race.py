@@ -67,6 +67,15 @@ class Race:
         return Work(2, 2, 16, 8) if self.on_cpu else Work(4, 8, 200, 256)
 
     @property
+    def tags_model(self) -> str:
+        """The model with the sizes of SmolLM2-135M, as in the tags example."""
+        return "tiny" if self.on_cpu else "135M"
+
+    @property
+    def tags_work(self) -> Work:
+        return Work(2, 2, 16, 4) if self.on_cpu else Work(4, 8, 140, 14)
+
+    @property
     def reference_generations(self) -> int:
         """Completions per node in the reference's usual run: with two turns a prompt has G + G * G joint samples."""
         return 2 if self.on_cpu else 4

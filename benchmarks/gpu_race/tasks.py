@@ -17,6 +17,8 @@ def _prompt(number: int) -> str:
 
 
 PROMPTS = tuple(_prompt(number) for number in range(TASKS))
+SHORT_PROMPTS = tuple(" ".join(prompt.split()[:62]) for prompt in PROMPTS)
+"""Prompts of about 140 tokens, as in the tags example."""
 
 
 def second_prompt(first: str) -> str:

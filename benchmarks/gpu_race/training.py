@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.gpu_race.race import AGENTS, TIMED, Race
+from benchmarks.gpu_race.race import AGENTS, TIMED, Race, Work
 
+RESIDENCIES = ("fractions", "turns")
 REFERENCE_STEPS = 3
 """Steps of the reference's usual run, of which the first is left out: 12 prompts."""
 
@@ -16,7 +17,7 @@ REFERENCE_STEPS = 3
 def pair(race: Race) -> None:
     """Train a pair of the smallest model by fractions of a GPU and in turns, and add the seconds of each phase."""
     settings = {"max_steps": TIMED + 1}
-    for residency in ("fractions", "turns"):
+    for residency in RESIDENCIES:
         _train(race, "pair", race.smallest, residency, settings)
 
 
@@ -32,13 +33,22 @@ def reference(race: Race) -> None:
     _train(race, "reference", race.largest, "turns", settings)
 
 
-def _train(race: Race, part: str, model: str, residency: str, settings: Mapping[str, Any]) -> None:
+def tags(race: Race) -> None:
+    """Train a pair with the sizes of the tags example (135M parameters, 14 new tokens): little arithmetic."""
+    settings = {"max_steps": TIMED + 1}
+    for residency in RESIDENCIES:
+        _train(race, "tags", race.tags_model, residency, settings, race.tags_work)
+
+
+def _train(
+    race: Race, part: str, model: str, residency: str, settings: Mapping[str, Any], work: Work | None = None
+) -> None:
     from marl_ray.config import from_tree
     from marl_ray.launch.run import train
     from marl_ray.telemetry.sinks import read_rows
 
-    tree = config_tree(race, model, "magrpo", {"num_agents": AGENTS, **settings})
-    tree["environment"] = "benchmarks.gpu_race.environment:environment"
+    tree = config_tree(race, model, "magrpo", {"num_agents": AGENTS, **settings}, work)
+    tree["environment"] = f"benchmarks.gpu_race.environment:{'tags' if part == 'tags' else 'environment'}"
     del tree["dataset"]  # the environment has its own
     # The second prompt of `tasks.second_prompt`.
     tree["external"] = {"mode": "plain", "original_prompt": True, "previous_response": False}
@@ -65,7 +75,7 @@ def _train(race: Race, part: str, model: str, residency: str, settings: Mapping[
     )
 
 
-def _phases(rows: list[Mapping[str, Any]]) -> dict[str, float]:
+def _phases(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the median seconds of each phase of a step."""
     seconds = {}
     for key in rows[0]:
@@ -78,9 +88,11 @@ def _phases(rows: list[Mapping[str, Any]]) -> dict[str, float]:
     return seconds
 
 
-def config_tree(race: Race, model: str, section: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tree of a config for the race's work. All completions have the maximum length."""
-    work = race.work
+def config_tree(
+    race: Race, model: str, section: str, settings: Mapping[str, Any], work: Work | None = None
+) -> dict[str, Any]:
+    """Return the tree of a config for some work, by default the race's. All completions have the maximum length."""
+    work = work or race.work
     return {
         "model": {
             "name": str(race.model(model)),
