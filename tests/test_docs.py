@@ -59,3 +59,22 @@ def test_glossary_is_short() -> None:
     glossary = re.search(r"^## Glossary\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
     assert glossary is not None
     assert 10 <= len(re.findall(r"^\| (?!term|---)", glossary[1], re.MULTILINE)) <= 40
+
+
+def test_tests_that_the_page_of_gpu_paths_names_exist() -> None:
+    page = (ROOT / "docs/explanation/gpu_verification.md").read_text(encoding="utf-8")
+    missing = []
+    for line in page.splitlines():
+        names: list[str] = []
+        for name in re.findall(r"`((?:test_\w+)|(?:\w+/test_\w+\.py))`", line):
+            if not name.endswith(".py"):
+                names.append(name)  # the file follows
+                continue
+            path = ROOT / "tests" / name
+            text = path.read_text(encoding="utf-8") if path.exists() else ""
+            missing += [f"{name}: {test}" for test in names if f"def {test}(" not in text]
+            if not text:
+                missing.append(name)
+            names = []
+        missing += [f"no file of {test}" for test in names]
+    assert missing == []
