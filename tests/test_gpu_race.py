@@ -53,7 +53,7 @@ def test_every_part_of_the_race_runs_on_a_cpu(tmp_path: Path) -> None:
     assert {row["part"] for row in rows} == {*parts}
     assert {row["machine"]["card"] for row in rows} == {"CPU"}
     assert measured["models", "tiny"]["parameters"] > 100_000
-    for residency in ("fractions", "turns"):
+    for residency in ("resident", "turns"):
         phases = measured["pair", f"tiny {residency}"]
         assert phases["step"] > 0
         assert phases["rollout"] > 0
@@ -68,7 +68,7 @@ def test_every_part_of_the_race_runs_on_a_cpu(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_the_references_usual_run_is_a_full_tree_of_two_turns(tmp_path: Path) -> None:
     rows, _ = race(tmp_path, "--only", "models", "reference")
-    measured = measured_by_case(rows)["reference", "tiny turns"]
+    measured = measured_by_case(rows)["reference", "tiny stream"]
     assert measured["turns"] == 2
     assert measured["joint_samples"] == 2 * (2 + 2 * 2)  # tasks, and G + G * G joint samples of each
 
@@ -78,7 +78,7 @@ def test_the_references_usual_run_is_a_full_tree_of_two_turns(tmp_path: Path) ->
 def test_the_pair_of_tags_has_its_own_sizes(tmp_path: Path) -> None:
     rows, _ = race(tmp_path, "--only", "models", "tags")
     measured = measured_by_case(rows)
-    for residency in ("fractions", "turns"):
+    for residency in ("resident", "turns"):
         assert measured["tags", f"tiny {residency}"]["completion_tokens"] == 4
         assert measured["tags", f"tiny {residency}"]["joint_samples"] == 4
 

@@ -51,8 +51,18 @@ def two_replicas(machine: Machine) -> Numbers:
 
 
 def colocated(machine: Machine) -> Numbers:
-    """Test `resources.colocate`: the engine sleeps during learner steps."""
+    """Test `resources.colocate: turns`: the engine sleeps during learner steps."""
     return _colocated(machine, {})
+
+
+def keeping_weights(machine: Machine) -> Numbers:
+    """Test `resources.colocate: kv`: the engine releases its KV cache during learner steps, and keeps its weights."""
+    return _colocated(machine, {"colocate": "kv"})
+
+
+def streaming(machine: Machine) -> Numbers:
+    """Test `resources.colocate: stream`: as `kv`, and the optimizer state passes through the GPU in chunks."""
+    return _colocated(machine, {"colocate": "stream"})
 
 
 def colocated_on_all(machine: Machine) -> Numbers:
@@ -112,6 +122,8 @@ CHECKS: dict[str, tuple[Callable[[Machine], Numbers], str]] = {
     "one_device": (transfer_on_one_device, "engine, CUDA IPC with checksums, log-probability gap"),
     "two_devices": (transfer_between_devices, "engine, NCCL with checksums, log-probability gap"),
     "turns": (colocated, "colocated sleep and wake"),
+    "kv": (keeping_weights, "an engine that keeps its weights during learner steps"),
+    "stream": (streaming, "optimizer state in host memory"),
     "all_in_turns": (colocated_on_all, "colocated engines and ranks on all GPUs"),
     "ranks": (sharded_learner, "learner with several ranks"),
     "offload": (offloaded_shards, "two ranks with shards in host memory"),
@@ -130,7 +142,7 @@ CHECKS: dict[str, tuple[Callable[[Machine], Numbers], str]] = {
 
 
 def _colocated(machine: Machine, resources: dict[str, Any]) -> Numbers:
-    found = asyncio.run(_standard(machine, machine.config(resources={"colocate": True, **resources})))
+    found = asyncio.run(_standard(machine, machine.config(resources={"colocate": "turns", **resources})))
     play, asleep, learn, awake = (float(found[f"{phase} MB"]) for phase in PHASES)
     if not asleep < min(play, awake) or not asleep <= learn:
         raise RuntimeError(
@@ -179,7 +191,7 @@ def _train(machine: Machine, settings: dict[str, Any], **model: Any) -> dict[str
     from marl_ray.launch.run import train
     from marl_ray.telemetry.sinks import read_rows
 
-    resources: dict[str, Any] = {"colocate": True, "sandbox": {"workers": 1, "cpus": 0.1}}
+    resources: dict[str, Any] = {"colocate": "turns", "sandbox": {"workers": 1, "cpus": 0.1}}
     if machine.gpus:
         resources["generator"] = {"gpus": 0.5, "gpu_memory_utilization": 0.4}
     with tempfile.TemporaryDirectory() as folder:

@@ -26,7 +26,7 @@ def restart(machine: Machine) -> Numbers:
 
 
 async def _restart(machine: Machine) -> Numbers:
-    async with exercise(machine, machine.config(resources={"colocate": True})) as (running, found):
+    async with exercise(machine, machine.config(resources={"colocate": "turns"})) as (running, found):
         await running.learn(await running.sample())
         running.saved = (1, str(running.folder / "checkpoint"))
         await running.learner.save(running.saved[1])

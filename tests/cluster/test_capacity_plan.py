@@ -287,14 +287,15 @@ def test_a_step_includes_the_moves_of_actors_that_take_turns(models: ModelInfos)
     assert moves == sorted(moves)
     assert moves[0] == 0
     parameters = models["m"].parameters
-    assert moves[2] == pytest.approx(8 * parameters / BUS, rel=0.05), "moments in and out at the same time"
-    assert moves[3] == pytest.approx(24 * parameters / BUS, rel=0.05), "weights and moments in, then out"
+    assert moves[2] - moves[1] == pytest.approx(8 * parameters / BUS), "moments in and out at the same time"
+    assert moves[3] - moves[1] == pytest.approx(24 * parameters / BUS, abs=0.3), "weights and moments in, then out"
 
 
 def test_a_small_model_on_a_gpu_is_bound_by_the_launch_of_its_kernels() -> None:
-    small = Qwen2Config(hidden_size=256, intermediate_size=512, num_hidden_layers=20, num_attention_heads=4)
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
+    small = Qwen2Config(hidden_size=256, intermediate_size=512, num_hidden_layers=20, **heads)
     config = plan_config(rollout_buffer_size=1, num_generations=2, max_new_tokens=32)
-    infos: ModelInfos = {"m": ModelInfo(small, False)}
+    infos: ModelInfos = {agent.name: ModelInfo(small, False) for agent in config.agents}
     estimate = next(iter(estimate_throughputs(config, infos, plan_capacity(config, infos, NODE)).values()))
     assert estimate.learn_s == pytest.approx(20 * HOST_LAYER)
     assert estimate.compute_s < estimate.learn_s / 10
