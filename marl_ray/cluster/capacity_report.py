@@ -35,7 +35,7 @@ first value is an assumption; the second is measured with 64 sequences of the to
 NAME_WIDTH, COLUMN_WIDTH = 22, 13
 COLUMNS = (
     *("process", "programs", "CUDA", "weights", "gradients", "optimizer", "gathered", "reference", "critic"),
-    *("offloaded", "loading", "activations", "logits", "allocator", "reload", "graphs", "KV cache", "buffers"),
+    *("offloaded", "checkpoint", "loading", "activations", "logits", "allocator", "reload", "graphs", "KV cache", "buffers"),
     *("object store", "snapshot"),
 )
 

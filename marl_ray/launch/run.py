@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import errno
 import logging
 import os
 import shlex
@@ -38,8 +37,6 @@ logger = logging.getLogger(__name__)
 
 RAY_PACKAGE = "_ray_pkg_"
 """Part of the path of a Ray job's working directory, which Ray deletes with the job."""
-DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
-"""Disk errors that a user can correct."""
 
 
 def train(config: Config, saved: SavedRun | None = None, startup: StartupTimer | None = None) -> RunFolder:
