@@ -211,7 +211,7 @@ def estimate_learner_memory(
             parts["gathered"] += FLOAT_BYTES * float(trained)
     reference = FLOAT_BYTES * references / ranks
     if config.credit.critic == "maac" or config.credit.critic_body == "own":
-        parts["critic"] = parts["weights"] + parts["gradients"] + state / ranks
+        parts["critic"] = parts["weights"] + parts["gradients"] + parts["optimizer"]
     offloaded = on_gpu and agent.learner.offload_reference
     if reference and not offloaded:
         parts["reference"] = reference

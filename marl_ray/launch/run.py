@@ -19,6 +19,7 @@ from marl_ray.cluster.ray_connection import connect, disconnect
 from marl_ray.config import Config, to_yaml
 from marl_ray.config.budget import describe_budget, training_budget
 from marl_ray.core.errors import UserError
+from marl_ray.core.files import DISK_ERRORS
 from marl_ray.core.state import TrainingResult
 from marl_ray.core.stop_signals import StopSignals
 from marl_ray.launch.run_checks import check, check_new_folder, folder_of, tasks_by_split
