@@ -71,8 +71,8 @@ class LearnerActor(Actor):
     same names here. A `colocated` learner is offloaded to host memory unless it computes. `gpus` are the GPUs to use;
     None: Ray assigns them.
 
-    One thread executes all calls in order, except for heartbeats and `finish_save`, so ranks that receive the same calls in the same
-    order execute them together.
+    One thread executes all calls in order, except for heartbeats and `finish_save`, so ranks that receive the same
+    calls in the same order execute them together.
     """
 
     concurrency_groups = MappingProxyType({"heartbeat": 1, "checkpoint": 1})

@@ -14,7 +14,7 @@ import logging
 
 from marl_ray.actors.handle import ActorFailed
 from marl_ray.actors.learner_group import LearnerGroup
-from marl_ray.core.concurrency import now
+from marl_ray.core.concurrency import gather, now
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
@@ -119,12 +119,13 @@ class CheckpointSaver:
             if writing:
                 logger.info(f"stopping when the checkpoint of step {step} is written; the same signal stops at once")
             self.close()  # these waits would restart a learner
-            for learner in [self._writes[policy][1] for policy in writing]:
-                try:
-                    await learner.finish_save(may_restart=False)
-                except (UserError, ActorFailed) as error:
-                    logger.warning(f"the checkpoint of step {step} is not complete: {error}")
-                    return
+            learners = [self._writes[policy][1] for policy in writing]
+            try:
+                await gather(*(learner.finish_save(may_restart=False) for learner in learners))
+            except (UserError, ActorFailed) as error:
+                logger.warning(f"the checkpoint of step {step} is not complete: {error}")
+                return
+            for learner in learners:
                 self._finished(learner, step)
             await self._commit()
 

@@ -107,6 +107,17 @@ def test_a_colocated_learner_is_offloaded_to_host_memory_during_rollouts() -> No
     assert "offloaded" not in estimate_learner_memory(SIZE, separate, separate.agents[0], True, "bfloat16", "ipc").host
 
 
+def test_on_a_gpu_a_checkpoint_takes_weights_and_optimizer_state_in_host_memory_once_more() -> None:
+    def checkpoint(size: LearnerSize = SIZE, **settings: Any) -> float:
+        config = plan_config(**settings)
+        return estimate_learner_memory(size, config, config.agents[0], True, "bfloat16", "nccl").host["checkpoint"]
+
+    assert checkpoint() == 4000 + 8000
+    assert checkpoint(resources={"learner": {"ranks": 4, "cpu_offload": True}}) == 3000
+    assert checkpoint(LearnerSize(1000, 50, 10, 300, 0, 0), lora=4) == 200 + 400
+    assert "checkpoint" not in host_memory(plan_config()), "a learner on a CPU waits for the write"
+
+
 def test_with_lora_only_adapters_have_gradients() -> None:
     adapted = LearnerSize(parameters=1000, trained=50, rows=10, shared=300, activations=0, logits=0)
     parts = host_memory(plan_config(lora=4, reference_kl_coef=0.1), adapted)
