@@ -241,8 +241,8 @@ class LearnerActor(Actor):
         else:
             self.finish_save()
 
-    @ray.method(concurrency_group="checkpoint")
     @collective_call
+    @ray.method(concurrency_group="checkpoint")  # on the function itself: Ray ignores its wrappers
     def finish_save(self) -> None:
         """Write the state that `begin_save` has copied, unless it is written. Raises UserError if it cannot be."""
         if self._unwritten is None:

@@ -300,8 +300,11 @@ def test_sleeping_processes_keep_cuda_contexts_and_graphs(models: ModelInfos) ->
 def test_a_learner_loads_one_weight_or_layer_at_a_time(ranks: int, values: int) -> None:
     config = plan_config(resources={"learner": {"ranks": ranks}})
     for rank in range(ranks):
-        need = estimate_learner_memory(SIZE, config, config.agents[0], True, "bfloat16", "nccl", rank=rank)
-        assert need.host["loading"] == 4 * values
+        size = replace(SIZE, trained=10)
+        need = estimate_learner_memory(size, config, config.agents[0], True, "bfloat16", "nccl", rank=rank)
+        # Before there is a checkpoint, whose memory is reserved.
+        assert need.host["checkpoint"] == 12 * 10 / ranks
+        assert need.host["checkpoint"] + need.host["loading"] == 4 * values
 
 
 @pytest.mark.parametrize(("transport", "senders"), [("nccl", [0]), ("ipc", [0, 1])])
