@@ -30,7 +30,7 @@ from marl_ray.weights.receiver import Acknowledgement, ReceiverLostError, Transf
 if TYPE_CHECKING:  # these import torch, which a driver need not load to start
     from marl_ray.learning.learner import Learner
     from marl_ray.learning.ranks import RankGroup, Rendezvous
-    from marl_ray.learning.snapshot import Snapshot
+    from marl_ray.learning.snapshot import StateSnapshot
     from marl_ray.weights.deltas import WeightUpdate
     from marl_ray.weights.sender import TransportName
 
@@ -81,7 +81,7 @@ class LearnerActor(Actor):
         self, id: ActorId, arguments: LearnerArguments, colocated: bool = False, gpus: BundleGpus | None = None
     ) -> None:
         self.id, self._arguments, self._colocated, self._gpus = id, arguments, colocated, gpus
-        self._unwritten: Snapshot | None = None
+        self._unwritten: StateSnapshot | None = None
 
     def start(self, base: Learner | None = None) -> list[str]:
         """Load the model, or share the base model of another learner. One of several ranks loads its model in

@@ -35,8 +35,8 @@ class RankGroup:
     rank: int = 0
     size: int = 1
     writers: dist.ProcessGroup | None = field(default=None, compare=False)
-    """Group for the collective calls of threads that write checkpoints, whose messages would mix with those of training
-    in the default group. None with a single rank."""
+    """Group for the collective calls of threads that write checkpoints. In the default group their messages would mix
+    with messages of training. None with a single rank."""
 
     @property
     def is_single(self) -> bool:

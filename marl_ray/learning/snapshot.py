@@ -1,7 +1,7 @@
 """A learner's state between two batches, which a thread writes while training continues.
 
-    state --take_snapshot--> Snapshot --write--> files on disk
-                       copy            in any thread
+    state --take_snapshot--> StateSnapshot --write--> files on disk
+                             copy            in any thread
 
 Memory is the price: until a copied snapshot is written, weights and optimizer state are in host memory once more.
 """
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def take_snapshot(learner: Learner, folder: str) -> Snapshot:
+def take_snapshot(learner: Learner, folder: str) -> StateSnapshot:
     """Return the complete state of a learner, which refers to the learner's tensors, to be written to `folder`.
 
     Configs and tokenizer, which are small, are written at once.
     """
-    snapshot = Snapshot(Path(folder))
+    snapshot = StateSnapshot(Path(folder))
     state: dict[str, Any] = {"schedule": learner.schedule.state_dict(), "torch_rng": torch.get_rng_state()}
     if learner.ranks.is_single:
         with held_weights() as snapshot.weights:
@@ -67,7 +67,7 @@ class WeightFile:
 
 
 @dataclass(slots=True)
-class Snapshot:
+class StateSnapshot:
     """The part of a checkpoint that one rank writes to `folder`.
 
     - weights: files of weights, of a single rank;
