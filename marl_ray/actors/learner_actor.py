@@ -66,6 +66,13 @@ def collective_call(method: Callable[Concatenate[Self, P], R]) -> Callable[Conca
     return call
 
 
+def in_checkpoint_thread(method: Callable[P, R]) -> Callable[P, R]:
+    """Let a thread of its own execute a method. Ray's decorator changes the type of the method."""
+    decorate: Any = ray.method(concurrency_group="checkpoint")
+    decorated: Callable[P, R] = decorate(method)
+    return decorated
+
+
 class LearnerActor(Actor):
     """Ray actor: one rank of a policy's learner. `arguments` are the arguments of `Learner`, whose methods have the
     same names here. A `colocated` learner is offloaded to host memory unless it computes. `gpus` are the GPUs to use;
@@ -242,7 +249,7 @@ class LearnerActor(Actor):
             self.finish_save()
 
     @collective_call
-    @ray.method(concurrency_group="checkpoint")  # on the function itself: Ray ignores its wrappers
+    @in_checkpoint_thread  # on the function itself: Ray ignores its wrappers
     def finish_save(self) -> None:
         """Write the state that `begin_save` has copied, unless it is written. Raises UserError if it cannot be."""
         if self._unwritten is None:

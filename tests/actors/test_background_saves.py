@@ -39,7 +39,7 @@ class BackgroundLearner(LearnerActor):
 
 def group_of(restarts: int) -> LearnerGroup:
     id = ActorId("learner", POLICY)
-    spec = ActorSpec(id, BackgroundLearner, (id, learner_arguments()), {"num_cpus": 0})
+    spec: ActorSpec[LearnerActor] = ActorSpec(id, BackgroundLearner, (id, learner_arguments()), {"num_cpus": 0})
     supervise = partial(Supervisor, [spec], RestartPolicy(START, restarts, DEADLINES.heartbeat_s))
     return LearnerGroup(POLICY, supervise, 1, "store", DEADLINES)
 

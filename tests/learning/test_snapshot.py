@@ -136,7 +136,7 @@ def learners_on_one_model(folder: Path) -> tuple[Learner, Learner]:
 
 def test_tensors_in_the_same_memory_have_one_copy() -> None:
     weight = torch.randn(3, 4)
-    copies = HostCopies().of({"tied": [weight, weight.detach()], "transposed": weight.t(), "count": 3})
+    copies: dict[str, Any] = HostCopies().of({"tied": [weight, weight.detach()], "transposed": weight.t(), "count": 3})
     one, other = copies["tied"]
     assert one is other
     assert one.data_ptr() != weight.data_ptr()
