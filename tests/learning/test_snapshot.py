@@ -130,8 +130,8 @@ def test_the_adapter_of_another_learner_may_become_active_before_the_write(tiny_
 def learners_on_one_model(folder: Path) -> tuple[Learner, Learner]:
     """Return two learners whose adapters share one frozen model."""
     first = tiny_learner(folder, lora=LoraConfig(rank=2))
-    arguments: tuple[Any, ...] = (str(folder), first.agent, first.model, first.credit, first.settings, "float32", 10, 1)
-    return first, Learner(*arguments, first.lora, 1, name="other", beside=first)
+    settings = first.agent, first.model, first.credit, first.settings
+    return first, Learner(str(folder), *settings, "float32", 10, 1, first.lora, 1, name="other", beside=first)
 
 
 def test_tensors_in_the_same_memory_have_one_copy() -> None:
