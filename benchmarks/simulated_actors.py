@@ -145,8 +145,11 @@ class Learner:
         await asyncio.sleep(self.pace.publish_s)
         self.generators.version = self.step
 
-    async def save(self, folder: str) -> None:
-        """Save nothing, which takes no time."""
+    async def begin_save(self, folder: str) -> None:
+        """Copy nothing, which takes no time."""
+
+    async def finish_save(self, may_restart: bool = True) -> None:
+        """Write nothing, which takes no time."""
 
     async def _compute(self, groups: Sequence[Group]) -> None:
         await asyncio.sleep(sum(len(group.completions) for group in groups) * self.pace.learn_s)

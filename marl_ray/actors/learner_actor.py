@@ -20,6 +20,8 @@ from marl_ray.config.resource_sections import Residency
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.concurrency import DeadlineExceeded
 from marl_ray.core.episode import SamplingSpec, WeightVersion
+from marl_ray.core.errors import UserError
+from marl_ray.core.files import DISK_ERRORS
 from marl_ray.core.ids import ActorId
 from marl_ray.learning.arguments import LearnerArguments
 from marl_ray.models.lora import describe_adapter, has_adapter
@@ -29,6 +31,7 @@ from marl_ray.weights.receiver import Acknowledgement, ReceiverLostError, Transf
 if TYPE_CHECKING:  # these import torch, which a driver need not load to start
     from marl_ray.learning.learner import Learner
     from marl_ray.learning.ranks import RankGroup, Rendezvous
+    from marl_ray.learning.snapshot import StateSnapshot
     from marl_ray.weights.deltas import WeightUpdate
     from marl_ray.weights.sender import TransportName
 
@@ -64,16 +67,23 @@ def collective_call(method: Callable[Concatenate[Self, P], R]) -> Callable[Conca
     return call
 
 
+def in_checkpoint_thread(method: Callable[P, R]) -> Callable[P, R]:
+    """Let a thread of its own execute a method. Ray's decorator changes the type of the method."""
+    decorate: Any = ray.method(concurrency_group="checkpoint")
+    decorated: Callable[P, R] = decorate(method)
+    return decorated
+
+
 class LearnerActor(Actor):
     """Ray actor: one rank of a policy's learner. `arguments` are the arguments of `Learner`, whose methods have the
     same names here. `residency`: what stays on a device that the learner shares with engines; None: everything. `gpus`
     are the GPUs to use; None: Ray assigns them.
 
-    One thread executes all calls in order, except for heartbeats, so ranks that receive the same calls in the same
-    order execute them together.
+    One thread executes all calls in order, except for heartbeats and `finish_save`, so ranks that receive the same
+    calls in the same order execute them together.
     """
 
-    concurrency_groups = MappingProxyType({"heartbeat": 1})
+    concurrency_groups = MappingProxyType({"heartbeat": 1, "checkpoint": 1})
 
     def __init__(
         self,
@@ -83,6 +93,7 @@ class LearnerActor(Actor):
         gpus: BundleGpus | None = None,
     ) -> None:
         self.id, self._arguments, self._residency, self._gpus = id, arguments, residency, gpus
+        self._unwritten: StateSnapshot | None = None
 
     def start(self, base: Learner | None = None) -> list[str]:
         """Load the model, or share the base model of another learner. One of several ranks loads its model in
@@ -236,8 +247,40 @@ class LearnerActor(Actor):
         return self.cpu_offload.on_device() if self.cpu_offload else nullcontext()
 
     @collective_call
-    def save(self, folder: str) -> None:
-        self.learner.save(folder)
+    def begin_save(self, folder: str) -> None:
+        """Copy the state to host memory, to be written to `folder` by `finish_save` while training continues. Without
+        a copy of the state (see `_copies_to_save`) it is written at once."""
+        from marl_ray.learning.snapshot import take_snapshot
+
+        self._unwritten = take_snapshot(self.learner, folder)
+        if self._copies_to_save:
+            self._unwritten.copy()
+        else:
+            self.finish_save()
+
+    @collective_call
+    @in_checkpoint_thread  # on the function itself: Ray ignores its wrappers
+    def finish_save(self) -> None:
+        """Write the state that `begin_save` has copied, unless it is written. Raises UserError if it cannot be."""
+        if self._unwritten is None:
+            return
+        try:
+            self._unwritten.write()
+        except OSError as error:
+            if error.errno in DISK_ERRORS:
+                raise  # the driver names the run folder and its remedy
+            reason, remedy = error.strerror or str(error), "make its disk available, then --resume the run"
+            raise UserError(f"{self._unwritten.folder} cannot be written ({reason}): {remedy}") from None
+        self._unwritten = None
+
+    @property
+    def _copies_to_save(self) -> bool:
+        """Whether checkpoints are written while training continues.
+
+        On a CPU they are not: the copy would take three quarters of the learner's memory once more, on machines that
+        have little, and steps take much longer than the write.
+        """
+        return self.learner.device.type == "cuda"
 
     @collective_call
     def load(self, folder: str, step: int) -> None:

@@ -8,8 +8,8 @@ all are replaced.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -70,6 +70,8 @@ class LearnerGroup:
         self._compared: set[tuple[ActorId, int]] = set()
         """Generators, by name and incarnation, that agreed with the learner when they started."""
         self._loaded: tuple[int, str] | None = None
+        self._unwritten: tuple[int, str] | None = None
+        """Version and folder of the copy that is not on disk yet."""
         self._barrier = _StartBarrier(num_ranks)
         self._notes: list[str] = []
         self._update_lock = asyncio.Lock()
@@ -145,7 +147,31 @@ class LearnerGroup:
 
     async def save(self, folder: str) -> None:
         """Write model and optimizer state for `load`."""
-        await self._run(self._deadline("checkpoint_s", "to write its checkpoint"), LearnerActor.save, folder)
+        await self.begin_save(folder)
+        await self.finish_save()
+
+    async def begin_save(self, folder: str) -> None:
+        """Copy model and optimizer state, which `finish_save` writes while training continues."""
+        await self._run(self._deadline("checkpoint_s", "to copy its state"), LearnerActor.begin_save, folder)
+        self._unwritten = (self.version, folder)
+
+    async def finish_save(self, may_restart: bool = True) -> None:
+        """Wait until the copy is on disk. If a rank is lost meanwhile, the next incarnation makes the same copy again;
+        unless the learner `may_restart`, ActorDied is raised."""
+
+        async def write(ranks: Sequence[Handle[LearnerActor]]) -> None:
+            # Beside other calls, which wait for each other and for the device: a write uses neither.
+            deadline = self._deadline("checkpoint_s", "to write its checkpoint")
+            with self._report_losses(ranks):
+                await gather(*(rank.call(LearnerActor.finish_save).within(deadline) for rank in ranks))
+
+        if may_restart:
+            await self._retry_on_loss(write)
+        elif len(self.ranks.serving()) < self._num_ranks:
+            raise ActorDied(f"{self.policy} learner is lost")
+        else:
+            await write(self.ranks.serving())
+        self._unwritten = None
 
     async def load(self, folder: str, step: int) -> None:
         """Continue from a folder that `save` wrote after `step` batches."""
@@ -225,6 +251,7 @@ class LearnerGroup:
             deadline = self._deadline("checkpoint_s", "to load its checkpoint")
             async with self.device.lock_for_restore():
                 await self._call_unlocked(ranks, deadline, LearnerActor.load, folder, step)
+        await self._repeat_begin_save(ranks, step)
         if step < self.version:
             async with self.device.lock_for_restore():
                 for number in range(step, self.version):
@@ -233,8 +260,15 @@ class LearnerGroup:
                     batch = await asyncio.to_thread(self._history.batch, number)
                     deadline = self._deadline("learn_s", "to learn")
                     await self._call_unlocked(ranks, deadline, LearnerActor.update, _for_all(ranks, batch))
+                    await self._repeat_begin_save(ranks, number + 1)
         if self._generators is not None:
             await self._connect_ranks(ranks)
+
+    async def _repeat_begin_save(self, ranks: Sequence[Handle[LearnerActor]], version: int) -> None:
+        """Copy the restored state again if its copy was lost before it was written."""
+        if self._unwritten is not None and self._unwritten[0] == version:
+            deadline = self._deadline("checkpoint_s", "to copy its state")
+            await self._call_unlocked(ranks, deadline, LearnerActor.begin_save, self._unwritten[1])
 
     async def _form_rank_group(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
         """Connect the ranks through a rendezvous on rank 0's node, and load the model."""
@@ -292,12 +326,18 @@ class LearnerGroup:
         """Return the results of all ranks. If one is lost, all are replaced. Raises _RankLost. Calls to a rank are
         serialised, so a deadline covers only the call itself and not the time it spends queued."""
         async with self._call_lock, self.device.lock_for_call():
-            try:
+            with self._report_losses(ranks):
                 return await gather(*(rank.call(method, *args, **kwargs).within(deadline) for rank in ranks))
-            except (ActorDied, DeadlineExceeded) as error:
-                for rank in ranks:
-                    self.ranks.report_lost(rank, str(error))
-                raise _RankLost from error
+
+    @contextmanager
+    def _report_losses(self, ranks: Sequence[Handle[LearnerActor]]) -> Iterator[None]:
+        """Report all ranks as lost if a call within the context finds one lost or late, and raise _RankLost."""
+        try:
+            yield
+        except (ActorDied, DeadlineExceeded) as error:
+            for rank in ranks:
+                self.ranks.report_lost(rank, str(error))
+            raise _RankLost(str(error)) from error
 
     async def _call_unlocked(
         self,
@@ -356,5 +396,5 @@ class _StartBarrier:
         yield False
 
 
-class _RankLost(Exception):
+class _RankLost(ActorDied):
     """A rank is lost, and the supervisor has been notified."""

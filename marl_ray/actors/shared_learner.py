@@ -28,7 +28,7 @@ from marl_ray.learning.arguments import LearnerArguments
 class SharedLearner(Actor):
     """Ray actor: the learners of several policies, one rank each, on the base model of the first one."""
 
-    concurrency_groups = MappingProxyType({"heartbeat": 1})
+    concurrency_groups = MappingProxyType({"heartbeat": 1, "checkpoint": 1})
 
     def __init__(self, id: ActorId, arguments: Mapping[PolicyId, LearnerArguments]) -> None:
         self.id = id
@@ -52,17 +52,25 @@ class SharedLearner(Actor):
         member.learner.activate()
         return getattr(member, method)(*args, **kwargs)
 
+    @ray.method(concurrency_group="checkpoint")
+    def finish_save(self, policy: PolicyId) -> None:
+        """Write the state that a policy's learner has copied, while other learners may train."""
+        self._members[policy].finish_save()
+
 
 @dataclass(frozen=True, eq=False)
 class SharedLearnerHandle(Handle[LearnerActor]):
     """One policy's learner in an incarnation of the shared process; its calls wait for the process."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    write_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Prepare a call, which is submitted when its result is awaited and the process is free."""
         submit: Any = super().call
         name, policy = method.__name__, self.id.policy
+        if method is LearnerActor.finish_save:
+            return _QueuedCall(self.write_lock, lambda: submit(SharedLearner.finish_save, policy))
         return _QueuedCall(self.lock, lambda: submit(SharedLearner.call_learner, policy, name, *args, **kwargs))
 
 
@@ -116,7 +124,8 @@ class SharedLearnerView:
 
     def handle(self, shared: Handle[SharedLearner]) -> Handle[LearnerActor]:
         """Return the policy's handle for an incarnation of the process."""
-        return SharedLearnerHandle(self._id, shared.actor, shared.incarnation, shared.location, self._process.lock)
+        locks = self._process.lock, self._process.write_lock
+        return SharedLearnerHandle(self._id, shared.actor, shared.incarnation, shared.location, *locks)
 
 
 class SharedLearnerProcess:
@@ -125,6 +134,7 @@ class SharedLearnerProcess:
     def __init__(self, spec: ActorSpec[SharedLearner], policy: RestartPolicy) -> None:
         self.supervisor = Supervisor([spec], policy, self._initialize)
         self.lock = asyncio.Lock()
+        self.write_lock = asyncio.Lock()
         self.views: list[SharedLearnerView] = []
 
     def view(self, policy: PolicyId, initialize: Initialize[LearnerActor]) -> SharedLearnerView:

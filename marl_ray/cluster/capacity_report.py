@@ -51,8 +51,8 @@ first value is an assumption; the second is measured with 64 sequences of the to
 NAME_WIDTH, COLUMN_WIDTH = 22, 13
 COLUMNS = (
     *("process", "programs", "CUDA", "weights", "gradients", "optimizer", "gathered", "reference", "critic"),
-    *("offloaded", "loading", "activations", "logits", "allocator", "reload", "graphs", "KV cache", "buffers"),
-    *("object store", "snapshot"),
+    *("offloaded", "checkpoint", "loading", "activations", "logits", "allocator", "reload", "graphs", "KV cache"),
+    *("buffers", "object store", "snapshot"),
 )
 
 

@@ -240,6 +240,9 @@ def estimate_learner_memory(
         parts["reference"] = reference - size.activations - size.logits
     if agent.learner.cpu_offload:
         host |= {name: parts.pop(name) for name in ("weights", "gradients", "optimizer")}
+    # The copy of trained weights and optimizer state while a checkpoint is written. Pinned memory is kept afterwards.
+    copied = FLOAT_BYTES * trained / ranks + state / ranks
+    host["checkpoint"] = 2 * copied if "critic" in parts else copied
     # Float32 values on their way from the files to the GPU, before the state above exists: a layer, or a weight.
     in_transit = FLOAT_BYTES * float(size.shared if ranks > 1 else size.largest)
     host["loading"] = max(0.0, in_transit - sum(host.values()))

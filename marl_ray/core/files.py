@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -9,6 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from marl_ray.core.errors import UserError
+
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
+"""Disk errors that a user can correct."""
 
 
 def fsync(path: Path) -> None:

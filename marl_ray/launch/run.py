@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import errno
 import logging
 import os
 import shlex
@@ -20,6 +19,7 @@ from marl_ray.cluster.ray_connection import connect, disconnect
 from marl_ray.config import Config, to_yaml
 from marl_ray.config.budget import describe_budget, training_budget
 from marl_ray.core.errors import UserError
+from marl_ray.core.files import DISK_ERRORS
 from marl_ray.core.state import TrainingResult
 from marl_ray.core.stop_signals import StopSignals
 from marl_ray.launch.run_checks import check, check_new_folder, folder_of, tasks_by_split
@@ -38,8 +38,6 @@ logger = logging.getLogger(__name__)
 
 RAY_PACKAGE = "_ray_pkg_"
 """Part of the path of a Ray job's working directory, which Ray deletes with the job."""
-DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
-"""Disk errors that a user can correct."""
 
 
 def train(config: Config, saved: SavedRun | None = None, startup: StartupTimer | None = None) -> RunFolder:

@@ -24,7 +24,6 @@ import torch
 
 from marl_ray.config import AgentConfig, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
-from marl_ray.core.files import fsync_tree
 from marl_ray.credit.requirements import loss_requirements
 from marl_ray.learning.arguments import narrows_frozen_matrices
 from marl_ray.learning.critic import Critic, ValueEstimate, make_critic
@@ -45,8 +44,6 @@ from marl_ray.learning.learner_files import (
     read_shards,
     trained_parameters,
     write_model,
-    write_shards,
-    write_state,
 )
 from marl_ray.learning.micro_batches import Layout, PromptRow, trainable_rows, unweighted_row
 from marl_ray.learning.optimizer import add_gradients, apply_settings, clip_and_remove, clip_gradients, make_optimizer
@@ -55,6 +52,7 @@ from marl_ray.learning.precision import NarrowCopies, cast_on_forward, compute_d
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 from marl_ray.learning.reference_policy import ReferencePolicy
 from marl_ray.learning.sharding import copy_from_rank_zero, full_tensor, shard
+from marl_ray.learning.snapshot import take_snapshot
 from marl_ray.learning.streamed_optimizer import StreamedOptimizer
 from marl_ray.models.lora import (
     NAME,
@@ -66,7 +64,7 @@ from marl_ray.models.lora import (
     narrow_frozen_matrices,
     trainable,
 )
-from marl_ray.models.tokenization import load_tokenizer, save_tokenizer
+from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.models.weight_files import SHARDS, check_folder
 
 NO_ADAPTER = LoraConfig()
@@ -312,20 +310,8 @@ class Learner:
     # --- checkpoints and export ---
 
     def save(self, folder: str) -> None:
-        """Write the complete state durably. Raises OSError, or safetensors' error with its number."""
-        path = Path(folder)
-        state: dict[str, Any] = {"schedule": self.schedule.state_dict(), "torch_rng": torch.get_rng_state()}
-        if self.ranks.is_single:
-            self.policy.save_pretrained(folder)
-            save_tokenizer(self.tokenizer, folder)
-            state["optimizer"] = self.optimizer.state_dict()
-        else:
-            write_shards(path, self.policy, self.optimizer)
-        if self.ranks.rank == 0:
-            write_state(state, path / STATE_FILE)
-            if self.critic is not None:
-                write_state(self.critic.state(), path / CRITIC_FILE)
-            fsync_tree(path)
+        """Write the complete state durably. Raises OSError."""
+        take_snapshot(self, folder).write()
 
     def load(self, folder: str, step: int) -> None:
         """Restore the state that `save` wrote, with any number of ranks, after `step` batches.

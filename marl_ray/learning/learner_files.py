@@ -20,6 +20,7 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -73,14 +74,28 @@ def trained_parameters(model: Any) -> dict[str, torch.nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def write_shards(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:
-    """Write this rank's shard durably; a collective call."""
+def shard_tensors(model: Any, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """Return this rank's trained weights and optimizer state by their names in shards."""
     tensors: dict[str, Any] = {}
     for name, parameter in trained_parameters(model).items():
         tensors[WEIGHTS + name] = parameter.detach()
         for key, value in optimizer.state.get(parameter, {}).items():
             tensors[f"{OPTIMIZER}{name}.{key}"] = value
-    dcp.save(tensors, storage_writer=dcp.FileSystemWriter(folder / SHARDS, sync_files=True))
+    return tensors
+
+
+def write_shards(folder: Path, tensors: dict[str, torch.Tensor], group: dist.ProcessGroup | None) -> None:
+    """Write this rank's shard durably; a collective call of `group` (None: the default one). Raises the first error of
+    a rank."""
+    writer = dcp.FileSystemWriter(folder / SHARDS, sync_files=True)
+    try:
+        dcp.save(tensors, storage_writer=writer, process_group=group)
+    except CheckpointException as error:
+        if is_peer_failure(error):
+            raise
+        for failure, _ in error.failures.values():
+            raise failure from None
+        raise
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ import fcntl
 import os
 import socket
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -34,6 +34,9 @@ class RankGroup:
 
     rank: int = 0
     size: int = 1
+    writers: dist.ProcessGroup | None = field(default=None, compare=False)
+    """Group for the collective calls of threads that write checkpoints. In the default group their messages would mix
+    with messages of training. None with a single rank."""
 
     @property
     def is_single(self) -> bool:
@@ -101,7 +104,7 @@ def join_rendezvous(
         timeout=timeout,
         device_id=torch.device("cuda", torch.cuda.current_device()) if gpu else None,
     )
-    return RankGroup(rank, rendezvous.size)
+    return RankGroup(rank, rendezvous.size, dist.new_group(backend="gloo", timeout=timeout))
 
 
 def is_peer_failure(error: BaseException) -> bool:

@@ -1,7 +1,8 @@
 """The timeline of a run as a trace for Perfetto (https://ui.perfetto.dev) or chrome://tracing.
 
-Tracks: the steps of the run, as metrics.jsonl counts them; the rollouts, on as many tracks as overlap; and one track
-per learner, on which each step contains its parts (wait, learn, sync, save) without gaps.
+Tracks: the steps of the run, as metrics.jsonl counts them; the rollouts, and the writes of checkpoints, on as many
+tracks as overlap; and one track per learner, on which each step contains its parts (wait, learn, sync, save) without
+gaps.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.sinks import Span, read_rows
 
-TRACKS = {"steps": "steps", "rollouts": "rollouts"}
+TRACKS = {"steps": "steps", "rollouts": "rollouts", "checkpoints": "checkpoints"}
 """Titles of the tracks that are no learners."""
 
 

@@ -13,6 +13,8 @@ from marl_ray.telemetry.sinks import Span
 STEPS = 6
 """Number of last steps in the picture."""
 WIDTH, LEFT, BAR, GAP = 940, 90, 20, 8
+HIDDEN = ("steps", "checkpoints")
+"""Tracks on which nothing waits."""
 MIN_PIXELS = 0.5
 """Minimum width of a bar; shorter spans are left out."""
 
@@ -34,7 +36,7 @@ def wait_picture(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     The track `rollouts` waits whenever no rollout runs; a learner waits as its spans say.
     """
     last = deque(rows, maxlen=STEPS)
-    spans: list[Span] = [tuple(span) for row in last for span in row["spans"] if span[0] != "steps"]
+    spans: list[Span] = [tuple(span) for row in last for span in row["spans"] if span[0] not in HIDDEN]
     if not spans:
         return None
     tracks = ["rollouts", *sorted({span[0] for span in spans} - TRACKS.keys(), key=lambda track: (len(track), track))]

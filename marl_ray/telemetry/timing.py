@@ -140,9 +140,13 @@ class Timeline:
         self._learner_free[policy] = ended
 
     def finish_save(self, step: int, policy: PolicyId) -> None:
-        """Record that a learner has written a checkpoint, or its model, since its last span."""
+        """Record that a learner has copied its state for a checkpoint, or written its model, since its last span."""
         self._span(policy.key, "save", step, self._learner_free[policy], now())
         self._learner_free[policy] = now()
+
+    def finish_write(self, step: int, policy: PolicyId, begun: float) -> None:
+        """Record that a learner's part of a checkpoint is on disk, whose write began at `begun`."""
+        self._span("checkpoints", f"write {policy.key}", step, begun, now())
 
     def take_spans(self) -> list[Span]:
         """Return the spans since the previous call, and delete them."""

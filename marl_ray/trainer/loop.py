@@ -16,9 +16,11 @@ The learner receives a batch from memory once it is in the log. The table lists 
                dynamic sampling) the queues                               generation actors, sandbox, other models
     learn      one per policy    accumulate gradients, take the           GroupQueue.get: the next groups;
                                  optimizer steps, update the weights of   GroupQueue.batch: batch in the log and
-                                 the generators, save the checkpoint      no pending evaluation at this version
-    record     1                 write the metrics, commit the            updates of all policies; their parts of
-                                 checkpoint                               the checkpoint
+                                 the generators, copy the state of a      no pending evaluation at this version;
+                                 checkpoint                               the policy's previous write
+    write      1 per policy      write the copy                           -
+    record     1                 write the metrics                        updates of all policies
+    commit     1                 make the checkpoint visible              metrics of its step; all of its parts
     evaluate   1                 run the evaluation tasks                 SchedulingGate: every agent at exactly
                                                                           this version; the step's metrics
 
@@ -29,6 +31,8 @@ checkpoint.
 """
 
 from __future__ import annotations
+
+import asyncio
 
 from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.run_actors import RunActors
@@ -44,6 +48,7 @@ from marl_ray.telemetry.sinks import MetricStream
 from marl_ray.telemetry.timing import Timeline
 from marl_ray.trainer.batch_producer import BatchProducer
 from marl_ray.trainer.batch_scheduling import SchedulingGate
+from marl_ray.trainer.checkpoint_saver import CheckpointSaver
 from marl_ray.trainer.context import LoopContext, RunInputs
 from marl_ray.trainer.health import HealthMonitor
 from marl_ray.trainer.step_recorder import StepRecorder
@@ -77,7 +82,8 @@ class Trainer:
         self.runner = make_runner(config, inputs.environment, inputs.transition, actors.generators, actors.sandbox)
         context = LoopContext(config, folder, resume_state, self.gate, self.condition, self.health, self.timeline)
         self.producer = BatchProducer(context, inputs.train_tasks, self.runner, actors.sandbox)
-        self.recorder = StepRecorder(context, self.producer, actors, metrics)
+        self.saver = CheckpointSaver(context)
+        self.recorder = StepRecorder(context, self.producer, actors, self.saver, metrics)
         self._changed = dict.fromkeys(config.policies, False)
         """Whether a policy's weights have changed since they were last sent."""
 
@@ -85,8 +91,13 @@ class Trainer:
         """Run all remaining steps with their evaluations and checkpoints. Raises UserError."""
         recorder, learners = self.recorder, map(self.learn, self.actors.learners)
         try:
-            await gather(*self.producer.coroutines(), *learners, recorder.record(), self.evaluate())
+            work = recorder.record(), self.saver.commit_all(), self.evaluate()
+            await gather(*self.producer.coroutines(), *learners, *work)
+        except asyncio.CancelledError:
+            await self.saver.finish()
+            raise
         finally:
+            self.saver.close()
             await self.inputs.environment.close()
         recorder.write_spans()
         state, evaluation = recorder.state, recorder.last_evaluation
@@ -111,10 +122,9 @@ class Trainer:
             for agent in policy.agents:
                 self.gate.weights_updated(agent, step + 1)
             self.producer.release_batches()
-            if self.recorder.has_checkpoint(step + 1):
-                await learner.save(str(self.folder.checkpoints.begin(step + 1, policy)))
+            if self.saver.is_due(step + 1):
+                await self.saver.save(learner, step + 1)
                 self.timeline.finish_save(step, policy)
-                self.recorder.saved(step + 1, policy)
         if self.config.output.save_final_model:
             texts = [text for agent in policy.agents for text in self.inputs.probe_texts(agent)]
             await learner.export(str(self.folder.model(policy)), texts)

@@ -86,7 +86,7 @@ def test_engines_start_one_at_a_time_while_learners_neither_start_nor_compute() 
             f"{engine} begins",
             f"{engine} ends",
         ]
-    assert log.index("engine 0 ends") < min(log.index(f"{name} begins") for name in ("late learner", "save"))
+    assert log.index("engine 0 ends") < min(log.index(f"{name} begins") for name in ("late learner", "begin_save"))
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,8 @@ def test_the_deadline_of_a_queued_call_starts_when_it_is_submitted() -> None:
         rank = Rank()
         supervise = lambda initialize: cast(RankSupervisor, Ranks(rank))  # noqa: E731
         group = LearnerGroup(PolicyId((0,)), supervise, 1, "store", Deadlines())
-        both = [asyncio.create_task(group.save("a")), asyncio.create_task(group.export("b", []))]
-        for calls in (["save"], ["save", "export"]):
+        both = [asyncio.create_task(group.begin_save("a")), asyncio.create_task(group.export("b", []))]
+        for calls in (["begin_save"], ["begin_save", "export"]):
             for _ in range(20):
                 await asyncio.sleep(0)
             assert rank.calls == calls

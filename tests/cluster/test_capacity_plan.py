@@ -115,6 +115,17 @@ def test_a_colocated_learner_is_offloaded_to_host_memory_during_rollouts() -> No
     assert "offloaded" not in estimate_learner_memory(SIZE, separate, separate.agents[0], True, "bfloat16", "ipc").host
 
 
+def test_on_a_gpu_a_checkpoint_takes_weights_and_optimizer_state_in_host_memory_once_more() -> None:
+    def checkpoint(size: LearnerSize = SIZE, **settings: Any) -> float:
+        config = plan_config(**settings)
+        return estimate_learner_memory(size, config, config.agents[0], True, "bfloat16", "nccl").host["checkpoint"]
+
+    assert checkpoint() == 4000 + 8000
+    assert checkpoint(resources={"learner": {"ranks": 4, "cpu_offload": True}}) == 3000
+    assert checkpoint(LearnerSize(1000, 50, 10, 300, 0, 0), lora=4) == 200 + 400
+    assert "checkpoint" not in host_memory(plan_config()), "a learner on a CPU waits for the write"
+
+
 def test_with_lora_only_adapters_have_gradients() -> None:
     adapted = LearnerSize(parameters=1000, trained=50, rows=10, shared=300, activations=0, logits=0)
     parts = host_memory(plan_config(lora=4, reference_kl_coef=0.1), adapted)
@@ -315,8 +326,11 @@ def test_sleeping_processes_keep_cuda_contexts_and_graphs(models: ModelInfos) ->
 def test_a_learner_loads_one_weight_or_layer_at_a_time(ranks: int, values: int) -> None:
     config = plan_config(resources={"learner": {"ranks": ranks}})
     for rank in range(ranks):
-        need = estimate_learner_memory(SIZE, config, config.agents[0], True, "bfloat16", "nccl", rank=rank)
-        assert need.host["loading"] == 4 * values
+        size = replace(SIZE, trained=10)
+        need = estimate_learner_memory(size, config, config.agents[0], True, "bfloat16", "nccl", rank=rank)
+        # Before there is a checkpoint, whose memory is reserved.
+        assert need.host["checkpoint"] == 12 * 10 / ranks
+        assert need.host["checkpoint"] + need.host["loading"] == 4 * values
 
 
 @pytest.mark.parametrize(("transport", "senders"), [("nccl", [0]), ("ipc", [0, 1])])

@@ -70,7 +70,10 @@ def train(monkeypatch: pytest.MonkeyPatch, folder: Path, handle: type[Handle[Lea
         async def update_weights(self, changed: bool) -> None:
             self.generators.version = self.version
 
-        async def save(self, folder: str) -> None:
+        async def begin_save(self, folder: str) -> None:
+            pass
+
+        async def finish_save(self, may_restart: bool = True) -> None:
             pass
 
     monkeypatch.setattr(simulate, "Learner", RecordedGroup)
