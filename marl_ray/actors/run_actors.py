@@ -28,7 +28,14 @@ from marl_ray.actors.shared_learner import SharedLearner, SharedLearnerProcess
 from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
 from marl_ray.cluster.hardware import cluster_nodes
 from marl_ray.cluster.placement_group import PlacementGroups, reserve
-from marl_ray.cluster.placement_plan import PlacementPlan, generator_plan, learner_id, make_plan, sandbox_plan
+from marl_ray.cluster.placement_plan import (
+    AgentPlacement,
+    PlacementPlan,
+    generator_plan,
+    learner_id,
+    make_plan,
+    sandbox_plan,
+)
 from marl_ray.cluster.residency import share_among_engines
 from marl_ray.config import Config
 from marl_ray.config.budget import sequences_in_flight
@@ -223,7 +230,7 @@ def _make_learner_groups(
         options = {
             "num_cpus": settings.cpus,
             "num_gpus": agent_plan.learner_gpus if agent_plan.device is None else 0,
-            "runtime_env": {"env_vars": learner_environment(arguments[first].threads, agent_plan.learner_gpus > 0)},
+            "runtime_env": {"env_vars": learner_environment(arguments[first].threads, agent_plan)},
         }
         start = Deadline(deadlines.start_s, "start_s", "to start")
         restarts = RestartPolicy(start, settings.max_restarts, deadlines.heartbeat_s, REMEDY)
@@ -250,15 +257,18 @@ def _make_learner_groups(
     return [groups[policy] for policy in config.policies]
 
 
-def learner_environment(threads: int, on_gpu: bool) -> dict[str, str]:
+def learner_environment(threads: int, placement: AgentPlacement) -> dict[str, str]:
     """Return the environment variables of a learner. Ray lets actors without GPUs see all GPUs of their node."""
     environment = UTF8 | {"OMP_NUM_THREADS": str(threads)}
-    if not on_gpu:
+    if not placement.learner_gpus:
         return environment | {"CUDA_VISIBLE_DEVICES": ""}
     # PyTorch rounds pinned buffers up to powers of two: the state of a model of 7B would take 1.9 times its size.
     chosen = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
-    rounding = "pinned_max_round_threshold_mb:1"
-    return environment | {"PYTORCH_ALLOC_CONF": f"{rounding},{chosen}" if chosen else rounding}
+    settings = ["pinned_max_round_threshold_mb:1"]
+    if placement.transport == "nccl":
+        # Micro-batches have new shapes in each step. Such memory cannot be exported by CUDA IPC.
+        settings.append("expandable_segments:True")
+    return environment | {"PYTORCH_ALLOC_CONF": ",".join([*settings, *filter(None, [chosen])])}
 
 
 def _make_sandbox_pool(config: Config, placement: PlacementGroups) -> SandboxPool:

@@ -12,11 +12,14 @@ import torch
 from marl_ray.actors.engine_environment import engine_environment
 from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.actors.run_actors import learner_environment
+from marl_ray.cluster.placement_plan import AgentPlacement
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.learning import device
 from marl_ray.learning.device import choose_device
 from tests.actors.helpers import learner_arguments
+
+NO_GPU, SHARED = AgentPlacement(0.0, 0.0, "store"), AgentPlacement(1.0, 1.0, "ipc", 0)
 
 
 def test_a_driver_too_old_for_cuda_is_one_line_with_both_versions(
@@ -49,20 +52,28 @@ def test_a_machine_without_a_driver_is_refused(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_actors_without_gpus_see_none() -> None:
-    for environment in (engine_environment(1, False, True, False), learner_environment(1, False)):
+    for environment in (engine_environment(1, False, True, False), learner_environment(1, NO_GPU)):
         assert environment["CUDA_VISIBLE_DEVICES"] == ""
-    for environment in (engine_environment(1, True, True, False), learner_environment(1, True)):
+    for environment in (engine_environment(1, True, True, False), learner_environment(1, SHARED)):
         assert "CUDA_VISIBLE_DEVICES" not in environment
 
 
 def test_pinned_buffers_of_learners_are_not_rounded_to_powers_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
         monkeypatch.delenv(name, raising=False)
-    assert learner_environment(1, True)["PYTORCH_ALLOC_CONF"] == "pinned_max_round_threshold_mb:1"
+    assert learner_environment(1, SHARED)["PYTORCH_ALLOC_CONF"] == "pinned_max_round_threshold_mb:1"
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
         monkeypatch.setenv(name, f"backend:native,pinned_max_round_threshold_mb:{len(name)}")
         expected = f"pinned_max_round_threshold_mb:1,backend:native,pinned_max_round_threshold_mb:{len(name)}"
-        assert learner_environment(1, True)["PYTORCH_ALLOC_CONF"] == expected, "the user's own settings come last"
+        assert learner_environment(1, SHARED)["PYTORCH_ALLOC_CONF"] == expected, "the user's own settings come last"
+
+
+def test_only_memory_that_is_not_exported_is_in_expandable_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    alone = learner_environment(1, AgentPlacement(1.0, 1.0, "nccl"))
+    assert alone["PYTORCH_ALLOC_CONF"] == "pinned_max_round_threshold_mb:1,expandable_segments:True"
+    assert "expandable_segments" not in learner_environment(1, SHARED)["PYTORCH_ALLOC_CONF"]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
