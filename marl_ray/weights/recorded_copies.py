@@ -8,7 +8,7 @@ data, and `RecordedCopies.copy` later makes all copies of a chunk in a few kerne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from marl_ray.weights.slab import SlabLayout
 
-PLAIN_METHODS = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
-"""vLLM's methods for layers that compute with their parameters as they are, on CUDA."""
+PLAIN_METHODS = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod", "UnquantizedFusedMoEMethod")
+"""vLLM's methods for layers that compute with their parameters, on CUDA. Some kernels for experts want them in another
+order, which `SlabEngine` notices when it compares the parameters with the weights."""
 PLAIN_ATTENTION = ("Attention",)
 """vLLM's attention layers that derive nothing from weights. MLA multiplies weights after loading."""
 
@@ -65,13 +66,14 @@ class _Recorder(TorchDispatchMode):
 
 
 class RecordedCopies:
-    """All copies of an update. `bind` says where the weights are."""
+    """All copies of an update into `parameters`. `bind` says where the weights are."""
 
-    def __init__(self, copies: Iterable[_Copy]) -> None:
+    def __init__(self, copies: Iterable[_Copy], parameters: Sequence[torch.Tensor]) -> None:
+        self._parameters = parameters
         self._copies: dict[str, list[_Copy]] = {}
         for copy in copies:
             self._copies.setdefault(copy.name, []).append(copy)
-        self._bound: list[tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor]] = []
+        self._bound: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
 
     def bind(self, layout: SlabLayout, slab: torch.Tensor) -> None:
         """Take the weights from this slab from now on."""
@@ -82,19 +84,22 @@ class RecordedCopies:
                 for copy in self._copies[name]:
                     targets.append(copy.target)
                     sources.append(copy.source(weight))
-            self._bound.append((targets, sources, layout.used(slab, chunk)))
+            self._bound.append((targets, sources))
 
     def release(self) -> None:
         """Forget the slab."""
         self._bound = []
 
     @torch.no_grad()
-    def copy(self, chunk: int) -> torch.Tensor:
-        """Copy a chunk into the parameters. Return the difference of the words' sums there and in the slab, a tensor
-        that is zero."""
-        targets, sources, used = self._bound[chunk]
+    def copy(self, chunk: int) -> None:
+        """Copy a chunk into the parameters."""
+        targets, sources = self._bound[chunk]
         torch._foreach_copy_(targets, sources)
-        return torch.stack(list(map(_sum_of_words, targets))).sum() - _sum_of_words(used)
+
+    @torch.no_grad()
+    def sum_of_parameters(self) -> torch.Tensor:
+        """Return the sum of all words of the parameters (see `sum_of_words`)."""
+        return torch.stack([sum_of_words(parameter) for parameter in self._parameters]).sum()
 
     @torch.no_grad()
     def read(self, name: str, weight: torch.Tensor) -> None:
@@ -103,7 +108,7 @@ class RecordedCopies:
             copy.source(weight).copy_(copy.target)
 
 
-def _sum_of_words(tensor: torch.Tensor) -> torch.Tensor:
+def sum_of_words(tensor: torch.Tensor) -> torch.Tensor:
     """Return the sum of a tensor's 16-bit words, which does not depend on their order."""
     return tensor.contiguous().view(-1).view(torch.int16).sum(dtype=torch.int64)
 
@@ -117,7 +122,8 @@ def record(model: Any, shapes: Mapping[str, torch.Tensor]) -> RecordedCopies:
         method = type(getattr(module, "quant_method", None)).__name__
         if method not in (*PLAIN_METHODS, "NoneType"):
             raise CannotRecord(f"its layers use {method}")
-        if hasattr(module, "process_weights_after_loading") and type(module).__name__ not in PLAIN_ATTENTION:
+        is_plain = type(module).__name__ in (*PLAIN_ATTENTION, *PLAIN_METHODS)
+        if hasattr(module, "process_weights_after_loading") and not is_plain:
             raise CannotRecord(f"{type(module).__name__} derives other tensors from its weights")
     weights = {name: torch.empty(shape.shape, dtype=shape.dtype, device="meta") for name, shape in shapes.items()}
     recorder = _Recorder(weights)
@@ -128,11 +134,14 @@ def record(model: Any, shapes: Mapping[str, torch.Tensor]) -> RecordedCopies:
         raise
     except Exception as error:  # the loading code of any model, which needs the values of a weight
         raise CannotRecord(f"loading fails without values: {str(error)[:200]}") from None
-    _check_coverage(model, weights, recorder.copies)
-    return RecordedCopies(recorder.copies)
+    parameters = dict(model.named_parameters())
+    _check_coverage(parameters, weights, recorder.copies)
+    return RecordedCopies(recorder.copies, [parameter.detach() for parameter in parameters.values()])
 
 
-def _check_coverage(model: Any, weights: Mapping[str, torch.Tensor], copies: Iterable[_Copy]) -> None:
+def _check_coverage(
+    parameters: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor], copies: Iterable[_Copy]
+) -> None:
     """Raise CannotRecord unless the copies read and write as many values as there are."""
     copied = dict.fromkeys(weights, 0)
     filled: dict[int, int] = {}  # number of values that are copied into each storage
@@ -143,7 +152,7 @@ def _check_coverage(model: Any, weights: Mapping[str, torch.Tensor], copies: Ite
     for name, weight in weights.items():
         if copied[name] != weight.numel():
             raise CannotRecord(f"{copied[name]} of {weight.numel()} values of {name} are copied")
-    for name, parameter in model.named_parameters():
+    for name, parameter in parameters.items():
         values = filled.get(parameter.untyped_storage().data_ptr(), 0)
         if values != parameter.numel():
             raise CannotRecord(f"{values} of {parameter.numel()} values of {name} are loaded")

@@ -19,7 +19,7 @@ from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTr
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from marl_ray.weights.deltas import Checksum
-from marl_ray.weights.recorded_copies import CannotRecord, RecordedCopies, record
+from marl_ray.weights.recorded_copies import CannotRecord, RecordedCopies, record, sum_of_words
 from marl_ray.weights.slab import SlabLayout, add_chunk, allocate_slab, open_slab
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,8 @@ class SlabEngine(WeightTransferEngine[SlabInitInfo, SlabUpdateInfo]):
         self._copies: RecordedCopies | None = None
         self._can_record = self.parallel_config.tensor_parallel_size == 1
         self._received = 0
-        self._differences: list[torch.Tensor] = []
+        self._sums: list[torch.Tensor] = []
+        """Sums of the words of each received chunk."""
 
     def init_transfer_engine(self, init_info: SlabInitInfo) -> None:
         self._close()
@@ -69,7 +70,7 @@ class SlabEngine(WeightTransferEngine[SlabInitInfo, SlabUpdateInfo]):
     def start_weight_update(self) -> None:
         assert self._info is not None, "the learner has sent its handles"
         self.checksum = Checksum(deferred=True)
-        self._received, self._differences = 0, []
+        self._received, self._sums = 0, []
         if self._slab is None:
             self._slab = open_slab(self._info.handles, self.device)
             if self._copies is not None:
@@ -93,7 +94,8 @@ class SlabEngine(WeightTransferEngine[SlabInitInfo, SlabUpdateInfo]):
         else:
             if 0 <= self.fatal_weight - self._received < len(weights):
                 os.kill(os.getpid(), signal.SIGKILL)
-            self._differences.append(self._copies.copy(chunk))
+            self._copies.copy(chunk)
+            self._sums.append(sum_of_words(layout.used(self._slab, chunk)))
         self._received += len(weights)
 
     def finish_weight_update(self) -> None:
@@ -101,7 +103,7 @@ class SlabEngine(WeightTransferEngine[SlabInitInfo, SlabUpdateInfo]):
         assert self._info is not None
         is_complete = self._received == len(self._info.layout.places)
         if self._copies is not None:
-            if is_complete and any(difference.item() for difference in self._differences):
+            if is_complete and sum(self._sums) != self._copies.sum_of_parameters():
                 self._copies = None
                 raise RuntimeError("the parameters of the engine differ from the weights that were sent")
         else:

@@ -33,7 +33,7 @@ def make_models(config: PretrainedConfig, folder: Path) -> tuple[Any, Any, Any]:
     """Return a transformers model in bfloat16, vLLM's model of the same architecture with other weights, and vLLM's
     configuration."""
     from vllm.config import set_current_vllm_config
-    from vllm.distributed.parallel_state import ensure_model_parallel_initialized
+    from vllm.distributed.parallel_state import destroy_model_parallel, ensure_model_parallel_initialized
     from vllm.engine.arg_utils import EngineArgs
     from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
     from vllm.model_executor.model_loader.utils import initialize_model
@@ -48,6 +48,7 @@ def make_models(config: PretrainedConfig, folder: Path) -> tuple[Any, Any, Any]:
     arguments = EngineArgs(str(folder), dtype="bfloat16", max_model_len=64, enforce_eager=True)
     vllm_config = arguments.create_engine_config()
     with set_current_vllm_config(vllm_config), set_default_torch_dtype(torch.bfloat16):
+        destroy_model_parallel()  # experts have a group of their own
         ensure_model_parallel_initialized(1, 1)
         served = initialize_model(vllm_config)
         record_metadata_for_reloading(served)
