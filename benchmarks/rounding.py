@@ -29,7 +29,7 @@ PROMPTS = (
     "import json\n\n\ndef read_lines(path):\n    ",
     "Once upon a time, in a small village by the sea,",
 )
-SAMPLES, TOKENS, MAX_LENGTH = 16, 48, 256
+SAMPLES, TOKENS, MAX_LENGTH = 16, 48, 512
 
 
 def sample(model: str) -> list:
@@ -48,6 +48,7 @@ def sample(model: str) -> list:
 
     async def run() -> list:
         engine = Engine(spec, tokenizer.eos_token_id)
+        await engine.update_weights(lambda llm: llm.set_weight_version("0"))
         groups = []
         for prompt in PROMPTS:
             ids = tokenizer(prompt).input_ids

@@ -104,7 +104,7 @@ class _UseCopy(torch.autograd.Function):
 
 
 def cast_on_forward(model: Any, dtype: torch.dtype, copies: NarrowCopies | None = None) -> None:
-    """Let the model compute with copies of its parameters in `dtype`: those in `copies`, or casts that are made for one
+    """Let the model compute with copies of its parameters in `dtype`: the `copies`, or casts that are made for one
     decoder layer at a time.
 
     The parameters themselves keep dtype and names, and receive the gradient of their copies. Nothing changes if all of

@@ -26,7 +26,7 @@ ALIGNMENT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SlabPlace:
     """The place of one weight in the slab: `offset` in bytes, while the slab has `chunk`."""
 
     name: str
@@ -50,27 +50,27 @@ class Place:
 class SlabLayout:
     """The places of all weights, in the order in which they are sent."""
 
-    places: tuple[Place, ...]
+    places: tuple[SlabPlace, ...]
 
     @classmethod
     def of(cls, shapes: Mapping[str, torch.Tensor], chunk_bytes: int) -> SlabLayout:
         """Return the layout of weights with these shapes and dtypes, in chunks of at most `chunk_bytes`, or of one
         larger weight."""
-        places: list[Place] = []
+        places: list[SlabPlace] = []
         chunk = offset = 0
         for name, shape in shapes.items():
-            place = Place(name, str(shape.dtype).removeprefix("torch."), tuple(shape.shape), chunk, offset)
+            place = SlabPlace(name, str(shape.dtype).removeprefix("torch."), tuple(shape.shape), chunk, offset)
             if offset and place.end > chunk_bytes:
                 chunk += 1
-                place = Place(name, place.dtype, place.shape, chunk, 0)
+                place = SlabPlace(name, place.dtype, place.shape, chunk, 0)
             places.append(place)
             offset = place.end
         return cls(tuple(places))
 
     @cached_property
-    def chunks(self) -> list[list[Place]]:
+    def chunks(self) -> list[list[SlabPlace]]:
         """The places of each chunk."""
-        chunks: list[list[Place]] = [[] for _ in range(self.places[-1].chunk + 1)]
+        chunks: list[list[SlabPlace]] = [[] for _ in range(self.places[-1].chunk + 1)]
         for place in self.places:
             chunks[place.chunk].append(place)
         return chunks

@@ -128,7 +128,7 @@ def test_engines_that_share_a_gpu_have_a_cache_for_the_sequences_of_a_step() -> 
     per_token = 2 * 24 * 2 * 64 * 2  # keys and values, layers, heads, width, bytes
     assert sizes == dict.fromkeys([PolicyId((0,)), PolicyId((1,))], 64 * 1024 * per_token)
     apart, _ = decide_residency(pair("0.5B"), MODELS, parse_cluster("1x4xH100"))
-    assert engine_cache_bytes(apart, MODELS, parse_cluster("1x4xH100")) == {}, "vLLM takes what is free"
+    assert engine_cache_bytes(apart, MODELS, parse_cluster("1x4xH100")) == {}, "vLLM takes the rest"
 
 
 def test_engines_of_an_evaluation_share_gpus_if_there_are_too_few() -> None:
