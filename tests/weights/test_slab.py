@@ -194,7 +194,7 @@ def test_an_engine_reloads_once_and_then_copies(
 
 
 def check_equal(served: Any, source: CastSource) -> None:
-    """Check the served parameters against those that vLLM's own loader gives."""
+    """Compare the served parameters with the result of vLLM's own loader."""
     found = {name: parameter.clone() for name, parameter in served.named_parameters()}
     served.load_weights(iter(source))
     for name, parameter in served.named_parameters():
