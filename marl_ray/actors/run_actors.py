@@ -36,7 +36,7 @@ from marl_ray.cluster.placement_plan import (
     make_plan,
     sandbox_plan,
 )
-from marl_ray.cluster.residency import share_among_engines
+from marl_ray.cluster.residency import share_gpus_of_evaluation
 from marl_ray.config import Config
 from marl_ray.config.budget import sequences_in_flight
 from marl_ray.core.concurrency import gather
@@ -311,7 +311,7 @@ class EvaluationActors:
         ended. Raises UserError if the cluster lacks the resources, and the error of a generator that does not start.
         """
         nodes = cluster_nodes()
-        configs = [share_among_engines(config, nodes) for config in configs]
+        configs = [share_gpus_of_evaluation(config, nodes) for config in configs]
         keys: list[Hashable] = []
         for agent, config in enumerate(configs):
             settings = config.agents[agent]

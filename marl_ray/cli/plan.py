@@ -60,7 +60,7 @@ def _plan(options: argparse.Namespace) -> None:
     from marl_ray.cluster.capacity_plan import plan_capacity
     from marl_ray.cluster.capacity_report import report_lines, shortage_message
     from marl_ray.cluster.hardware import parse_cluster
-    from marl_ray.cluster.residency import decide_residency
+    from marl_ray.cluster.residency import decide_residency, share_gpus
     from marl_ray.launch.capacity import model_infos
 
     config, saved = read_config(options)
@@ -72,6 +72,7 @@ def _plan(options: argparse.Namespace) -> None:
     config, reason = decide_residency(config, models, nodes)
     if reason:
         sys.stderr.write(f"{reason}\n")
+    config = share_gpus(config, nodes)
     capacity = plan_capacity(config, models, nodes)
     sys.stderr.writelines(line + "\n" for line in report_lines(config, models, capacity))
     if shortage := shortage_message(config, models, capacity):

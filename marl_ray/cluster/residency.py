@@ -22,30 +22,46 @@ ENGINE_SHARE = 0.9
 
 
 def decide_residency(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> tuple[Config, str]:
-    """Return the config with a decided `resources.colocate`, and one line with the reason; empty without a decision."""
+    """Return the config with a decided `resources.colocate`, and one line with the reason.
+
+    The config stays as it is, and the reason is empty, if the config has decided, or if each actor has a GPU.
+    """
     wish = config.resources.colocate
-    if wish is False or wish in RESIDENCIES:
+    if wish is False or wish in RESIDENCIES or (wish == "auto" and not _has_too_few_gpus(config, nodes)):
         return config, ""
-    if wish == "auto" and not _has_too_few_gpus(config, nodes):
-        return _with_residency(config, False), ""
-    shared = config if wish is True else _with_shares(config, nodes)
     try:
-        return _first_that_fits(shared, models, nodes)
+        return _first_that_fits(config, models, nodes)
     except PlacementError:
         if wish is True:
             raise
-        return _with_residency(config, False), ""
+        return config, ""
 
 
-def share_among_engines(config: Config, nodes: Sequence[NodeSpec]) -> Config:
-    """Return a config with `resources.colocate: auto` for an evaluation, which has engines only: with a share of a GPU
-    for each, if there are more engines than GPUs."""
+def share_gpus(config: Config, nodes: Sequence[NodeSpec]) -> Config:
+    """Return a config whose engines have shares of GPUs, if engines and learners share GPUs, and if there are more
+    engines than GPUs. Engines with a number of GPUs in the config keep it."""
+    engines = sum(config.agents[policy.number].generator.replicas for policy in config.policies)
+    gpus = sum(node.gpus for node in nodes)
+    if config.resources.residency is None or not 0 < gpus < engines:
+        return config
+    per_gpu = -(-engines // gpus)
+    agents = []
+    for agent in config.agents:
+        generator = agent.generator
+        if generator.gpus is None and generator.tensor_parallel == 1:
+            utilization = min(generator.gpu_memory_utilization, round(ENGINE_SHARE / per_gpu, 3))
+            generator = replace(generator, gpus=1 / per_gpu, gpu_memory_utilization=utilization)
+        agents.append(replace(agent, generator=generator))
+    return replace(config, agents=tuple(agents))
+
+
+def share_gpus_of_evaluation(config: Config, nodes: Sequence[NodeSpec]) -> Config:
+    """Return the config as `share_gpus` does, for an evaluation, which has engines only."""
     engines = [config.agents[policy.number].generator for policy in config.policies]
     needed = sum(engine.replicas * engine.tensor_parallel for engine in engines if engine.gpus is None)
-    gpus = sum(node.gpus for node in nodes)
-    if config.resources.colocate != "auto" or not gpus or needed <= gpus:
-        return config
-    return _with_residency(_with_shares(config, nodes), "turns")
+    if config.resources.colocate == "auto" and 0 < sum(node.gpus for node in nodes) < needed:
+        config = _with_residency(config, "turns")
+    return share_gpus(config, nodes)
 
 
 def _with_residency(config: Config, residency: Residency | bool) -> Config:
@@ -66,28 +82,13 @@ def _has_too_few_gpus(config: Config, nodes: Sequence[NodeSpec]) -> bool:
     return pack(with_gpus, gpus) is None
 
 
-def _with_shares(config: Config, nodes: Sequence[NodeSpec]) -> Config:
-    """Return the config with a share of a GPU for each engine, if it has none and there are more engines than GPUs."""
-    engines = sum(config.agents[policy.number].generator.replicas for policy in config.policies)
-    gpus = sum(node.gpus for node in nodes)
-    per_gpu = -(-engines // gpus)
-    agents = []
-    for agent in config.agents:
-        generator = agent.generator
-        if generator.gpus is None and generator.tensor_parallel == 1 and per_gpu > 1:
-            utilization = min(generator.gpu_memory_utilization, round(ENGINE_SHARE / per_gpu, 3))
-            generator = replace(generator, gpus=1 / per_gpu, gpu_memory_utilization=utilization)
-        agents.append(replace(agent, generator=generator))
-    return replace(config, agents=tuple(agents))
-
-
 def _first_that_fits(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> tuple[Config, str]:
     """Return the config with the first residency that fits in memory, and the reason."""
     choices = RESIDENCIES if config.rollout.max_staleness == 0 else RESIDENCIES[:1]
     too_large: list[str] = []
     for residency in choices:
         chosen = _with_residency(config, residency)
-        plan = plan_capacity(chosen, models, nodes)
+        plan = plan_capacity(share_gpus(chosen, nodes), models, nodes)
         if plan.placed is None or any(actor.memory is None for actor in plan.placed):
             unknown = "the memory of a model or of a GPU is not known"
             return _with_residency(config, choices[-1]), f"resources.colocate: {choices[-1]}, because {unknown}"

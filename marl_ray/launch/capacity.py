@@ -30,13 +30,16 @@ PROMPT_SAMPLES = 32
 
 @dataclass(frozen=True, slots=True)
 class FittedRun:
-    """A config with a decided `resources.colocate`.
+    """A run on the nodes of its cluster.
 
-    reason: one line on the decision; empty if the config made it.
+    config: the config with a decided `resources.colocate`, which is stored with the run.
+    on_nodes: the config with the shares of GPUs on these nodes.
+    reason: one line on the decision; empty without one.
     kv_cache_bytes: size of the KV cache of engines that share their GPUs, by policy.
     """
 
     config: Config
+    on_nodes: Config
     reason: str
     kv_cache_bytes: Mapping[PolicyId, int]
 
@@ -44,14 +47,16 @@ class FittedRun:
 def fit_to_nodes(config: Config, inputs: RunInputs, nodes: Sequence[NodeSpec]) -> FittedRun:
     """Decide `resources.colocate` and the KV caches of engines that share GPUs. Raises PlacementError."""
     from marl_ray.cluster.capacity_plan import engine_cache_bytes
-    from marl_ray.cluster.residency import decide_residency
+    from marl_ray.cluster.residency import decide_residency, share_gpus
 
     has_gpus = any(node.gpus for node in nodes)
     if not has_gpus and config.resources.colocate is not True:
-        return FittedRun(decide_residency(config, {}, nodes)[0], "", {})
+        return FittedRun(config, config, "", {})
     models = model_infos(config, inputs)
-    fitted, reason = decide_residency(config, models, nodes)
-    return FittedRun(fitted, reason, engine_cache_bytes(fitted, models, nodes) if has_gpus else {})
+    decided, reason = decide_residency(config, models, nodes)
+    on_nodes = share_gpus(decided, nodes)
+    sizes = engine_cache_bytes(on_nodes, models, nodes) if has_gpus else {}
+    return FittedRun(decided, on_nodes, reason, sizes)
 
 
 def model_infos(config: Config, inputs: RunInputs) -> dict[str, ModelInfo]:

@@ -61,7 +61,8 @@ class TrainingSession:
         learners = pluralize(len(self.config.policies), "learner")
         workers = pluralize(self.config.resources.sandbox.workers, "sandbox worker")
         logger.info(f"starting {pluralize(replicas, 'generator')}, {learners} and {workers}")
-        actors = await start_actors(self.config, budget.optimizer_steps, self.startup, fitted.kv_cache_bytes)
+        sizes = fitted.kv_cache_bytes
+        actors = await start_actors(fitted.on_nodes, budget.optimizer_steps, self.startup, sizes)
         try:
             await self.prepare(actors)
             logger.info(f"ready after {self.startup}; weights are transferred by {actors.transport}")

@@ -10,7 +10,7 @@ from transformers import Qwen2Config
 from marl_ray.cluster.capacity_plan import ModelInfos, engine_cache_bytes, plan_capacity
 from marl_ray.cluster.hardware import GIB, NodeSpec, parse_cluster
 from marl_ray.cluster.memory_estimate import ModelInfo
-from marl_ray.cluster.residency import RESIDENCIES, decide_residency, share_among_engines
+from marl_ray.cluster.residency import RESIDENCIES, decide_residency, share_gpus, share_gpus_of_evaluation
 from marl_ray.config import Config
 from marl_ray.core.ids import PolicyId
 from tests.factories import make_config
@@ -64,8 +64,10 @@ def test_a_pair_on_one_gpu_keeps_there_what_fits(model: str, settings: dict[str,
     assert "of 74.9 GiB per GPU" in reason
     for other in RESIDENCIES[: RESIDENCIES.index(expected)]:  # type: ignore[arg-type]
         assert f"{other} " in reason, "why not the faster ones"
-    assert [agent.generator.gpus for agent in config.agents] == [0.5, 0.5]
-    assert plan_capacity(config, MODELS, H100).shortages == []
+    assert config.agents == pair(model, **settings).agents, "the same config runs on other machines"
+    on_node = share_gpus(config, H100)
+    assert [agent.generator.gpus for agent in on_node.agents] == [0.5, 0.5]
+    assert plan_capacity(on_node, MODELS, H100).shortages == []
     again, no_reason = decide_residency(config, MODELS, H100)
     assert (again, no_reason) == (config, ""), "a resumed run keeps the decision"
 
@@ -82,14 +84,14 @@ def test_memory_on_the_gpu_decreases_from_resident_to_turns() -> None:
 def test_nothing_is_shared_without_gpus_or_with_enough_of_them() -> None:
     for nodes in (CPUS, parse_cluster("1x4xH100")):
         config, reason = decide_residency(pair("0.5B"), MODELS, nodes)
-        assert (config.resources.colocate, reason) == (False, "")
-        assert config.agents == pair("0.5B").agents
+        assert (config, reason) == (pair("0.5B"), "")
+        assert share_gpus(config, nodes) == config
 
 
 def test_gpus_that_the_config_assigns_are_not_shared_otherwise() -> None:
     parts = {"generator": {"gpus": 0.25}, "learner": {"gpus": 0.25}}
     config, _ = decide_residency(pair("0.5B", parts), MODELS, H100)
-    assert config == pair("0.5B", {**parts, "colocate": False})
+    assert config == pair("0.5B", parts)
 
 
 def test_a_share_for_the_engine_alone_means_that_the_gpu_is_shared() -> None:
@@ -97,7 +99,7 @@ def test_a_share_for_the_engine_alone_means_that_the_gpu_is_shared() -> None:
     config, reason = decide_residency(pair("0.5B", halves), MODELS, H100)
     assert config.resources.residency == "resident"
     assert reason
-    assert {agent.generator.gpu_memory_utilization for agent in config.agents} == {0.3}
+    assert share_gpus(config, H100) == config
 
 
 def test_rollouts_that_run_ahead_need_everything_on_the_gpu() -> None:
@@ -124,7 +126,7 @@ def test_an_unknown_model_or_gpu_is_used_in_turns() -> None:
 
 def test_engines_that_share_a_gpu_have_a_cache_for_the_sequences_of_a_step() -> None:
     config, _ = decide_residency(pair("0.5B"), MODELS, H100)
-    sizes = engine_cache_bytes(config, MODELS, H100)
+    sizes = engine_cache_bytes(share_gpus(config, H100), MODELS, H100)
     per_token = 2 * 24 * 2 * 64 * 2  # keys and values, layers, heads, width, bytes
     assert sizes == dict.fromkeys([PolicyId((0,)), PolicyId((1,))], 64 * 1024 * per_token)
     apart, _ = decide_residency(pair("0.5B"), MODELS, parse_cluster("1x4xH100"))
@@ -132,8 +134,8 @@ def test_engines_that_share_a_gpu_have_a_cache_for_the_sequences_of_a_step() -> 
 
 
 def test_engines_of_an_evaluation_share_gpus_if_there_are_too_few() -> None:
-    shared = share_among_engines(pair("0.5B"), H100)
+    shared = share_gpus_of_evaluation(pair("0.5B"), H100)
     assert [agent.generator.gpus for agent in shared.agents] == [0.5, 0.5]
     assert [agent.generator.gpu_memory_utilization for agent in shared.agents] == [0.45, 0.45]
     for nodes in (CPUS, parse_cluster("1x2xH100")):
-        assert share_among_engines(pair("0.5B"), nodes) == pair("0.5B")
+        assert share_gpus_of_evaluation(pair("0.5B"), nodes) == pair("0.5B")
