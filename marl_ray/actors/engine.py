@@ -16,10 +16,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from marl_ray.actors.engine_sleep import EngineSleep
 from marl_ray.actors.handle import ActorBroken
+from marl_ray.config import LoraConfig
 from marl_ray.core.episode import Completion, SamplingSpec
 from marl_ray.core.errors import UserError
 
@@ -38,7 +39,7 @@ MAX_BATCH_WAIT_S = 0.1
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
     """Settings of an engine. `transport` is the weight transport. A `colocated` engine starts asleep, and sleeps while
-    a learner uses its device."""
+    a learner uses its device. With `lora` all requests use an adapter, which weight updates replace."""
 
     model: str
     dtype: str
@@ -51,6 +52,7 @@ class EngineSpec:
     max_num_seqs: int | None
     transport: str
     colocated: bool = False
+    lora: LoraConfig | None = None
 
 
 def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
@@ -77,6 +79,8 @@ def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
         # As `marl_ray.learning.json_grammars`. Small models would write whitespace without end.
         "structured_outputs_config": StructuredOutputsConfig(backend="xgrammar", disable_any_whitespace=True),
     }
+    if spec.lora is not None:
+        arguments |= adapter_arguments(spec, spec.lora)
     if spec.on_gpu:
         arguments["gpu_memory_utilization"] = spec.gpu_memory_utilization
         arguments["enable_sleep_mode"] = spec.colocated
@@ -93,6 +97,38 @@ def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
             "max_num_batched_tokens": max(8192, spec.max_length),
         }
     return arguments
+
+
+def adapter_arguments(spec: EngineSpec, lora: LoraConfig) -> dict[str, Any]:
+    """Return the arguments of vLLM's `EngineArgs` for an adapter. Raises UserError for layers that do not exist."""
+    from vllm.config.lora import MaxLoRARanks
+
+    from marl_ray.weights.adapter_source import adapter_layers
+
+    layers = adapter_layers(spec.model, spec.trust_remote_code, lora)
+    return {
+        "enable_lora": True,
+        "max_loras": 1,
+        # vLLM accepts some ranks only. Matrices of a smaller rank are filled up with zeros.
+        "max_lora_rank": min(rank for rank in get_args(MaxLoRARanks) if rank >= lora.rank),
+        # By default vLLM also multiplies the zeros of all other layers, of which the output layer is the largest.
+        "lora_target_modules": sorted({layer.rpartition(".")[2] for layer in layers}),
+    }
+
+
+def check_served_layers(engine: Any, spec: EngineSpec) -> None:
+    """Raise UserError if vLLM's `LLMEngine` would ignore the adapter of a layer."""
+    from marl_ray.weights.adapter_source import adapter_layers
+
+    if spec.lora is None:
+        return
+    layers = adapter_layers(spec.model, spec.trust_remote_code, spec.lora)
+    unserved = engine.collective_rpc("unserved_layers", args=(layers,))[0]
+    if unserved:
+        raise UserError(
+            f"vLLM serves no adapters of {unserved[0]} ({len(unserved)} of {len(layers)} layers with an adapter): set "
+            "lora.in_engine to false, or lora.targets to other layers"
+        )
 
 
 def engine_facts(engine: Any) -> dict[str, str]:
@@ -151,6 +187,8 @@ class Engine:
         self._listeners: dict[str, OnTokens] = {}
         self._request_count = 0
         self._update_count = 0
+        self._adapter: Any = None
+        """vLLM's `LoRARequest` of all requests; None if the engine serves merged weights."""
         self._paused = False
         """True during an update, after a failed update, and asleep: no steps are made."""
         self._failure: BaseException | None = None
@@ -258,7 +296,15 @@ class Engine:
         self._core: Any = self._engine.engine_core.engine_core  # type: ignore[attr-defined]
         if spec.tensor_parallel > 1:
             _exit_with_workers(self._engine)
-        self._sleep = EngineSleep(self._engine, spec.on_gpu)
+        self._sleep = EngineSleep(self._engine, spec.on_gpu, keeps_weights=spec.lora is not None)
+        if spec.lora is not None:
+            from vllm.lora.request import LoRARequest
+
+            from marl_ray.weights.vllm_adapters import ADAPTER_ID
+
+            check_served_layers(self._engine, spec)
+            # Nothing is read from the path: an update has loaded the adapter before the first request.
+            self._adapter = LoRARequest("policy", ADAPTER_ID, "memory")
 
     def _run(self, spec: EngineSpec, built: Future[None]) -> None:
         try:
@@ -349,7 +395,7 @@ class Engine:
             self._listeners[name] = on_tokens
         prompt: Any = {"prompt_token_ids": prompt_ids, "cache_salt": str(self._update_count)}
         try:
-            self._engine.add_request(name, prompt, parameters, priority=priority)
+            self._engine.add_request(name, prompt, parameters, lora_request=self._adapter, priority=priority)
         except Exception as error:  # vLLM rejects this request; the engine continues
             self._listeners.pop(name, None)
             future.set_exception(error)

@@ -60,7 +60,9 @@ class GenerationActor(Actor):
             try:
                 self.engine = Engine(self.spec, self.tokenizer.eos_token_id)
             except ValueError as error:  # vLLM's error for invalid combinations of settings
-                raise UserError(f"vLLM refuses {self.spec.model} with these settings: {str(error)[:500]}") from None
+                remedy = "" if self.spec.lora is None else " (with lora.in_engine false, it would serve merged weights)"
+                reason = f"{str(error)[:500]}{remedy}"
+                raise UserError(f"vLLM refuses {self.spec.model} with these settings: {reason}") from None
         if self.spec.colocated:
             await self.engine.sleep()
         if self.id.replica > 0:

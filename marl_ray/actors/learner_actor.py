@@ -21,7 +21,7 @@ from marl_ray.core.concurrency import DeadlineExceeded
 from marl_ray.core.episode import SamplingSpec, WeightVersion
 from marl_ray.core.ids import ActorId
 from marl_ray.learning.arguments import LearnerArguments
-from marl_ray.models.lora import describe_adapter, has_adapter
+from marl_ray.models.lora import describe_adapter, has_adapter, named_adapter
 from marl_ray.models.tokenization import fingerprint
 from marl_ray.weights.receiver import Acknowledgement, ReceiverLostError, TransferStage, WeightSyncResult
 
@@ -147,13 +147,21 @@ class LearnerActor(Actor):
     ) -> None:
         """Make the policy's generators accept weight updates from this incarnation only. `deadline_s` limits each later
         weight update (`resources.deadlines.sync_s`). Raises an error if a generator knows a later incarnation."""
+        from marl_ray.learning.sharding import WeightGatherer
+        from marl_ray.weights.adapter_source import AdapterSource
         from marl_ray.weights.sender import CastSource, WeightSender
 
         self._make_client = partial(
             WeightUpdateClient, workers_per_replica=workers_per_replica, incarnation=incarnation, deadline_s=deadline_s
         )
 
-        source = CastSource(self.learner.policy, self.learner.dtype, self._weights, self.learner.device)
+        policy, dtype, device = self.learner.policy, self.learner.dtype, self.learner.device
+        source: CastSource | AdapterSource
+        if transport == "adapter":
+            self._weights = WeightGatherer(policy, self.learner.ranks, dtype, device, named_adapter)
+            source = AdapterSource(policy, dtype, self._weights)
+        else:
+            source = CastSource(policy, dtype, self._weights, device)
         if transport == "ipc" and self.id.replica > 0:
             from marl_ray.weights.ipc_transfer import make_ipc_engine, send_and_release
 

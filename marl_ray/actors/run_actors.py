@@ -38,7 +38,12 @@ from marl_ray.telemetry.timing import StartupTimer
 logger = logging.getLogger(__name__)
 
 STARTUP_PARTS: dict[type[Any], str] = {GeneratorGroup: "generators", LearnerGroup: "learners", SandboxPool: "sandbox"}
-TRANSPORTS = {"store": "Ray's object store", "nccl": "NCCL", "ipc": "CUDA IPC"}
+TRANSPORTS = {
+    "store": "Ray's object store",
+    "nccl": "NCCL",
+    "ipc": "CUDA IPC",
+    "adapter": "Ray's object store (adapters only)",
+}
 Devices = Mapping[PolicyId, DedicatedDevice]
 """Devices of generators and learners by policy."""
 ActorGroup = GeneratorGroup | LearnerGroup | SandboxPool
@@ -124,7 +129,7 @@ def make_devices(config: Config, plan: PlacementPlan) -> Devices:
             device = SharedDevice(agent.device, agent.generator_gpus > 0, release)
             devices[policy] = shared.setdefault(agent.device, device)
         else:
-            devices[policy] = divided if agent.transport == "ipc" else DEDICATED
+            devices[policy] = divided if agent.divides_gpu else DEDICATED
     return devices
 
 
@@ -146,6 +151,7 @@ def _make_generator_group(
         max_num_seqs=settings.generator.max_num_seqs,
         transport=agent_plan.transport,
         colocated=device.is_shared,
+        lora=config.lora if agent_plan.transport == "adapter" else None,
     )
     is_local = Path(engine.model).is_dir()
     environment = engine_environment(settings.generator.cpus, on_gpu, is_local, config.output.verbose)
@@ -172,7 +178,7 @@ def _make_generator_group(
         initialize,
         settings.generator.max_restarts,
         device.lock_for_engine_start,
-        None if engine.transport == "ipc" or device.is_shared else reserve_replica,
+        None if agent_plan.divides_gpu or device.is_shared else reserve_replica,
         placement.remove,
         drains=config.rollout.inflight == "drain",
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from marl_ray.config.budget import nodes_per_episode
 from marl_ray.config.keys import AGENT_KEYS, key_of
-from marl_ray.config.schema import Config, LoraConfig
+from marl_ray.config.schema import MAX_SERVED_RANK, Config, LoraConfig
 from marl_ray.core.text import pluralize
 from marl_ray.credit import requirements
 from marl_ray.credit.requirements import Requirements, critic_requirements, estimator_requirements, loss_requirements
@@ -221,6 +221,9 @@ def _lora_problems(config: Config) -> Iterator[str]:
     if any(agent.learner.offload_reference and agent.reference_model is None for agent in config.agents):
         yield """resources.learner.offload_reference: with lora the reference policy is the base model, which is in
         memory anyway: leave it out"""
+    if lora.in_engine and lora.rank > MAX_SERVED_RANK:
+        yield f"""lora.in_engine: vLLM serves adapters up to rank {MAX_SERVED_RANK}, and lora.rank is {lora.rank}: lower
+        it, or set in_engine to false"""
     if not lora.share_base:
         return
     for number, agent in enumerate(config.agents):

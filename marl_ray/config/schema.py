@@ -77,9 +77,13 @@ class CreditConfig(Section):
     """With overlong penalty, the tokens before max_new_tokens over which it rises from 0. 0: only if truncated."""
 
 
+MAX_SERVED_RANK = 512
+"""Largest rank of an adapter that vLLM serves."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraConfig(Section):
-    """LoRA adapters, trained instead of all weights and merged before weights are sent. Requires the extra `lora`."""
+    """LoRA adapters, trained instead of all weights. Requires the extra `lora`."""
 
     rank: NonNegativeInt = 0
     """Rank of the adapters. 0: no adapters, all weights are trained."""
@@ -93,6 +97,9 @@ class LoraConfig(Section):
     share_base: bool = False
     """Train policies with the same base model and the same learner resources in one process, one after another, each
     with its own adapter. The base model is in memory once."""
+    in_engine: bool | None = None
+    """Engines load the base model once and receive only adapters. false: engines receive all weights with the adapter
+    merged. null: true for 16-bit engines with GPUs of their own, up to rank 512, otherwise false."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

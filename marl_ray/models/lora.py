@@ -136,6 +136,22 @@ def named_weights(model: Any, move: Callable[[Any], Any] = lambda tensor: tensor
             yield name, move(parameter.detach())
 
 
+def named_adapter(model: Any, move: Callable[[Any], Any] = lambda tensor: tensor) -> Iterator[tuple[str, Any]]:
+    """Yield names and detached tensors of the active adapter: `{layer}.lora_A.weight` [rank, in], and
+    `{layer}.lora_B.weight` [out, rank]. `move` is applied to every tensor."""
+    adapter = _active(model)
+    for name, layer in adapted(model).items():
+        yield f"{name}.lora_A.weight", move(layer.lora_A[adapter].weight.detach())
+        yield f"{name}.lora_B.weight", move(layer.lora_B[adapter].weight.detach())
+
+
+def adapter_scale(model: Any) -> float:
+    """Return the factor of the active adapter's products, alpha / rank."""
+    layer = next(iter(adapted(model).values()))
+    scale: float = layer.scaling[_active(model)]
+    return scale
+
+
 def _adapter_product(layer: Any, adapter: str, move: Callable[[Any], Any]) -> Any:
     """Return the matrix that an adapter adds to the weight of its layer. peft's `get_delta_weight` computes the same on
     the adapter's own device, which for an offloaded model is the host with one thread."""

@@ -67,7 +67,9 @@ def run_stage(engine: Any, stage: TransferStage, info: dict[str, Any] | None = N
 def update_weights(engine: Any, generator: ActorId, version: WeightVersion, update: Any) -> Acknowledgement:
     """Load a `WeightUpdate`, unless it is None, and label the weights received last as `version`. Raises RuntimeError
     if the engine's workers differ."""
-    if update is not None:
+    if update is not None and update.adapter_scale is not None:
+        engine.collective_rpc("load_adapter", args=(update,))
+    elif update is not None:
         run_stage(engine, "start_weight_update")
         run_stage(engine, "update_weights", {"weights": update})
         run_stage(engine, "finish_weight_update")

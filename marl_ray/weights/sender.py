@@ -5,6 +5,7 @@
 | store | CPU | one message through Ray's object store; only changes, if all receivers have the previous weights |
 | nccl | several GPUs | all weights, by `NcclSender` |
 | ipc | GPUs shared with the learner's ranks | all weights, by `IpcSender` |
+| adapter | engines that have the base model | the adapter, in one message through Ray's object store |
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from transformers.core_model_loading import revert_weight_conversion
 from marl_ray.core.episode import WeightVersion
 from marl_ray.core.ids import ActorId
 from marl_ray.learning.sharding import WeightGatherer
+from marl_ray.weights.adapter_source import AdapterSource
 from marl_ray.weights.deltas import Checksum, Snapshot, WeightUpdate, complete_delta
 from marl_ray.weights.receiver import Acknowledgement, ReceiverLostError, TransferStage, WeightSyncResult
 
-TransportName = Literal["store", "nccl", "ipc"]
+TransportName = Literal["store", "nccl", "ipc", "adapter"]
 MESSAGE_BYTES = 2**30
 """Usual size of a packed message of NCCL and CUDA IPC."""
 LAYER = re.compile(r"(.*?\.\d+\.)?")
@@ -71,7 +73,9 @@ class WeightSender:
     None: only for 16-bit dtypes, because an optimizer step changes nearly all values of wider ones.
     """
 
-    def __init__(self, source: CastSource, transport: TransportName, sparse: bool | None = None) -> None:
+    def __init__(
+        self, source: CastSource | AdapterSource, transport: TransportName, sparse: bool | None = None
+    ) -> None:
         self.source = source
         self._summed = SummedSource(self.source)
         self.transport = transport
@@ -92,7 +96,7 @@ class WeightSender:
         if not changed and self.checksum is not None:
             checksum = Checksum(self.checksum)
             acknowledgements = receivers.update_weights(version, None)
-        elif self.transport == "store":
+        elif self.transport in ("store", "adapter"):
             update = self._make_update(checksum, receivers)
             sent_bytes, changed_share = update.nbytes, None if update.base is None else self._snapshot.changed
             acknowledgements = receivers.update_weights(version, update)
@@ -115,7 +119,8 @@ class WeightSender:
         base = self._snapshot.checksum
         weights = checksum.watch(self.source)
         if not self.sparse:
-            return WeightUpdate([complete_delta(name, tensor) for name, tensor in weights])
+            deltas = [complete_delta(name, tensor) for name, tensor in weights]
+            return WeightUpdate(deltas, adapter_scale=self.source.adapter_scale)
         if base is not None and all(self._acknowledged.get(member) == base for member in receivers.members):
             update = WeightUpdate(list(self._snapshot.diff(weights)), base, keep=True)
         else:
@@ -188,9 +193,11 @@ class SummedSource:
     """A source that adds up checksum and bytes while its weights are sent; each iteration starts anew."""
 
     def __init__(self, source: CastSource) -> None:
-        self.metadata = source.metadata
         self.checksum, self.sent_bytes = Checksum(), 0
         self._source = source
+
+    def metadata(self) -> list[Any]:
+        return self._source.metadata()
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         self.checksum, self.sent_bytes = Checksum(deferred=True), 0
@@ -212,6 +219,9 @@ class CastSource:
     them (experts). `weights` gathers a sharded model; None: the model is not sharded. device: device to send from;
     None: the weights' own.
     """
+
+    adapter_scale = None
+    """The tensors are the model's weights."""
 
     def __init__(
         self, model: Any, dtype: torch.dtype, weights: WeightGatherer | None = None, device: torch.device | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +23,9 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from marl_ray.learning.cpu_offload import memory_in_use, release_cached_memory
 from marl_ray.weights.deltas import Checksum, Snapshot, WeightUpdate, to_tensor
 from marl_ray.weights.nccl_transfer import join_as_receiver
+from marl_ray.weights.vllm_adapters import load_adapter, unserved_layers
 
-BACKENDS = {"store": "marl_store", "nccl": "marl_nccl", "ipc": "marl_ipc"}
+BACKENDS = {"store": "marl_store", "nccl": "marl_nccl", "ipc": "marl_ipc", "adapter": "marl_store"}
 
 
 class _Summed:
@@ -169,6 +170,8 @@ class WorkerExtension:
     device: torch.device
     model_runner: Any
     freed: list[tuple[torch.UntypedStorage, int]]
+    adapter_checksum: int | None = None
+    """Checksum of the adapter; None if the engine serves merged weights."""
 
     def abandon_weight_update(self) -> None:
         """End an update whose sender is gone, so that a new one can start. The weights are invalid until then."""
@@ -184,7 +187,18 @@ class WorkerExtension:
         group = getattr(self.weight_transfer_engine, "model_update_group", None)  # type: ignore[attr-defined]
         return group is not None and group.aborted
 
+    def load_adapter(self, update: WeightUpdate) -> None:
+        """Serve the adapter of an update from now on. The base model stays."""
+        self.adapter_checksum = load_adapter(self.model_runner.lora_manager._adapter_manager, update)
+
+    def unserved_layers(self, layers: Sequence[str]) -> list[str]:
+        """Return the layers whose adapters vLLM would ignore."""
+        return unserved_layers(self.model_runner.lora_manager._adapter_manager, layers)
+
     def weight_checksum(self) -> int:
+        """Return the checksum of the tensors received last."""
+        if self.adapter_checksum is not None:
+            return self.adapter_checksum
         return self.weight_transfer_engine.checksum.value  # type: ignore[attr-defined]
 
     def free_kv_cache(self) -> None:

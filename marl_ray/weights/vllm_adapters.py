@@ -1,0 +1,58 @@
+"""Adapters inside vLLM's workers: loaded from the memory of a weight update, without files.
+
+vLLM has one slot of its stacked matrices per adapter. An update replaces the content of the slot, so requests in flight
+continue with the new adapter. vLLM's prefix cache knows an adapter by its name only; the salt of `Engine` excludes
+entries of earlier versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from vllm.lora.lora_model import LoRAModel
+from vllm.lora.lora_weights import LoRALayerWeights
+from vllm.lora.utils import parse_fine_tuned_lora_name
+
+from marl_ray.weights.deltas import Checksum, WeightUpdate, to_tensor
+
+ADAPTER_ID = 1
+"""vLLM's number of the adapter. Numbers start at 1."""
+
+
+def unserved_layers(manager: Any, layers: Sequence[str]) -> list[str]:
+    """Return the layers, named as in the model's files, that have no counterpart in vLLM's `LoRAModelManager`, which
+    would ignore their adapters."""
+    served = set(manager.modules)
+    for parts in manager.packed_modules.values():
+        served.update(parts)  # vLLM computes layers such as q_proj, k_proj and v_proj together
+    return [layer for layer in layers if _vllm_name(manager, f"{layer}.lora_A.weight")[0] not in served]
+
+
+def load_adapter(manager: Any, update: WeightUpdate) -> int:
+    """Replace the adapter in vLLM's `LoRAModelManager`, and return the checksum of the received tensors."""
+    assert update.adapter_scale is not None, "the update has an adapter"
+    checksum = Checksum()
+    received = ((delta.name, to_tensor(delta)) for delta in update.deltas)
+    factors: dict[str, dict[bool, Any]] = {}
+    for name, tensor in checksum.watch(received):
+        layer, is_a = _vllm_name(manager, name)
+        # A copy, because the tensor is read-only and vLLM multiplies B by the scale in place.
+        factors.setdefault(layer, {})[is_a] = tensor.clone()
+    layers = {}
+    for layer, pair in factors.items():
+        rank = len(pair[True])
+        layers[layer] = LoRALayerWeights(layer, rank, 0, pair[True], pair[False], scaling=update.adapter_scale)
+    adapter = LoRAModel(ADAPTER_ID, rank, layers)
+    manager.remove_adapter(ADAPTER_ID)
+    manager.add_adapter(adapter)
+    manager.activate_adapter(ADAPTER_ID)
+    return checksum.value
+
+
+def _vllm_name(manager: Any, name: str) -> tuple[str, bool]:
+    """Return vLLM's name of the layer of an adapter's tensor, and whether the tensor is A."""
+    mapper = getattr(manager.model, "hf_to_vllm_mapper", None)
+    if mapper is not None:
+        mapper = mapper.get_rename_mapper()
+    return parse_fine_tuned_lora_name(f"base_model.model.{name}", mapper)
