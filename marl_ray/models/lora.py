@@ -33,7 +33,7 @@ def add_adapter(model: Any, lora: LoraConfig, seed: int, name: str = NAME) -> No
 
     A is initialised from `seed` and B is 0, so the model's output does not change. A model may have several adapters;
     all other functions here refer to the active one, which is the last one added or chosen by `model.set_adapter`.
-    Raises UserError for layers that do not exist, and for layers whose weights are the embeddings.
+    Raises UserError for layers that do not exist, for experts, and for layers whose weights are the embeddings.
     """
     import torch
     from peft import LoraConfig as Settings
@@ -55,6 +55,8 @@ def add_adapter(model: Any, lora: LoraConfig, seed: int, name: str = NAME) -> No
             raise UserError(f"lora.targets does not fit {type(model).__name__}: {str(error)[:300]}") from None
     ends = {id(layer.weight) for layer in (model.get_input_embeddings(), model.get_output_embeddings()) if layer}
     for place, layer in adapted(model).items():
+        if not hasattr(layer.base_layer, "weight"):  # stacked experts, whose products peft computes in every pass
+            raise UserError(f"lora.targets matches {place}, which is no linear layer: name other layers in lora.targets")
         if id(layer.base_layer.weight) in ends:
             raise UserError(f"lora.targets names {place}, whose weights are the embeddings: leave it out")
 

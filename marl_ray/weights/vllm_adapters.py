@@ -12,7 +12,7 @@ from typing import Any
 
 from vllm.lora.lora_model import LoRAModel
 from vllm.lora.lora_weights import LoRALayerWeights
-from vllm.lora.utils import parse_fine_tuned_lora_name
+from vllm.lora.utils import is_moe_model, parse_fine_tuned_lora_name
 
 from marl_ray.weights.deltas import Checksum, WeightUpdate, to_tensor
 
@@ -23,6 +23,8 @@ ADAPTER_ID = 1
 def unserved_layers(manager: Any, layers: Sequence[str]) -> list[str]:
     """Return the layers, named as in the model's files, that have no counterpart in vLLM's `LoRAModelManager`, which
     would ignore their adapters."""
+    if manager.device.type == "cpu" and is_moe_model(manager.model):
+        return list(layers)  # beside adapters, vLLM computes experts by Triton's kernels only
     served = set(manager.modules)
     for parts in manager.packed_modules.values():
         served.update(parts)  # vLLM computes layers such as q_proj, k_proj and v_proj together
