@@ -27,7 +27,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from marl_ray.actors.engine import Engine, EngineSpec
+from marl_ray.actors.engine import Engine
+from marl_ray.actors.engine_arguments import EngineSpec
 from marl_ray.actors.engine_environment import engine_environment
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.config import Config, OptimizerConfig, from_tree

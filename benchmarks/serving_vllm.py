@@ -33,7 +33,7 @@ from pathlib import Path
 import aiohttp
 import psutil
 
-from marl_ray.actors.engine import CPU_SEQUENCES
+from marl_ray.actors.engine_arguments import CPU_SEQUENCES
 from marl_ray.actors.engine_environment import engine_environment
 from marl_ray.config import Config
 from marl_ray.data.loading import load_tasks

@@ -24,7 +24,8 @@ Work = Callable[[int], Callable[[], int]]
 def vllm_work(workload: Workload, agent: int, folder: Path) -> Work:
     """Return the work of a generator's engine in a minimal loop. Its weights are never updated."""
     from benchmarks.throughput_marl_ray import make_config, requests_of
-    from marl_ray.actors.engine import EngineSpec, engine_arguments, sampling_parameters
+    from marl_ray.actors.engine import sampling_parameters
+    from marl_ray.actors.engine_arguments import EngineSpec, engine_arguments
     from marl_ray.actors.engine_environment import engine_environment
 
     config = make_config(workload, folder)

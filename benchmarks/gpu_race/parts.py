@@ -278,7 +278,8 @@ def engine(race: Race) -> None:
     os.environ.update(engine_environment(1, not race.on_cpu, local_model=True, verbose=False))
     from vllm import EngineArgs, LLMEngine
 
-    from marl_ray.actors.engine import EngineSpec, engine_arguments, sampling_parameters
+    from marl_ray.actors.engine import sampling_parameters
+    from marl_ray.actors.engine_arguments import EngineSpec, engine_arguments
     from marl_ray.core.episode import SamplingSpec
 
     name, work = race.smallest, race.work

@@ -1,7 +1,7 @@
 """One vLLM engine in this process, driven by one thread, with continuous batching over all requests.
 
 The engine runs in-process, because the additional processes of vLLM's asynchronous front end halve the throughput on a
-CPU. Only this module uses vLLM's engine; `marl_ray.weights` uses its weight transfer.
+CPU. Only this module uses vLLM's engine; `marl_ray.weights` uses its weight transfer and its adapters.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from multiprocessing.connection import wait
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
+from marl_ray.actors.engine_arguments import EngineSpec, engine_arguments
 from marl_ray.actors.engine_sleep import EngineSleep
 from marl_ray.actors.handle import ActorBroken
-from marl_ray.config import LoraConfig
 from marl_ray.core.episode import Completion, SamplingSpec
 from marl_ray.core.errors import UserError
 
@@ -28,107 +27,10 @@ T = TypeVar("T")
 OnTokens = Callable[[tuple[int, ...], str], None]
 """Receives a streamed completion's tokens and, with stop texts, text before any stop text, on the engine's thread."""
 
-CPU_SEQUENCES = 256
-"""Default number of sequences in flight on a CPU."""
 IDLE_GAP_S = 0.005
 """Pause without a new request after which a batch counts as complete."""
 MAX_BATCH_WAIT_S = 0.1
 """Maximum time that a request waits for the rest of its batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSpec:
-    """Settings of an engine. `transport` is the weight transport. A `colocated` engine starts asleep, and sleeps while
-    a learner uses its device. With `lora` all requests use an adapter, which weight updates replace."""
-
-    model: str
-    dtype: str
-    max_length: int
-    trust_remote_code: bool
-    on_gpu: bool
-    tensor_parallel: int
-    gpu_memory_utilization: float
-    kv_cache_mb: int
-    max_num_seqs: int | None
-    transport: str
-    colocated: bool = False
-    lora: LoraConfig | None = None
-
-
-def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
-    """Return the arguments of vLLM's `EngineArgs`."""
-    from vllm.config.structured_outputs import StructuredOutputsConfig
-    from vllm.config.weight_transfer import WeightTransferConfig
-
-    from marl_ray.weights.vllm_worker import BACKENDS
-
-    arguments: dict[str, Any] = {
-        "model": spec.model,
-        "dtype": spec.dtype,
-        "max_model_len": spec.max_length,
-        "max_num_seqs": spec.max_num_seqs,
-        "trust_remote_code": spec.trust_remote_code,
-        "tensor_parallel_size": spec.tensor_parallel,
-        # vLLM would choose Ray inside a placement group, but the actor holds all of its GPUs itself.
-        "distributed_executor_backend": "mp" if spec.tensor_parallel > 1 else "uni",
-        "logprobs_mode": "processed_logprobs",
-        "scheduling_policy": "priority",
-        "disable_log_stats": True,
-        "worker_extension_cls": "marl_ray.weights.vllm_worker.WorkerExtension",
-        "weight_transfer_config": WeightTransferConfig(backend=BACKENDS[spec.transport]),
-        # As `marl_ray.learning.json_grammars`. Small models would write whitespace without end.
-        "structured_outputs_config": StructuredOutputsConfig(backend="xgrammar", disable_any_whitespace=True),
-    }
-    if spec.lora is not None:
-        arguments |= adapter_arguments(spec, spec.lora)
-    if spec.on_gpu:
-        arguments["gpu_memory_utilization"] = spec.gpu_memory_utilization
-        arguments["enable_sleep_mode"] = spec.colocated
-        arguments["enable_flashinfer_autotune"] = False  # would compile and time kernels at every start
-    else:
-        # Chunked prefill rewinds random number generators, which is not supported on a CPU. Blocks smaller than
-        # vLLM's default let the requests of a group share more of their prompt.
-        arguments |= {
-            "enforce_eager": True,
-            "block_size": 32,
-            "kv_cache_memory_bytes": spec.kv_cache_mb * 2**20,
-            "enable_chunked_prefill": False,
-            "max_num_seqs": spec.max_num_seqs or CPU_SEQUENCES,
-            "max_num_batched_tokens": max(8192, spec.max_length),
-        }
-    return arguments
-
-
-def adapter_arguments(spec: EngineSpec, lora: LoraConfig) -> dict[str, Any]:
-    """Return the arguments of vLLM's `EngineArgs` for an adapter. Raises UserError for layers that do not exist."""
-    from vllm.config.lora import MaxLoRARanks
-
-    from marl_ray.weights.adapter_source import adapter_layers
-
-    layers = adapter_layers(spec.model, spec.trust_remote_code, lora)
-    return {
-        "enable_lora": True,
-        "max_loras": 1,
-        # vLLM accepts some ranks only. Matrices of a smaller rank are filled up with zeros.
-        "max_lora_rank": min(rank for rank in get_args(MaxLoRARanks) if rank >= lora.rank),
-        # By default vLLM also multiplies the zeros of all other layers, of which the output layer is the largest.
-        "lora_target_modules": sorted({layer.rpartition(".")[2] for layer in layers}),
-    }
-
-
-def check_served_layers(engine: Any, spec: EngineSpec) -> None:
-    """Raise UserError if vLLM's `LLMEngine` would ignore the adapter of a layer."""
-    from marl_ray.weights.adapter_source import adapter_layers
-
-    if spec.lora is None:
-        return
-    layers = adapter_layers(spec.model, spec.trust_remote_code, spec.lora)
-    unserved = engine.collective_rpc("unserved_layers", args=(layers,))[0]
-    if unserved:
-        raise UserError(
-            f"vLLM serves no adapters of {unserved[0]} ({len(unserved)} of {len(layers)} layers with an adapter): set "
-            "lora.in_engine to false, or lora.targets to other layers"
-        )
 
 
 def engine_facts(engine: Any) -> dict[str, str]:
@@ -296,15 +198,11 @@ class Engine:
         self._core: Any = self._engine.engine_core.engine_core  # type: ignore[attr-defined]
         if spec.tensor_parallel > 1:
             _exit_with_workers(self._engine)
-        self._sleep = EngineSleep(self._engine, spec.on_gpu, keeps_weights=spec.lora is not None)
+        self._sleep = EngineSleep(self._engine, spec.on_gpu, offloads_weights=spec.lora is not None)
         if spec.lora is not None:
-            from vllm.lora.request import LoRARequest
+            from marl_ray.weights.vllm_adapters import adapter_request
 
-            from marl_ray.weights.vllm_adapters import ADAPTER_ID
-
-            check_served_layers(self._engine, spec)
-            # Nothing is read from the path: an update has loaded the adapter before the first request.
-            self._adapter = LoRARequest("policy", ADAPTER_ID, "memory")
+            self._adapter = adapter_request(self._engine, spec.model, spec.trust_remote_code, spec.lora)
 
     def _run(self, spec: EngineSpec, built: Future[None]) -> None:
         try:

@@ -14,12 +14,12 @@ class EngineSleep:
         awake --(begin)--> asleep --(wake "weights")--> no KV cache --(wake "kv_cache")--> awake
 
     New weights are loaded between the two wakes. Requests in flight are kept; their KV cache is recomputed from their
-    tokens. On a GPU vLLM releases weights and KV cache (level 2), on a CPU only the KV cache. With `keeps_weights` the
-    weights move to host memory (level 1), because no update brings them back.
+    tokens. On a GPU vLLM releases weights and KV cache (level 2), on a CPU only the KV cache. With
+    `offloads_weights` the weights move to host memory (level 1), because no update brings them back.
     """
 
-    def __init__(self, engine: Any, on_gpu: bool, keeps_weights: bool = False) -> None:
-        self._engine, self._on_gpu, self._keeps_weights = engine, on_gpu, keeps_weights
+    def __init__(self, engine: Any, on_gpu: bool, offloads_weights: bool = False) -> None:
+        self._engine, self._on_gpu, self._offloads_weights = engine, on_gpu, offloads_weights
         self._asleep: list[MemoryTag] = []
 
     def begin(self) -> None:
@@ -29,7 +29,7 @@ class EngineSleep:
         self._engine.collective_rpc("abandon_weight_update")
         for tag in tuple(self._asleep):  # vLLM puts everything to sleep or nothing
             self.wake(tag)
-        self._engine.sleep(level=2 if self._on_gpu and not self._keeps_weights else 1, mode="keep")
+        self._engine.sleep(level=2 if self._on_gpu and not self._offloads_weights else 1, mode="keep")
         if not self._on_gpu:
             self._engine.collective_rpc("free_kv_cache")
         self._asleep = ["weights", "kv_cache"]

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from marl_ray.actors.engine import Engine, EngineSpec, engine_facts
+from marl_ray.actors.engine import Engine, engine_facts
+from marl_ray.actors.engine_arguments import EngineSpec
 from marl_ray.actors.handle import Actor, without_gc
 from marl_ray.cluster.placement_group import BundleGpus
 from marl_ray.cluster.ray_connection import use_session_folder

@@ -162,10 +162,10 @@ class LearnerActor(Actor):
             source = AdapterSource(policy, dtype, self._weights)
         else:
             source = CastSource(policy, dtype, self._weights, device)
-        if transport == "ipc" and self.id.replica > 0:
-            from marl_ray.weights.ipc_transfer import make_ipc_engine, send_and_release
+            if transport == "ipc" and self.id.replica > 0:
+                from marl_ray.weights.ipc_transfer import make_ipc_engine, send_and_release
 
-            self._weights.accompany = partial(send_and_release, make_ipc_engine(source, source.buffer_bytes))
+                self._weights.accompany = partial(send_and_release, make_ipc_engine(source, source.buffer_bytes))
 
         def connect() -> WeightSender:
             self._make_client(generators).fence()

@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 
-from marl_ray.actors.engine import EngineSpec
+from marl_ray.actors.engine_arguments import EngineSpec
 from marl_ray.actors.engine_environment import UTF8, engine_environment
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup

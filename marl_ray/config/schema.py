@@ -98,8 +98,8 @@ class LoraConfig(Section):
     """Train policies with the same base model and the same learner resources in one process, one after another, each
     with its own adapter. The base model is in memory once."""
     in_engine: bool | None = None
-    """Engines load the base model once and receive only adapters. false: engines receive all weights with the adapter
-    merged. null: true for 16-bit engines with GPUs of their own, up to rank 512, otherwise false."""
+    """Engines load the base model once and receive adapters only. false: engines receive all weights, with the adapter
+    merged. null: true for engines of 16 bits on GPUs without resources.colocate, up to rank 512, otherwise false."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

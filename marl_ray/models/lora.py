@@ -56,7 +56,9 @@ def add_adapter(model: Any, lora: LoraConfig, seed: int, name: str = NAME) -> No
     ends = {id(layer.weight) for layer in (model.get_input_embeddings(), model.get_output_embeddings()) if layer}
     for place, layer in adapted(model).items():
         if not hasattr(layer.base_layer, "weight"):  # stacked experts, whose products peft computes in every pass
-            raise UserError(f"lora.targets matches {place}, which is no linear layer: name other layers in lora.targets")
+            raise UserError(
+                f"lora.targets matches {place}, which is no linear layer: name other layers in lora.targets"
+            )
         if id(layer.base_layer.weight) in ends:
             raise UserError(f"lora.targets names {place}, whose weights are the embeddings: leave it out")
 

@@ -76,7 +76,7 @@ class WeightSender:
     def __init__(
         self, source: CastSource | AdapterSource, transport: TransportName, sparse: bool | None = None
     ) -> None:
-        self.source = source
+        self.source: Any = source  # the staged transports have a CastSource
         self._summed = SummedSource(self.source)
         self.transport = transport
         self.sparse = transport == "store" and (source.dtype.itemsize == 2 if sparse is None else sparse)

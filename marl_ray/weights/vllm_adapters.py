@@ -8,16 +8,48 @@ entries of earlier versions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
+from vllm.config.lora import MaxLoRARanks
 from vllm.lora.lora_model import LoRAModel
 from vllm.lora.lora_weights import LoRALayerWeights
+from vllm.lora.request import LoRARequest
 from vllm.lora.utils import is_moe_model, parse_fine_tuned_lora_name
 
+from marl_ray.config import LoraConfig
+from marl_ray.core.errors import UserError
+from marl_ray.weights.adapter_source import adapter_layers
 from marl_ray.weights.deltas import Checksum, WeightUpdate, to_tensor
 
 ADAPTER_ID = 1
 """vLLM's number of the adapter. Numbers start at 1."""
+
+
+def adapter_arguments(model: str, trust_remote_code: bool, lora: LoraConfig) -> dict[str, Any]:
+    """Return the arguments of vLLM's `EngineArgs` for an adapter. Raises UserError for layers that do not exist."""
+    layers = adapter_layers(model, trust_remote_code, lora)
+    return {
+        "enable_lora": True,
+        "max_loras": 1,
+        # vLLM accepts some ranks only. Matrices of a smaller rank are filled up with zeros.
+        "max_lora_rank": min(served for served in get_args(MaxLoRARanks) if served >= lora.rank),
+        # By default vLLM also multiplies the zeros of all other layers, of which the output layer is the largest.
+        "lora_target_modules": sorted({layer.rpartition(".")[2] for layer in layers}),
+    }
+
+
+def adapter_request(engine: Any, model: str, trust_remote_code: bool, lora: LoraConfig) -> LoRARequest:
+    """Return the name of the adapter for requests to vLLM's `LLMEngine`. Raises UserError if the engine would ignore
+    the adapter of a layer."""
+    layers = adapter_layers(model, trust_remote_code, lora)
+    unserved = engine.collective_rpc("unserved_layers", args=(layers,))[0]
+    if unserved:
+        raise UserError(
+            f"vLLM serves no adapters of {unserved[0]} ({len(unserved)} of {len(layers)} layers with an adapter): set "
+            "lora.in_engine to false, or lora.targets to other layers"
+        )
+    # Nothing is read from the path: an update has loaded the adapter before the first request.
+    return LoRARequest("policy", ADAPTER_ID, "memory")
 
 
 def unserved_layers(manager: Any, layers: Sequence[str]) -> list[str]:

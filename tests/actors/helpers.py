@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from marl_ray.actors.engine import EngineSpec
+from marl_ray.actors.engine_arguments import EngineSpec
 from marl_ray.actors.engine_environment import engine_environment
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup

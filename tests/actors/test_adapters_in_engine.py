@@ -31,8 +31,8 @@ from tests.actors.helpers import (
     sample,
     update_weights,
 )
-from tests.actors.test_model_families import random_model
-from tests.actors.test_requests_in_flight import assert_sampled_by, long_requests
+from tests.actors.in_flight import assert_sampled_by, long_requests
+from tests.actors.random_models import random_model
 
 pytest.importorskip("peft")
 pytestmark = [pytest.mark.usefixtures("local_ray"), pytest.mark.slow]
@@ -153,7 +153,11 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
     ("family", "settings", "message"),
     [
         ("gpt2", {}, r"does not support LoRA yet\. \(with lora\.in_engine false, it would"),
-        ("qwen3_moe", EXPERTS, r"vLLM serves no adapters of .* \(2 of 2 layers with an adapter\): set lora\.in_engine to"),
+        (
+            "qwen3_moe",
+            EXPERTS,
+            r"vLLM serves no adapters of .* \(2 of 2 layers with an adapter\): set lora\.in_engine to",
+        ),
     ],
     ids=["no adapters", "experts on a CPU"],
 )

@@ -238,6 +238,8 @@ def test_adapters_in_engines_on_gpus_need_16_bits() -> None:
         return make_config(sections={**model, "lora": {"rank": 8} | lora})
 
     assert [agent.transport for agent in make_plan(config(), cluster_has_gpus=True).agents] == ["nccl"] * 2
-    with pytest.raises(PlacementError, match=r"^lora.in_engine: on GPUs vLLM computes adapters in 16 bits, and .*float"):
+    with pytest.raises(
+        PlacementError, match=r"^lora.in_engine: on GPUs vLLM computes adapters in 16 bits, and .*float"
+    ):
         make_plan(config(in_engine=True), cluster_has_gpus=True)
     assert make_plan(config(in_engine=True), cluster_has_gpus=False).agents[0].transport == "adapter"

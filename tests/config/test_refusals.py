@@ -29,7 +29,10 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
             {"magrpo": {"optimizer": "adafactor", "adam_beta1": 0.5}},
             "adam_beta2 are for AdamW, and magrpo.optimizer is ada",
         ),
-        ({"lora": {"rank": 1024, "in_engine": True}}, "lora.in_engine: vLLM serves adapters up to rank 512, and lora.rank"),
+        (
+            {"lora": {"rank": 1024, "in_engine": True}},
+            "lora.in_engine: vLLM serves adapters up to rank 512, and lora.rank",
+        ),
         ({"lora": {"export": "adapter"}}, "lora.rank is 0, which disables adapters and all other settings of lora"),
         (
             {"lora": {"rank": 4, "share_base": True}, "agents": ["a", "b"]},

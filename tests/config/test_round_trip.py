@@ -58,6 +58,7 @@ FIXED += (
     "targets",
     "lora.export",
     "share_base",
+    "in_engine",
     "offload_reference",
     "ranks",
     "cpu_offload",
