@@ -192,7 +192,7 @@ class _TransferSession:
 class SummedSource:
     """A source that adds up checksum and bytes while its weights are sent; each iteration starts anew."""
 
-    def __init__(self, source: CastSource) -> None:
+    def __init__(self, source: Any) -> None:
         self.checksum, self.sent_bytes = Checksum(), 0
         self._source = source
 
