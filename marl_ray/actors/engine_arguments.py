@@ -14,7 +14,8 @@ CPU_SEQUENCES = 256
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
     """Settings of an engine. `transport` is the weight transport. A `colocated` engine starts asleep, and sleeps while
-    a learner uses its device. With `lora` all requests use an adapter, which weight updates replace."""
+    a learner uses its device. With `lora` each request uses one of `adapters` adapters, which weight updates
+    replace."""
 
     model: str
     dtype: str
@@ -28,6 +29,7 @@ class EngineSpec:
     transport: str
     colocated: bool = False
     lora: LoraConfig | None = None
+    adapters: int = 1
 
 
 def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
@@ -56,7 +58,7 @@ def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
         "structured_outputs_config": StructuredOutputsConfig(backend="xgrammar", disable_any_whitespace=True),
     }
     if spec.lora is not None:
-        arguments |= adapter_arguments(spec.model, spec.trust_remote_code, spec.lora)
+        arguments |= adapter_arguments(spec.model, spec.trust_remote_code, spec.lora, spec.adapters)
     if spec.on_gpu:
         arguments["gpu_memory_utilization"] = spec.gpu_memory_utilization
         arguments["enable_sleep_mode"] = spec.colocated

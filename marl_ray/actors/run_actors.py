@@ -23,6 +23,7 @@ from marl_ray.actors.learner_group import REMEDY, LearnerGroup
 from marl_ray.actors.sandbox_pool import SandboxPool
 from marl_ray.actors.sandbox_settings import sandbox_settings
 from marl_ray.actors.shared_device import DEDICATED, DedicatedDevice, DividedGpus, SharedDevice
+from marl_ray.actors.shared_generator import SharedGenerator, SharedGeneratorProcesses
 from marl_ray.actors.shared_learner import SharedLearner, SharedLearnerProcess
 from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
 from marl_ray.cluster.placement_group import PlacementGroups, reserve
@@ -96,9 +97,10 @@ async def start_actors(config: Config, optimizer_steps: int, startup: StartupTim
     devices = make_devices(config, plan)
     learners = _make_learner_groups(config, placement, optimizer_steps, devices)
     groups: dict[PolicyId, GeneratorGroup] = {}
-    for learner in learners:
-        first, initialize = learner.policy.number, learner.initialize_generator
-        groups[learner.policy] = _make_generator_group(config, first, placement, initialize, devices)
+    initialize = {learner.policy: learner.initialize_generator for learner in learners}
+    for policies in config.generator_groups:
+        own = {policy: initialize[policy] for policy in policies}
+        groups |= _make_generator_groups(config, own, placement, devices)
     generators = [groups[config.policy_of(agent)] for agent in range(config.num_agents)]
     sandbox = _make_sandbox_pool(config, placement)
     shared = [device for device in dict.fromkeys(devices.values()) if isinstance(device, SharedDevice)]
@@ -133,11 +135,17 @@ def make_devices(config: Config, plan: PlacementPlan) -> Devices:
     return devices
 
 
-def _make_generator_group(
-    config: Config, agent: int, placement: PlacementGroups, initialize: Initialize[GenerationActor], devices: Devices
-) -> GeneratorGroup:
-    settings, agent_plan = config.agents[agent], placement.plan.agents[agent]
-    policy, on_gpu = config.policy_of(agent), agent_plan.generator_gpus > 0
+def _make_generator_groups(
+    config: Config,
+    initialize: Mapping[PolicyId, Initialize[GenerationActor]],
+    placement: PlacementGroups,
+    devices: Devices,
+) -> dict[PolicyId, GeneratorGroup]:
+    """Return the generators of policies with the same settings: their own, or one group of processes for several
+    policies, each with its view. `initialize` has the policies."""
+    policy, *others = initialize
+    settings, agent_plan = config.agents[policy.number], placement.plan.agents[policy.number]
+    on_gpu = agent_plan.generator_gpus > 0
     device = devices.get(policy, DEDICATED)
     engine = EngineSpec(
         model=resolve_model(settings.name),
@@ -152,6 +160,7 @@ def _make_generator_group(
         transport=agent_plan.transport,
         colocated=device.is_shared,
         lora=config.lora if agent_plan.transport == "adapter" else None,
+        adapters=len(initialize),
     )
     is_local = Path(engine.model).is_dir()
     environment = engine_environment(settings.generator.cpus, on_gpu, is_local, config.output.verbose)
@@ -162,6 +171,24 @@ def _make_generator_group(
         "runtime_env": {"env_vars": environment},
     }
 
+    placed = [ActorId("generator", policy, replica) for replica in range(settings.generator.replicas)]
+    if others:
+        shared_specs = []
+        for id in placed:
+            shared_arguments = (id, tuple(initialize), engine, config.model, placement.shared_gpus(id))
+            strategy = {"scheduling_strategy": placement.strategy(id)}
+            shared_specs.append(ActorSpec(id, SharedGenerator, shared_arguments, options | strategy))
+        deadlines = config.resources.deadlines
+        start = Deadline(deadlines.start_s, "start_s", "to start")
+        remedy = "set another model.name, or change resources.generator"
+        restarts = RestartPolicy(start, settings.generator.max_restarts, deadlines.heartbeat_s, remedy)
+        processes = SharedGeneratorProcesses(shared_specs, restarts, device.lock_for_engine_start)
+        workers, groups = settings.generator.tensor_parallel, {}
+        for each, initialize_one in initialize.items():
+            view = processes.view(each, initialize_one)
+            groups[each] = GeneratorGroup([], workers, deadlines, initialize_one, view=view)
+        return groups
+
     def spec(id: ActorId) -> ActorSpec[GenerationActor]:
         arguments = (id, engine, config.model, placement.shared_gpus(id))
         return ActorSpec(id, GenerationActor, arguments, options | {"scheduling_strategy": placement.strategy(id)})
@@ -171,17 +198,18 @@ def _make_generator_group(
         await placement.add(id, config.resources.deadlines.placement_s)
         return spec(id)
 
-    return GeneratorGroup(
-        [spec(ActorId("generator", policy, replica)) for replica in range(settings.generator.replicas)],
+    group = GeneratorGroup(
+        [spec(id) for id in placed],
         settings.generator.tensor_parallel,
         config.resources.deadlines,
-        initialize,
+        initialize[policy],
         settings.generator.max_restarts,
         device.lock_for_engine_start,
         None if agent_plan.divides_gpu or device.is_shared else reserve_replica,
         placement.remove,
         drains=config.rollout.inflight == "drain",
     )
+    return {policy: group}
 
 
 def _make_learner_groups(
@@ -301,7 +329,8 @@ class EvaluationActors:
         placement = await reserve(plan, deadlines.placement_s)
         is_part = 0 < plan.agents[agent].generator_gpus < 1  # of a GPU, on which engines start one at a time
         devices = {config.policy_of(agent): self._divided_gpus} if is_part else {}
-        group = _make_generator_group(config, agent, placement, initialize, devices)
+        policy = config.policy_of(agent)
+        group = _make_generator_groups(config, {policy: initialize}, placement, devices)[policy]
         try:
             notes = await group.start()
         except BaseException:

@@ -78,11 +78,19 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
         return _make_colocated_plan(config, cluster_has_gpus)
     bundles: list[Bundle] = []
     placements: dict[int, AgentPlacement] = {}
+    first_of_generators = {policies[0] for policies in config.generator_groups}
     for policy in config.policies:
         agent = config.agents[policy.number]
         is_specific = (agent.generator, agent.learner) != (config.resources.generator, config.resources.learner)
         placement = _place_agent(config, agent, cluster_has_gpus, f"agents.{policy.number}." if is_specific else "")
         generators = [ActorId("generator", policy, replica) for replica in range(agent.generator.replicas)]
+        if placement.divides_gpu and config.lora.share_engine:
+            raise PlacementError(
+                "lora.share_engine: an engine of several policies needs a GPU of its own, and resources.generator.gpus "
+                f"is {placement.generator_gpus:g}: set it to 1 or more"
+            )
+        if policy not in first_of_generators:
+            generators = []  # it shares those of another policy
         ranks = [ActorId("learner", policy, rank) for rank in range(agent.learner.ranks)]
         if (shared := learner_id(config, policy)) != ranks[0]:
             if placement.divides_gpu:

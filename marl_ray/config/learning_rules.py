@@ -224,6 +224,7 @@ def _lora_problems(config: Config) -> Iterator[str]:
     if lora.in_engine and lora.rank > MAX_SERVED_RANK:
         yield f"""lora.in_engine: vLLM serves adapters up to rank {MAX_SERVED_RANK}, and lora.rank is {lora.rank}: lower
         it, or set in_engine to false"""
+    yield from _shared_engine_problems(config)
     if not lora.share_base:
         return
     for number, agent in enumerate(config.agents):
@@ -233,6 +234,22 @@ def _lora_problems(config: Config) -> Iterator[str]:
     if len(config.learner_groups) == len(config.policies):
         yield """lora.share_base is for policies with the same base model and the same resources.learner, and no two
         policies of this run have both: leave it out, or name one model for them"""
+
+
+def _shared_engine_problems(config: Config) -> Iterator[str]:
+    if not config.lora.share_engine:
+        return
+    if not config.lora.in_engine:
+        yield "lora.share_engine is for engines that have an adapter per policy: set lora.in_engine to true"
+    if len(config.generator_groups) == len(config.policies):
+        yield """lora.share_engine is for policies with the same base model and the same resources.generator, and no two
+        policies of this run have both: leave it out, or name one model for them"""
+    if config.resources.colocate:
+        yield """lora.share_engine: with resources.colocate an engine sleeps while its learner uses the device, and
+        other policies would wait: set one of them to false"""
+    if config.rollout.inflight == "drain":
+        yield f"""lora.share_engine: {config.algorithm}.inflight drain would stop the requests of all policies for the
+        update of one: set it to continue"""
 
 
 def _policy_problems(config: Config) -> Iterator[str]:

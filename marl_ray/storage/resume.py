@@ -135,7 +135,7 @@ def _check_same_run(config: Config, saved: Config) -> None:
 
     def adapters(config: Config) -> LoraConfig:
         # These do not affect training.
-        return replace(config.lora, export="merged", share_base=False, in_engine=None)
+        return replace(config.lora, export="merged", share_base=False, in_engine=None, share_engine=False)
 
     for name, now, before in (
         ("algorithm", config.algorithm, saved.algorithm),

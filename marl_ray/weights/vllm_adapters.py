@@ -21,16 +21,19 @@ from marl_ray.core.errors import UserError
 from marl_ray.weights.adapter_source import adapter_layers
 from marl_ray.weights.deltas import Checksum, WeightUpdate, to_tensor
 
-ADAPTER_ID = 1
-"""vLLM's number of the adapter. Numbers start at 1."""
+
+def _vllm_id(number: int) -> int:
+    """Return vLLM's id of adapter `number`. Our numbers start at 0, and vLLM's at 1."""
+    return number + 1
 
 
-def adapter_arguments(model: str, trust_remote_code: bool, lora: LoraConfig) -> dict[str, Any]:
-    """Return the arguments of vLLM's `EngineArgs` for an adapter. Raises UserError for layers that do not exist."""
+def adapter_arguments(model: str, trust_remote_code: bool, lora: LoraConfig, number: int) -> dict[str, Any]:
+    """Return the arguments of vLLM's `EngineArgs` for a number of adapters. Raises UserError for layers that do not
+    exist."""
     layers = adapter_layers(model, trust_remote_code, lora)
     return {
         "enable_lora": True,
-        "max_loras": 1,
+        "max_loras": number,
         # vLLM accepts some ranks only. Matrices of a smaller rank are filled up with zeros.
         "max_lora_rank": min(served for served in get_args(MaxLoRARanks) if served >= lora.rank),
         # By default vLLM also multiplies the zeros of all other layers, of which the output layer is the largest.
@@ -38,9 +41,11 @@ def adapter_arguments(model: str, trust_remote_code: bool, lora: LoraConfig) -> 
     }
 
 
-def adapter_request(engine: Any, model: str, trust_remote_code: bool, lora: LoraConfig) -> LoRARequest:
-    """Return the name of the adapter for requests to vLLM's `LLMEngine`. Raises UserError if the engine would ignore
-    the adapter of a layer."""
+def adapter_requests(
+    engine: Any, model: str, trust_remote_code: bool, lora: LoraConfig, number: int
+) -> list[LoRARequest]:
+    """Return the names of a number of adapters for requests to vLLM's `LLMEngine`. Raises UserError if the engine would
+    ignore the adapter of a layer."""
     layers = adapter_layers(model, trust_remote_code, lora)
     unserved = engine.collective_rpc("unserved_layers", args=(layers,))[0]
     if unserved:
@@ -48,8 +53,8 @@ def adapter_request(engine: Any, model: str, trust_remote_code: bool, lora: Lora
             f"vLLM serves no adapters of {unserved[0]} ({len(unserved)} of {len(layers)} layers with an adapter): set "
             "lora.in_engine to false, or lora.targets to other layers"
         )
-    # Nothing is read from the path: an update has loaded the adapter before the first request.
-    return LoRARequest("policy", ADAPTER_ID, "memory")
+    # Nothing is read from the path: an update has loaded an adapter before its first request.
+    return [LoRARequest(f"adapter {n}", _vllm_id(n), "memory") for n in range(number)]
 
 
 def unserved_layers(manager: Any, layers: Sequence[str]) -> list[str]:
@@ -63,8 +68,8 @@ def unserved_layers(manager: Any, layers: Sequence[str]) -> list[str]:
     return [layer for layer in layers if _vllm_name(manager, f"{layer}.lora_A.weight")[0] not in served]
 
 
-def load_adapter(manager: Any, update: WeightUpdate) -> int:
-    """Replace the adapter in vLLM's `LoRAModelManager`, and return the checksum of the received tensors."""
+def load_adapter(manager: Any, number: int, update: WeightUpdate) -> int:
+    """Replace adapter `number` in vLLM's `LoRAModelManager`, and return the checksum of the received tensors."""
     assert update.adapter_scale is not None, "the update has an adapter"
     checksum = Checksum()
     received = ((delta.name, to_tensor(delta)) for delta in update.deltas)
@@ -77,10 +82,10 @@ def load_adapter(manager: Any, update: WeightUpdate) -> int:
     for layer, pair in factors.items():
         rank = len(pair[True])
         layers[layer] = LoRALayerWeights(layer, rank, 0, pair[True], pair[False], scaling=update.adapter_scale)
-    adapter = LoRAModel(ADAPTER_ID, rank, layers)
-    manager.remove_adapter(ADAPTER_ID)
+    adapter = LoRAModel(_vllm_id(number), rank, layers)
+    manager.remove_adapter(adapter.id)
     manager.add_adapter(adapter)
-    manager.activate_adapter(ADAPTER_ID)
+    manager.activate_adapter(adapter.id)
     return checksum.value
 
 

@@ -243,3 +243,14 @@ def test_adapters_in_engines_on_gpus_need_16_bits() -> None:
     ):
         make_plan(config(in_engine=True), cluster_has_gpus=True)
     assert make_plan(config(in_engine=True), cluster_has_gpus=False).agents[0].transport == "adapter"
+
+
+def test_policies_that_share_an_engine_have_the_generators_of_the_first_one() -> None:
+    lora = {"rank": 8, "in_engine": True, "share_engine": True}
+    agents = ["m", "m", "other"]
+    plan = make_plan(make_config(sections={"lora": lora, "agents": agents}), cluster_has_gpus=True)
+    generators = [id for bundle in plan.bundles for id in bundle.actors if id.kind == "generator"]
+    assert generators == [ActorId("generator", PolicyId((agent,))) for agent in (0, 2)]
+    halves = {"generator": {"gpus": 0.5}, "learner": {"gpus": 0.5}}
+    with pytest.raises(PlacementError, match=r"^lora.share_engine: an engine of several policies needs a GPU"):
+        make_plan(make_config(sections={"lora": lora, "agents": agents, "resources": halves}), cluster_has_gpus=True)

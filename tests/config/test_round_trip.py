@@ -59,6 +59,7 @@ FIXED += (
     "lora.export",
     "share_base",
     "in_engine",
+    "share_engine",
     "offload_reference",
     "ranks",
     "cpu_offload",

@@ -41,3 +41,17 @@ def test_policies_of_one_learner_process_with_sleeping_engines_or_not(tmp_path: 
         assert result.returncode == 0, result.stderr
         gaps = [row[f"agent_{agent}/logprob_gap"] for row in rows(tmp_path / name, "step") for agent in range(2)]
         assert max(gaps) < 1e-5, "each engine has the adapter of its policy"
+
+
+def test_policies_of_one_engine_have_the_results_of_separate_engines(tmp_path: Path) -> None:
+    steps = {}
+    for name, settings in (("one", ["lora.share_engine=true", "lora.share_base=true"]), ("separate", [])):
+        folder = [f"output.base_dir={tmp_path}", f"output.run_name={name}"]
+        result = train(*QUICK, *SETTINGS, "lora.in_engine=true", *settings, *folder)
+        assert result.returncode == 0, result.stderr
+        assert ("has one engine for agent 0, agent 1" in result.stderr) == (name == "one"), result.stderr
+        steps[name] = rows(tmp_path / name, "step")
+    for one, separate in zip(steps["one"], steps["separate"], strict=True):
+        for metric, value in without_times(separate).items():
+            if metric.endswith(("reward_mean", "grad_norm", "loss")):
+                assert one[metric] == pytest.approx(value, rel=1e-3, abs=1e-6), metric
