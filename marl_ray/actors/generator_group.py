@@ -28,6 +28,12 @@ R = TypeVar("R")
 REMEDY = "set another model.name, or change resources.generator"
 
 
+def generator_restarts(deadlines: Deadlines, restarts: int) -> RestartPolicy:
+    """Return when generators are restarted, and how often."""
+    start = Deadline(deadlines.start_s, "start_s", "to start")
+    return RestartPolicy(start, restarts, deadlines.heartbeat_s, REMEDY)
+
+
 class GeneratorGroup:
     """The replicas of one policy's generator.
 
@@ -57,9 +63,7 @@ class GeneratorGroup:
         drains: bool = False,
         view: SharedGeneratorView | None = None,
     ) -> None:
-        start = Deadline(deadlines.start_s, "start_s", "to start")
-        policy = RestartPolicy(start, restarts, deadlines.heartbeat_s, REMEDY)
-        self.replicas = view or Supervisor(specs, policy, initialize, start_lock)
+        self.replicas = view or Supervisor(specs, generator_restarts(deadlines, restarts), initialize, start_lock)
         self.workers_per_replica = workers_per_replica
         self._ids = [spec.id for spec in specs]
         self._deadlines, self._reserve, self._release = deadlines, reserve, release

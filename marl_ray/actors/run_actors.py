@@ -16,7 +16,7 @@ import ray
 from marl_ray.actors.engine_arguments import EngineSpec
 from marl_ray.actors.engine_environment import UTF8, engine_environment
 from marl_ray.actors.generation_actor import GenerationActor
-from marl_ray.actors.generator_group import GeneratorGroup
+from marl_ray.actors.generator_group import GeneratorGroup, generator_restarts
 from marl_ray.actors.handle import Deadline, Handle
 from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.actors.learner_group import REMEDY, LearnerGroup
@@ -99,8 +99,12 @@ async def start_actors(config: Config, optimizer_steps: int, startup: StartupTim
     groups: dict[PolicyId, GeneratorGroup] = {}
     initialize = {learner.policy: learner.initialize_generator for learner in learners}
     for policies in config.generator_groups:
-        own = {policy: initialize[policy] for policy in policies}
-        groups |= _make_generator_groups(config, own, placement, devices)
+        first, *others = policies
+        if others:
+            own = {policy: initialize[policy] for policy in policies}
+            groups |= _make_shared_generator_groups(config, own, placement, devices)
+        else:
+            groups[first] = _make_generator_group(config, first.number, placement, initialize[first], devices)
     generators = [groups[config.policy_of(agent)] for agent in range(config.num_agents)]
     sandbox = _make_sandbox_pool(config, placement)
     shared = [device for device in dict.fromkeys(devices.values()) if isinstance(device, SharedDevice)]
@@ -135,18 +139,67 @@ def make_devices(config: Config, plan: PlacementPlan) -> Devices:
     return devices
 
 
-def _make_generator_groups(
+def _make_generator_group(
+    config: Config, agent: int, placement: PlacementGroups, initialize: Initialize[GenerationActor], devices: Devices
+) -> GeneratorGroup:
+    settings, agent_plan, policy = config.agents[agent], placement.plan.agents[agent], config.policy_of(agent)
+    device = devices.get(policy, DEDICATED)
+    engine, options = _engine_settings(config, policy, placement, device)
+
+    def spec(id: ActorId) -> ActorSpec[GenerationActor]:
+        arguments = (id, engine, config.model, placement.shared_gpus(id))
+        return ActorSpec(id, GenerationActor, arguments, options | {"scheduling_strategy": placement.strategy(id)})
+
+    async def reserve_replica(replica: int) -> ActorSpec[GenerationActor]:
+        id = ActorId("generator", policy, replica)
+        await placement.add(id, config.resources.deadlines.placement_s)
+        return spec(id)
+
+    return GeneratorGroup(
+        [spec(ActorId("generator", policy, replica)) for replica in range(settings.generator.replicas)],
+        settings.generator.tensor_parallel,
+        config.resources.deadlines,
+        initialize,
+        settings.generator.max_restarts,
+        device.lock_for_engine_start,
+        None if agent_plan.divides_gpu or device.is_shared else reserve_replica,
+        placement.remove,
+        drains=config.rollout.inflight == "drain",
+    )
+
+
+def _make_shared_generator_groups(
     config: Config,
     initialize: Mapping[PolicyId, Initialize[GenerationActor]],
     placement: PlacementGroups,
     devices: Devices,
 ) -> dict[PolicyId, GeneratorGroup]:
-    """Return the generators of policies with the same settings: their own, or one group of processes for several
-    policies, each with its view. `initialize` has the policies."""
-    policy, *others = initialize
+    """Return groups with one view each of the same processes, for the policies in `initialize`."""
+    first = next(iter(initialize))
+    settings, deadlines = config.agents[first.number].generator, config.resources.deadlines
+    device = devices.get(first, DEDICATED)
+    engine, options = _engine_settings(config, first, placement, device, adapters=len(initialize))
+    specs: list[ActorSpec[Any]] = []
+    for replica in range(settings.replicas):
+        id = ActorId("generator", first, replica)
+        arguments = (id, tuple(initialize), engine, config.model, placement.shared_gpus(id))
+        placed = options | {"scheduling_strategy": placement.strategy(id)}
+        specs.append(ActorSpec(id, SharedGenerator, arguments, placed))
+    restarts = generator_restarts(deadlines, settings.max_restarts)
+    processes = SharedGeneratorProcesses(specs, restarts, device.lock_for_engine_start)
+    groups = {}
+    for policy, initialize_policy in initialize.items():
+        view = processes.view(policy, initialize_policy)
+        groups[policy] = GeneratorGroup(specs, settings.tensor_parallel, deadlines, initialize_policy, view=view)
+    return groups
+
+
+def _engine_settings(
+    config: Config, policy: PolicyId, placement: PlacementGroups, device: DedicatedDevice, adapters: int = 1
+) -> tuple[EngineSpec, dict[str, Any]]:
+    """Return the engine of a policy's generators, and Ray's options of the actor without the placement."""
     settings, agent_plan = config.agents[policy.number], placement.plan.agents[policy.number]
     on_gpu = agent_plan.generator_gpus > 0
-    device = devices.get(policy, DEDICATED)
     engine = EngineSpec(
         model=resolve_model(settings.name),
         dtype=wire_dtype(settings, on_gpu),
@@ -160,7 +213,7 @@ def _make_generator_groups(
         transport=agent_plan.transport,
         colocated=device.is_shared,
         lora=config.lora if agent_plan.transport == "adapter" else None,
-        adapters=len(initialize),
+        adapters=adapters,
     )
     is_local = Path(engine.model).is_dir()
     environment = engine_environment(settings.generator.cpus, on_gpu, is_local, config.output.verbose)
@@ -170,46 +223,7 @@ def _make_generator_groups(
         "max_concurrency": 100_000,  # Ray's default is 1000, but the engine has its own queue
         "runtime_env": {"env_vars": environment},
     }
-
-    placed = [ActorId("generator", policy, replica) for replica in range(settings.generator.replicas)]
-    if others:
-        shared_specs = []
-        for id in placed:
-            shared_arguments = (id, tuple(initialize), engine, config.model, placement.shared_gpus(id))
-            strategy = {"scheduling_strategy": placement.strategy(id)}
-            shared_specs.append(ActorSpec(id, SharedGenerator, shared_arguments, options | strategy))
-        deadlines = config.resources.deadlines
-        start = Deadline(deadlines.start_s, "start_s", "to start")
-        remedy = "set another model.name, or change resources.generator"
-        restarts = RestartPolicy(start, settings.generator.max_restarts, deadlines.heartbeat_s, remedy)
-        processes = SharedGeneratorProcesses(shared_specs, restarts, device.lock_for_engine_start)
-        workers, groups = settings.generator.tensor_parallel, {}
-        for each, initialize_one in initialize.items():
-            view = processes.view(each, initialize_one)
-            groups[each] = GeneratorGroup([], workers, deadlines, initialize_one, view=view)
-        return groups
-
-    def spec(id: ActorId) -> ActorSpec[GenerationActor]:
-        arguments = (id, engine, config.model, placement.shared_gpus(id))
-        return ActorSpec(id, GenerationActor, arguments, options | {"scheduling_strategy": placement.strategy(id)})
-
-    async def reserve_replica(replica: int) -> ActorSpec[GenerationActor]:
-        id = ActorId("generator", policy, replica)
-        await placement.add(id, config.resources.deadlines.placement_s)
-        return spec(id)
-
-    group = GeneratorGroup(
-        [spec(id) for id in placed],
-        settings.generator.tensor_parallel,
-        config.resources.deadlines,
-        initialize[policy],
-        settings.generator.max_restarts,
-        device.lock_for_engine_start,
-        None if agent_plan.divides_gpu or device.is_shared else reserve_replica,
-        placement.remove,
-        drains=config.rollout.inflight == "drain",
-    )
-    return {policy: group}
+    return engine, options
 
 
 def _make_learner_groups(
@@ -329,8 +343,7 @@ class EvaluationActors:
         placement = await reserve(plan, deadlines.placement_s)
         is_part = 0 < plan.agents[agent].generator_gpus < 1  # of a GPU, on which engines start one at a time
         devices = {config.policy_of(agent): self._divided_gpus} if is_part else {}
-        policy = config.policy_of(agent)
-        group = _make_generator_groups(config, {policy: initialize}, placement, devices)[policy]
+        group = _make_generator_group(config, agent, placement, initialize, devices)
         try:
             notes = await group.start()
         except BaseException:

@@ -84,8 +84,8 @@ class SharedGeneratorView:
         self._handles: dict[Handle[SharedGenerator], SharedGeneratorHandle] = {}
         self._shared: dict[Handle[GenerationActor], Handle[SharedGenerator]] = {}
         self.early: dict[Handle[SharedGenerator], str] = {}
-        """Processes that have this policy's adapter, and wait for those of other policies before they serve; with the
-        reason if one is lost."""
+        """Processes that have this policy's adapter, and do not serve before they have the adapters of all policies;
+        with the reason of a loss, or an empty text."""
 
     @property
     def _is_first(self) -> bool:

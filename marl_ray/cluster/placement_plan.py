@@ -90,7 +90,7 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
                 f"is {placement.generator_gpus:g}: set it to 1 or more"
             )
         if policy not in first_of_generators:
-            generators = []  # it shares those of another policy
+            generators = []  # the policy uses the generators of another one
         ranks = [ActorId("learner", policy, rank) for rank in range(agent.learner.ranks)]
         if (shared := learner_id(config, policy)) != ranks[0]:
             if placement.divides_gpu:
