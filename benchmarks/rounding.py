@@ -43,8 +43,7 @@ def sample(model: str) -> list:
 
     tokenizer = load_tokenizer(model, ModelConfig())
     spec = EngineSpec(model, "bfloat16", MAX_LENGTH, False, False, 1, 0.5, 256, 64, "store")
-    settings = {"temperature": 1.0, "top_p": 1.0, "top_k": None, "seed": 0}
-    sampling = SamplingSpec(num_generations=SAMPLES, max_new_tokens=TOKENS, **settings)
+    sampling = SamplingSpec(SAMPLES, TOKENS, temperature=1.0, top_p=1.0, top_k=None, seed=0)
 
     async def run() -> list:
         engine = Engine(spec, tokenizer.eos_token_id)

@@ -21,7 +21,18 @@ CPU = Machine(0, "bundled:toy-base")
 def test_a_cpu_runs_its_checks_and_writes_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Run all CPU checks except `one_device` and `training`, which are parts of `turns` and `options`."""
     page = tmp_path / "report.md"
-    checks = ["turns", "two_devices", "ranks", "restart", "in_flight", "lost_generator", "shapes", "lora", "options"]
+    checks = [
+        "turns",
+        "two_devices",
+        "ranks",
+        "restart",
+        "in_flight",
+        "lost_generator",
+        "shapes",
+        "lora",
+        "adapters",
+        "options",
+    ]
     status = main(["--cpu", "--only", *checks, "--out", str(page)])
     output = capsys.readouterr().out
     assert status == 0, output

@@ -1,7 +1,7 @@
 """One vLLM engine in this process, driven by one thread, with continuous batching over all requests.
 
 The engine runs in-process, because the additional processes of vLLM's asynchronous front end halve the throughput on a
-CPU. Only this module uses vLLM's engine; `marl_ray.weights` uses its weight transfer.
+CPU. Only this module uses vLLM's engine; `marl_ray.weights` uses its weight transfer and its adapters.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from multiprocessing.connection import wait
@@ -22,6 +23,7 @@ from marl_ray.actors.engine_sleep import EngineSleep
 from marl_ray.actors.handle import ActorBroken
 from marl_ray.core.episode import Completion, SamplingSpec
 from marl_ray.core.errors import UserError
+from marl_ray.weights.version_labels import spans_of
 
 T = TypeVar("T")
 OnTokens = Callable[[tuple[int, ...], str], None]
@@ -79,7 +81,7 @@ class Engine:
 
     Requests in flight during a weight update keep their KV cache and continue with the new weights (vLLM's spans record
     the version of each token), unless `drain` has finished them before. Later requests share no KV cache with earlier
-    ones: the salt of vLLM's prefix cache is the number of updates.
+    ones: the salt of vLLM's prefix cache is the number of updates. Adapters of one engine are updated independently.
     """
 
     def __init__(self, spec: EngineSpec, eos: int | None) -> None:
@@ -88,7 +90,10 @@ class Engine:
         self._requests: dict[str, Future] = {}
         self._listeners: dict[str, OnTokens] = {}
         self._request_count = 0
-        self._update_count = 0
+        self._updates: Counter[int] = Counter()
+        """Number of weight updates by adapter."""
+        self._adapters: list[Any] = [None]
+        """vLLM's `LoRARequest` by adapter; one None if the engine serves merged weights."""
         self._paused = False
         """True during an update, after a failed update, and asleep: no steps are made."""
         self._failure: BaseException | None = None
@@ -98,21 +103,21 @@ class Engine:
         built.result()
 
     def generate(
-        self, prompt_ids: list[int], sampling: SamplingSpec, priority: int
+        self, prompt_ids: list[int], sampling: SamplingSpec, priority: int, adapter: int = 0
     ) -> asyncio.Future[list[Completion]]:
         """Sample a group of completions, with their text only if `sampling` has stop texts. Requests with a lower
-        `priority` value are scheduled first."""
+        `priority` value are scheduled first. `adapter` is the number of the adapter, if the engine has adapters."""
         future: Future = Future()
-        self._inbox.put(lambda: self._add_request(prompt_ids, sampling, priority, future))
+        self._inbox.put(lambda: self._add_request(prompt_ids, sampling, priority, future, adapter=adapter))
         return asyncio.wrap_future(future)
 
     def stream(
-        self, name: str, prompt_ids: list[int], sampling: SamplingSpec, on_tokens: OnTokens | None
+        self, name: str, prompt_ids: list[int], sampling: SamplingSpec, on_tokens: OnTokens | None, adapter: int = 0
     ) -> asyncio.Future[list[Completion]]:
         """Sample one completion as `generate` does, but start at once, and report its tokens after each step to a
         listener, if there is one. `name`, which must not be a number, identifies the request for `abort`."""
         future: Future = Future()
-        self._inbox.put(lambda: self._add_request(prompt_ids, sampling, 0, future, name, on_tokens))
+        self._inbox.put(lambda: self._add_request(prompt_ids, sampling, 0, future, name, on_tokens, adapter))
         return asyncio.wrap_future(future)
 
     def abort(self, name: str) -> asyncio.Future[None]:
@@ -155,13 +160,14 @@ class Engine:
         """Submit the first stage of a weight update. No steps are made until `update_weights` returns."""
         return self.call(lambda engine: self._update(method))
 
-    def update_weights(self, method: Callable[[Any], T]) -> asyncio.Future[T]:
-        """Submit a whole weight update, or its last stage. If it fails, no steps are made before another update."""
+    def update_weights(self, method: Callable[[Any], T], adapter: int = 0) -> asyncio.Future[T]:
+        """Submit a whole weight update, or its last stage, of one adapter if the engine has adapters. If it fails, no
+        steps are made before another update."""
 
         def update(engine: Any) -> T:
             result = self._update(method)
-            self._update_count += 1
-            self._salt_new_requests()
+            self._updates[adapter] += 1
+            self._salt_new_requests(adapter)
             self._sleep.wake("kv_cache")
             self._paused = False
             return result
@@ -196,7 +202,13 @@ class Engine:
         self._core: Any = self._engine.engine_core.engine_core  # type: ignore[attr-defined]
         if spec.tensor_parallel > 1:
             _exit_with_workers(self._engine)
-        self._sleep = EngineSleep(self._engine, spec.on_gpu, keeps_weights=spec.residency in ("kv", "stream"))
+        keeps_weights, has_adapters = spec.residency in ("kv", "stream"), spec.lora is not None
+        self._sleep = EngineSleep(self._engine, spec.on_gpu, keeps_weights, offloads_weights=has_adapters)
+        if spec.lora is not None:
+            from marl_ray.weights.vllm_adapters import adapter_requests
+
+            arguments = (spec.model, spec.trust_remote_code, spec.lora, spec.adapters)
+            self._adapters = adapter_requests(self._engine, *arguments)
 
     def _run(self, spec: EngineSpec, built: Future[None]) -> None:
         try:
@@ -262,17 +274,18 @@ class Engine:
                 self._step()
             self._engine.wake_up(tags=["scheduling"])
 
-    def _salt_new_requests(self) -> None:
-        """Exclude requests without a KV cache (new or preempted) from the prefix cache of the old weights."""
+    def _salt_new_requests(self, adapter: int) -> None:
+        """Exclude an adapter's requests without a KV cache (new or preempted) from the prefix cache of its old weights.
+        vLLM separates the entries of different adapters itself."""
         for request in self._core.scheduler.waiting:
-            if request.num_computed_tokens == 0:
-                request.cache_salt = str(self._update_count)
+            if request.num_computed_tokens == 0 and request.lora_request == self._adapters[adapter]:
+                request.cache_salt = str(self._updates[adapter])
                 request.block_hashes.clear()
                 request.update_block_hashes()
 
     def _add_request(
         self, prompt_ids: list[int], sampling: SamplingSpec, priority: int, future: Future, name: str = "",
-        on_tokens: OnTokens | None = None,
+        on_tokens: OnTokens | None = None, adapter: int = 0,
     ) -> None:  # fmt: skip
         if not future.set_running_or_notify_cancel():
             return
@@ -285,9 +298,10 @@ class Engine:
         if on_tokens is not None:
             parameters.output_kind = type(parameters.output_kind).CUMULATIVE
             self._listeners[name] = on_tokens
-        prompt: Any = {"prompt_token_ids": prompt_ids, "cache_salt": str(self._update_count)}
+        prompt: Any = {"prompt_token_ids": prompt_ids, "cache_salt": str(self._updates[adapter])}
         try:
-            self._engine.add_request(name, prompt, parameters, priority=priority)
+            lora_request = self._adapters[adapter]
+            self._engine.add_request(name, prompt, parameters, lora_request=lora_request, priority=priority)
         except Exception as error:  # vLLM rejects this request; the engine continues
             self._listeners.pop(name, None)
             future.set_exception(error)
@@ -302,7 +316,8 @@ class Engine:
                     on_tokens(tuple(output.outputs[0].token_ids), output.outputs[0].text)
                 if output.finished:
                     self._listeners.pop(output.request_id, None)
-                    group = [_convert(o) for o in sorted(output.outputs, key=lambda o: o.index)]
+                    adapter = self._adapters.index(output.lora_request)
+                    group = [_convert(o, adapter) for o in sorted(output.outputs, key=lambda o: o.index)]
                     self._requests.pop(output.request_id).set_result(group)
         except Exception as error:  # the engine is unusable
             self._failure = error
@@ -313,12 +328,12 @@ class Engine:
         self._answer_heartbeats()
 
 
-def _convert(output: Any) -> Completion:
+def _convert(output: Any, adapter: int) -> Completion:
     ids, logprobs = tuple(output.token_ids), tuple(output.logprobs.logprobs)
     if len(logprobs) != len(ids):
         raise RuntimeError(f"vLLM returned {len(logprobs)} log-probabilities for {len(ids)} tokens")
-    spans = tuple((int(span.version), span.end - span.start) for span in output.weight_versions or ())
-    return Completion(ids, output.text, logprobs, output.finish_reason or "", spans)
+    labels = ((span.version, span.end - span.start) for span in output.weight_versions or ())
+    return Completion(ids, output.text, logprobs, output.finish_reason or "", spans_of(labels, adapter))
 
 
 def _exit_with_workers(engine: Any) -> None:

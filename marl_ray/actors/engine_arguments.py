@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from marl_ray.config import LoraConfig
 from marl_ray.config.resource_sections import Residency
 
 CPU_SEQUENCES = 256
@@ -19,6 +20,7 @@ class EngineSpec:
 
     residency: an engine that shares its device in turns starts asleep, and sleeps while a learner uses the device.
     kv_cache_bytes: size of the KV cache on a GPU; None: what vLLM finds free of `gpu_memory_utilization`.
+    lora: each request uses one of `adapters` adapters, which weight updates replace; None: the weights are merged.
     """
 
     model: str
@@ -33,6 +35,8 @@ class EngineSpec:
     transport: str
     residency: Residency | None = None
     kv_cache_bytes: int | None = None
+    lora: LoraConfig | None = None
+    adapters: int = 1
 
     @property
     def sleeps(self) -> bool:
@@ -45,6 +49,7 @@ def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
     from vllm.config.structured_outputs import StructuredOutputsConfig
     from vllm.config.weight_transfer import WeightTransferConfig
 
+    from marl_ray.weights.vllm_adapters import adapter_arguments
     from marl_ray.weights.vllm_worker import BACKENDS
 
     arguments: dict[str, Any] = {
@@ -64,6 +69,8 @@ def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
         # As `marl_ray.learning.json_grammars`. Small models would write whitespace without end.
         "structured_outputs_config": StructuredOutputsConfig(backend="xgrammar", disable_any_whitespace=True),
     }
+    if spec.lora is not None:
+        arguments |= adapter_arguments(spec.model, spec.trust_remote_code, spec.lora, spec.adapters)
     if spec.on_gpu:
         arguments["gpu_memory_utilization"] = spec.gpu_memory_utilization
         if spec.kv_cache_bytes is not None:

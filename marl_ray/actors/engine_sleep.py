@@ -15,11 +15,13 @@ class EngineSleep:
 
     New weights are loaded between the two wakes. Requests in flight are kept; their KV cache is recomputed from their
     tokens. On a GPU vLLM releases weights and KV cache (level 2), on a CPU only the KV cache. With `keeps_weights` the
-    engine goes from awake to "no KV cache" directly.
+    engine goes from awake to "no KV cache" directly. With `offloads_weights` the weights move to host memory (level 1),
+    because no update brings them back.
     """
 
-    def __init__(self, engine: Any, on_gpu: bool, keeps_weights: bool = False) -> None:
-        self._engine, self._on_gpu, self._keeps_weights = engine, on_gpu, keeps_weights
+    def __init__(self, engine: Any, on_gpu: bool, keeps_weights: bool = False, offloads_weights: bool = False) -> None:
+        self._engine, self._on_gpu = engine, on_gpu
+        self._keeps_weights, self._offloads_weights = keeps_weights, offloads_weights
         self._asleep: list[MemoryTag] = []
 
     def begin(self) -> None:
@@ -33,7 +35,7 @@ class EngineSleep:
             return
         for tag in tuple(self._asleep):  # vLLM puts everything to sleep or nothing
             self.wake(tag)
-        self._engine.sleep(level=2 if self._on_gpu else 1, mode="keep")
+        self._engine.sleep(level=2 if self._on_gpu and not self._offloads_weights else 1, mode="keep")
         if not self._on_gpu:
             self._engine.collective_rpc("free_kv_cache")
         self._asleep = ["weights", "kv_cache"]

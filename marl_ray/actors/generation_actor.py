@@ -33,10 +33,15 @@ PROMPTS_PER_YIELD = 256
 
 class GenerationActor(Actor):
     """Ray actor (asynchronous): concurrent calls share the engine's batches. `gpus` are the GPUs to use; None: Ray
-    assigns them."""
+    assigns them. `adapter` is the number of the policy's adapter in the engine, if the engine has adapters."""
 
-    def __init__(self, id: ActorId, spec: EngineSpec, model: ModelConfig, gpus: BundleGpus | None = None) -> None:
+    def __init__(
+        self, id: ActorId, spec: EngineSpec, model: ModelConfig, gpus: BundleGpus | None = None, adapter: int = 0
+    ) -> None:
         self.id, self.spec, self.model, self._gpus = id, spec, model, gpus
+        self.adapter = adapter
+        self.shared_engine: Engine | None = None
+        """Engine of another policy to use; None: an engine of its own."""
         self.version: WeightVersion | None = None
         self.learner_incarnation = 0
         self._streamed: dict[str, tuple[int, ...] | str] = {}
@@ -59,9 +64,11 @@ class GenerationActor(Actor):
             self.tokenizer = tokenization.load_tokenizer(self.spec.model, self.model)
             self.use_template, reason = tokenization.decide_template(self.spec.model, self.tokenizer, self.model)
             try:
-                self.engine = Engine(self.spec, self.tokenizer.eos_token_id)
+                self.engine = self.shared_engine or Engine(self.spec, self.tokenizer.eos_token_id)
             except ValueError as error:  # vLLM's error for invalid combinations of settings
-                raise UserError(f"vLLM refuses {self.spec.model} with these settings: {str(error)[:500]}") from None
+                remedy = "" if self.spec.lora is None else " (with lora.in_engine false, it would serve merged weights)"
+                reason = f"{str(error)[:500]}{remedy}"
+                raise UserError(f"vLLM refuses {self.spec.model} with these settings: {reason}") from None
         if self.spec.sleeps:
             await self.engine.sleep()
         if self.id.replica > 0:
@@ -93,7 +100,7 @@ class GenerationActor(Actor):
         prompt_ids = self._encode(prompt, sampling, history, self.use_template)
         if self.spec.max_length - len(prompt_ids) < sampling.max_new_tokens:
             return Generation(tuple(prompt_ids), ())
-        samples = await self.engine.generate(prompt_ids, sampling, priority)
+        samples = await self.engine.generate(prompt_ids, sampling, priority, self.adapter)
         generation = self._with_texts(prompt_ids, samples, sampling)
         if isinstance(prompt, TokenPrompt) or not self.use_template:
             return generation
@@ -121,7 +128,8 @@ class GenerationActor(Actor):
         def on_tokens(token_ids: tuple[int, ...], text: str) -> None:
             loop.call_soon_threadsafe(self._note_tokens, name, text if sampling.stop else token_ids)
 
-        samples = await self.engine.stream(name, prompt_ids, sampling, on_tokens if report else None)
+        listener = on_tokens if report else None
+        samples = await self.engine.stream(self._in_engine(name), prompt_ids, sampling, listener, self.adapter)
         return self._with_texts(prompt_ids, samples, sampling)
 
     def _encode(
@@ -169,7 +177,11 @@ class GenerationActor(Actor):
 
     async def abort(self, name: str) -> None:
         """Stop a request of `stream`. Does nothing if this replica does not have it."""
-        await self.engine.abort(name)
+        await self.engine.abort(self._in_engine(name))
+
+    def _in_engine(self, name: str) -> str:
+        """Return the engine's name of a streamed request, which differs between policies."""
+        return f"{name} of adapter {self.adapter}"
 
     def _note_tokens(self, name: str, so_far: tuple[int, ...] | str) -> None:
         self._streamed[name] = so_far
@@ -220,7 +232,7 @@ class GenerationActor(Actor):
         """Apply a `WeightUpdate`, or None for the weights received last, and serve the weights as `version`."""
         await self.fence(incarnation)
         acknowledgement = await self.engine.update_weights(
-            lambda engine: receiver.update_weights(engine, self.id, version, update)
+            lambda engine: receiver.update_weights(engine, self.id, version, update, self.adapter), self.adapter
         )
         self.version = acknowledgement.version
         return acknowledgement

@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.handle import ActorDied, Deadline, Handle
+from marl_ray.actors.shared_generator import SharedGeneratorView
 from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
 from marl_ray.actors.text_streams import OnText, TextStreams
 from marl_ray.config import Deadlines
@@ -27,6 +28,12 @@ R = TypeVar("R")
 REMEDY = "set another model.name, or change resources.generator"
 
 
+def generator_restarts(deadlines: Deadlines, restarts: int) -> RestartPolicy:
+    """Return when generators are restarted, and how often."""
+    start = Deadline(deadlines.start_s, "start_s", "to start")
+    return RestartPolicy(start, restarts, deadlines.heartbeat_s, REMEDY)
+
+
 class GeneratorGroup:
     """The replicas of one policy's generator.
 
@@ -40,6 +47,7 @@ class GeneratorGroup:
         reserve: reserves resources for one more replica and returns its spec; None if the group cannot grow.
         release: releases the resources of a removed replica.
         drains: requests in flight are finished before a weight update.
+        view: the policy's view of replicas that several policies share, in place of replicas of its own.
     """
 
     def __init__(
@@ -53,10 +61,9 @@ class GeneratorGroup:
         reserve: Callable[[int], Awaitable[ActorSpec[GenerationActor]]] | None = None,
         release: Callable[[ActorId], None] = lambda id: None,
         drains: bool = False,
+        view: SharedGeneratorView | None = None,
     ) -> None:
-        start = Deadline(deadlines.start_s, "start_s", "to start")
-        policy = RestartPolicy(start, restarts, deadlines.heartbeat_s, REMEDY)
-        self.replicas = Supervisor(specs, policy, initialize, start_lock)
+        self.replicas = view or Supervisor(specs, generator_restarts(deadlines, restarts), initialize, start_lock)
         self.workers_per_replica = workers_per_replica
         self._ids = [spec.id for spec in specs]
         self._deadlines, self._reserve, self._release = deadlines, reserve, release
@@ -103,6 +110,11 @@ class GeneratorGroup:
         Raises UserError for fewer than one replica; if the cluster cannot provide the resources in time, in which case
         nothing changes; and if a replica does not start, in which case the others are kept.
         """
+        if not isinstance(self.replicas, Supervisor):
+            raise UserError(
+                "policies share these generators (lora.share_engine), whose number is fixed: set "
+                "resources.generator.replicas and resume the run"
+            )
         if replicas < 1:
             raise UserError(f"{replicas} replicas: an agent needs at least one generator")
         self._remove(self.replicas.retired())
@@ -135,6 +147,7 @@ class GeneratorGroup:
         return specs
 
     def _remove(self, ids: Sequence[ActorId]) -> None:
+        assert isinstance(self.replicas, Supervisor), "the group has replicas of its own"
         for id in ids:
             self._ids.remove(id)
             self.replicas.remove(id)

@@ -24,7 +24,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.files import DISK_ERRORS
 from marl_ray.core.ids import ActorId
 from marl_ray.learning.arguments import LearnerArguments
-from marl_ray.models.lora import describe_adapter, has_adapter
+from marl_ray.models.lora import describe_adapter, has_adapter, named_adapter
 from marl_ray.models.tokenization import fingerprint
 from marl_ray.weights.receiver import Acknowledgement, ReceiverLostError, TransferStage, WeightSyncResult
 
@@ -167,18 +167,26 @@ class LearnerActor(Actor):
     ) -> None:
         """Make the policy's generators accept weight updates from this incarnation only. `deadline_s` limits each later
         weight update (`resources.deadlines.sync_s`). Raises an error if a generator knows a later incarnation."""
+        from marl_ray.learning.sharding import WeightGatherer
+        from marl_ray.weights.adapter_source import AdapterSource
         from marl_ray.weights.sender import CastSource, WeightSender
 
         self._make_client = partial(
             WeightUpdateClient, workers_per_replica=workers_per_replica, incarnation=incarnation, deadline_s=deadline_s
         )
 
-        source = CastSource(self.learner.policy, self.learner.dtype, self._weights, self.learner.device)
+        policy, dtype, device = self.learner.policy, self.learner.dtype, self.learner.device
+        source: CastSource | AdapterSource
         slab = None
-        if transport == "ipc":
-            # In turns the memory of the slab belongs to the engines between two updates.
-            slab = source.slab_writer(keeps_slab=self._residency != "turns")
-            self._weights.accompany = slab.send
+        if transport == "adapter":
+            self._weights = WeightGatherer(policy, self.learner.ranks, dtype, device, named_adapter)
+            source = AdapterSource(policy, dtype, self._weights)
+        else:
+            source = CastSource(policy, dtype, self._weights, device)
+            if transport == "ipc":
+                # In turns the memory of the slab belongs to the engines between two updates.
+                slab = source.slab_writer(keeps_slab=self._residency != "turns")
+                self._weights.accompany = slab.send
 
         def connect() -> WeightSender:
             self._make_client(generators).fence()

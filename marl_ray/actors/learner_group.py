@@ -217,7 +217,8 @@ class LearnerGroup:
         """Send the weights to these generators. Generators that die or miss the deadline are reported as lost."""
         await self._connected.drain(generators)
         deadline = self._deadline("sync_s", "to update weights", GRACE_S)
-        replicas = self._connected.replicas
+        # Only a device on which engines sleep uses the replicas, and no policies share those.
+        replicas: Any = self._connected.replicas
 
         async def send(ranks: Sequence[Handle[LearnerActor]]) -> WeightSyncResult | None:
             async with self.device.lock_for_weight_update(generators, replicas) as asleep:

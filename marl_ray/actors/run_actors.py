@@ -17,13 +17,14 @@ import ray
 from marl_ray.actors.engine_arguments import EngineSpec
 from marl_ray.actors.engine_environment import UTF8, engine_environment
 from marl_ray.actors.generation_actor import GenerationActor
-from marl_ray.actors.generator_group import GeneratorGroup
+from marl_ray.actors.generator_group import GeneratorGroup, generator_restarts
 from marl_ray.actors.handle import Deadline, Handle
 from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.actors.learner_group import REMEDY, LearnerGroup
 from marl_ray.actors.sandbox_pool import SandboxPool
 from marl_ray.actors.sandbox_settings import sandbox_settings
 from marl_ray.actors.shared_device import DEDICATED, DedicatedDevice, DividedGpus, SharedDevice
+from marl_ray.actors.shared_generator import SharedGenerator, SharedGeneratorProcesses
 from marl_ray.actors.shared_learner import SharedLearner, SharedLearnerProcess
 from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
 from marl_ray.cluster.hardware import cluster_nodes
@@ -49,7 +50,12 @@ from marl_ray.telemetry.timing import StartupTimer
 logger = logging.getLogger(__name__)
 
 STARTUP_PARTS: dict[type[Any], str] = {GeneratorGroup: "generators", LearnerGroup: "learners", SandboxPool: "sandbox"}
-TRANSPORTS = {"store": "Ray's object store", "nccl": "NCCL", "ipc": "CUDA IPC"}
+TRANSPORTS = {
+    "store": "Ray's object store",
+    "nccl": "NCCL",
+    "ipc": "CUDA IPC",
+    "adapter": "Ray's object store (adapters only)",
+}
 Devices = Mapping[PolicyId, DedicatedDevice]
 """Devices of generators and learners by policy."""
 ActorGroup = GeneratorGroup | LearnerGroup | SandboxPool
@@ -110,10 +116,16 @@ async def start_actors(
     devices = make_devices(config, plan, kv_cache_bytes)
     learners = _make_learner_groups(config, placement, optimizer_steps, devices)
     groups: dict[PolicyId, GeneratorGroup] = {}
-    for learner in learners:
-        first, initialize = learner.policy.number, learner.initialize_generator
-        engine = EngineLimits(sequences_in_flight(config, learner.policy), kv_cache_bytes.get(learner.policy))
-        groups[learner.policy] = _make_generator_group(config, first, placement, initialize, devices, engine)
+    initialize = {learner.policy: learner.initialize_generator for learner in learners}
+    for policies in config.generator_groups:
+        first, *others = policies
+        limits = EngineLimits(_sequences_of(config, policies), kv_cache_bytes.get(first))
+        if others:
+            own = {policy: initialize[policy] for policy in policies}
+            groups |= _make_shared_generator_groups(config, own, placement, devices, limits)
+        else:
+            own_number, own_initialize = first.number, initialize[first]
+            groups[first] = _make_generator_group(config, own_number, placement, own_initialize, devices, limits)
     generators = [groups[config.policy_of(agent)] for agent in range(config.num_agents)]
     sandbox = _make_sandbox_pool(config, placement)
     shared = [device for device in dict.fromkeys(devices.values()) if isinstance(device, SharedDevice)]
@@ -148,7 +160,7 @@ def make_devices(
             device = SharedDevice(agent.device, agent.generator_gpus > 0, release, plan.residency, measures)
             devices[policy] = shared.setdefault(agent.device, device)
         else:
-            devices[policy] = divided if agent.transport == "ipc" and measures else DEDICATED
+            devices[policy] = divided if agent.shares_gpu and measures else DEDICATED
     return devices
 
 
@@ -160,6 +172,12 @@ class EngineLimits:
     kv_cache_bytes: int | None = None
 
 
+def _sequences_of(config: Config, policies: Sequence[PolicyId]) -> int | None:
+    """Return the sequences that an engine of these policies samples at once; None if programs decide it."""
+    sequences = [sequences_in_flight(config, policy) for policy in policies]
+    return None if None in sequences else sum(filter(None, sequences))
+
+
 def _make_generator_group(
     config: Config,
     agent: int,
@@ -168,32 +186,9 @@ def _make_generator_group(
     devices: Devices,
     limits: EngineLimits,
 ) -> GeneratorGroup:
-    settings, agent_plan = config.agents[agent], placement.plan.agents[agent]
-    policy, on_gpu = config.policy_of(agent), agent_plan.generator_gpus > 0
-    is_placed = agent_plan.device is not None  # on GPUs of which the plan and not Ray decides
+    settings, agent_plan, policy = config.agents[agent], placement.plan.agents[agent], config.policy_of(agent)
     device = devices.get(policy, DEDICATED)
-    engine = EngineSpec(
-        model=resolve_model(settings.name),
-        dtype=wire_dtype(settings, on_gpu),
-        max_length=config.model.max_length,
-        trust_remote_code=config.model.model_kwargs.trust_remote_code,
-        on_gpu=on_gpu,
-        tensor_parallel=settings.generator.tensor_parallel,
-        gpu_memory_utilization=settings.generator.gpu_memory_utilization,
-        kv_cache_mb=settings.generator.kv_cache_mb,
-        max_num_seqs=settings.generator.max_num_seqs or (limits.sequences if on_gpu else None),
-        transport=agent_plan.transport,
-        residency=placement.plan.residency if is_placed else None,
-        kv_cache_bytes=limits.kv_cache_bytes,
-    )
-    is_local = Path(engine.model).is_dir()
-    environment = engine_environment(settings.generator.cpus, on_gpu, is_local, config.output.verbose)
-    options = {
-        "num_cpus": settings.generator.cpus,
-        "num_gpus": 0 if is_placed else agent_plan.generator_gpus,
-        "max_concurrency": 100_000,  # Ray's default is 1000, but the engine has its own queue
-        "runtime_env": {"env_vars": environment},
-    }
+    engine, options = _engine_settings(config, policy, placement, limits)
 
     def spec(id: ActorId) -> ActorSpec[GenerationActor]:
         arguments = (id, engine, config.model, placement.shared_gpus(id))
@@ -211,10 +206,71 @@ def _make_generator_group(
         initialize,
         settings.generator.max_restarts,
         device.lock_for_engine_start,
-        None if engine.transport == "ipc" or is_placed else reserve_replica,
+        None if agent_plan.divides_gpu or agent_plan.device is not None else reserve_replica,
         placement.remove,
         drains=config.rollout.inflight == "drain",
     )
+
+
+def _make_shared_generator_groups(
+    config: Config,
+    initialize: Mapping[PolicyId, Initialize[GenerationActor]],
+    placement: PlacementGroups,
+    devices: Devices,
+    limits: EngineLimits,
+) -> dict[PolicyId, GeneratorGroup]:
+    """Return groups with one view each of the same processes, for the policies in `initialize`."""
+    first = next(iter(initialize))
+    settings, deadlines = config.agents[first.number].generator, config.resources.deadlines
+    device = devices.get(first, DEDICATED)
+    engine, options = _engine_settings(config, first, placement, limits, adapters=len(initialize))
+    specs: list[ActorSpec[Any]] = []
+    for replica in range(settings.replicas):
+        id = ActorId("generator", first, replica)
+        arguments = (id, tuple(initialize), engine, config.model, placement.shared_gpus(id))
+        placed = options | {"scheduling_strategy": placement.strategy(id)}
+        specs.append(ActorSpec(id, SharedGenerator, arguments, placed))
+    restarts = generator_restarts(deadlines, settings.max_restarts)
+    processes = SharedGeneratorProcesses(specs, restarts, device.lock_for_engine_start)
+    groups = {}
+    for policy, initialize_policy in initialize.items():
+        view = processes.view(policy, initialize_policy)
+        groups[policy] = GeneratorGroup(specs, settings.tensor_parallel, deadlines, initialize_policy, view=view)
+    return groups
+
+
+def _engine_settings(
+    config: Config, policy: PolicyId, placement: PlacementGroups, limits: EngineLimits, adapters: int = 1
+) -> tuple[EngineSpec, dict[str, Any]]:
+    """Return the engine of a policy's generators, and Ray's options of the actor without the placement."""
+    settings, agent_plan = config.agents[policy.number], placement.plan.agents[policy.number]
+    on_gpu = agent_plan.generator_gpus > 0
+    is_placed = agent_plan.device is not None  # on GPUs of which the plan and not Ray decides
+    engine = EngineSpec(
+        model=resolve_model(settings.name),
+        dtype=wire_dtype(settings, on_gpu),
+        max_length=config.model.max_length,
+        trust_remote_code=config.model.model_kwargs.trust_remote_code,
+        on_gpu=on_gpu,
+        tensor_parallel=settings.generator.tensor_parallel,
+        gpu_memory_utilization=settings.generator.gpu_memory_utilization,
+        kv_cache_mb=settings.generator.kv_cache_mb,
+        max_num_seqs=settings.generator.max_num_seqs or (limits.sequences if on_gpu else None),
+        transport=agent_plan.transport,
+        residency=placement.plan.residency if is_placed else None,
+        kv_cache_bytes=limits.kv_cache_bytes,
+        lora=config.lora if agent_plan.transport == "adapter" else None,
+        adapters=adapters,
+    )
+    is_local = Path(engine.model).is_dir()
+    environment = engine_environment(settings.generator.cpus, on_gpu, is_local, config.output.verbose)
+    options = {
+        "num_cpus": settings.generator.cpus,
+        "num_gpus": 0 if is_placed else agent_plan.generator_gpus,
+        "max_concurrency": 100_000,  # Ray's default is 1000, but the engine has its own queue
+        "runtime_env": {"env_vars": environment},
+    }
+    return engine, options
 
 
 def _make_learner_groups(

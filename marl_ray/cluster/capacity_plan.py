@@ -183,7 +183,7 @@ def estimate_actor_memory(
     if on_gpu and not gpu_memory:
         return None
     in_flight = sequences_in_flight(config, config.policy_of(number)) if on_gpu else None
-    shares = transport == "ipc"
+    shares = placement.shares_gpu
     return estimate_generator_memory(
         model, agent, config.model.max_length, gpu_memory, wire, transport, in_flight, shares
     )
@@ -196,7 +196,7 @@ def engine_cache_bytes(config: Config, models: ModelInfos, nodes: Sequence[NodeS
     plan = make_plan(config, cluster_has_gpus=bool(with_gpus))
     sizes = {}
     for policy in config.policies:
-        if plan.agents[policy.number].transport != "ipc":
+        if not plan.agents[policy.number].shares_gpu:
             continue
         engine = ActorId("generator", policy, 0)
         estimates = [estimate_actor_memory(config, models, plan, engine, node) for node in with_gpus]

@@ -256,7 +256,7 @@ def _estimate(
     host_s = HOST_LAYER * model.layers * micro_batches if on_gpu else 0.0
     learn_s = max(compute_s, host_s)
     sampled = groups * completions * new
-    bandwidth = SLAB_SYNC if placement.transport == "ipc" else WEIGHT_SYNC
+    bandwidth = SLAB_SYNC if placement.shares_gpu else WEIGHT_SYNC
     return Throughput(
         rollout_s=decode_s + prefill_s,
         learn_s=learn_s,

@@ -253,14 +253,18 @@ def estimate_learner_memory(
 
 def _send_buffers(transport: str, largest: float) -> float:
     """Return the GPU memory of a sender: over NCCL two chunks and their cast tensors, of which one chunk may have the
-    largest tensor; over CUDA IPC one buffer that fits every tensor, and one cast tensor."""
+    largest tensor; over CUDA IPC one buffer that fits every tensor, and one cast tensor; for an adapter nothing."""
+    if transport == "adapter":
+        return 0.0
     chunk = max(CHUNK, largest)
     return 4 * chunk + 2 * largest if transport == "nccl" else chunk + largest
 
 
 def _receive_buffers(transport: str, largest: float) -> float:
     """Return the GPU memory of a receiver: over NCCL the next chunk is allocated beside two earlier chunks; over CUDA
-    IPC the received tensors are copied before they are loaded."""
+    IPC the received tensors are copied before they are loaded; for an adapter nothing."""
+    if transport == "adapter":
+        return 0.0
     chunk = max(CHUNK, largest)
     return 3 * chunk + largest if transport == "nccl" else chunk
 

@@ -9,15 +9,17 @@ from typing import Literal
 
 from marl_ray.cluster.colocation import PlacementError as PlacementError
 from marl_ray.cluster.colocation import assign_gpus
-from marl_ray.config import AgentConfig, Config
+from marl_ray.config import AgentConfig, Config, LoraConfig
 from marl_ray.config.keys import key_of
 from marl_ray.config.resource_sections import Residency
+from marl_ray.config.schema import MAX_SERVED_RANK
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.core.text import pluralize
+from marl_ray.learning.arguments import wire_dtype
 
-Transport = Literal["store", "nccl", "ipc"]
+Transport = Literal["store", "nccl", "ipc", "adapter"]
 """Weight transport from a policy's learner to its generators: Ray's object store without GPUs, CUDA IPC if both share
-one GPU, NCCL otherwise."""
+one GPU, NCCL otherwise. adapter: engines have the base model, and receive adapters through Ray's object store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,16 @@ class AgentPlacement:
     learner_gpus: float
     transport: Transport
     device: int | None = None
+
+    @property
+    def divides_gpu(self) -> bool:
+        """Whether generator and learner have fractions of one GPU."""
+        return 0 < self.generator_gpus < 1 and self.device is None
+
+    @property
+    def shares_gpu(self) -> bool:
+        """Whether generator and learner are on the same GPU."""
+        return self.divides_gpu or (self.device is not None and self.generator_gpus > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +86,29 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
         return _make_colocated_plan(config, cluster_has_gpus)
     bundles: list[Bundle] = []
     placements: dict[int, AgentPlacement] = {}
+    first_of_generators = {policies[0] for policies in config.generator_groups}
     for policy in config.policies:
         agent = config.agents[policy.number]
         is_specific = (agent.generator, agent.learner) != (config.resources.generator, config.resources.learner)
-        placement = _place_agent(agent, cluster_has_gpus, f"agents.{policy.number}." if is_specific else "")
+        placement = _place_agent(config, agent, cluster_has_gpus, f"agents.{policy.number}." if is_specific else "")
         generators = [ActorId("generator", policy, replica) for replica in range(agent.generator.replicas)]
+        if placement.divides_gpu and config.lora.share_engine:
+            raise PlacementError(
+                "lora.share_engine: an engine of several policies needs a GPU of its own, and resources.generator.gpus "
+                f"is {placement.generator_gpus:g}: set it to 1 or more"
+            )
+        if policy not in first_of_generators:
+            generators = []  # the policy uses the generators of another one
         ranks = [ActorId("learner", policy, rank) for rank in range(agent.learner.ranks)]
         if (shared := learner_id(config, policy)) != ranks[0]:
-            if placement.transport == "ipc":
+            if placement.divides_gpu:
                 raise PlacementError(
                     "lora.share_base: a learner of several policies needs a GPU of its own, and "
                     f"resources.generator.gpus {placement.generator_gpus:g} would share its GPU with one policy's "
                     "generator: set it to 1 or more"
                 )
             ranks = [shared] if shared.replica == policy.number else []
-        if placement.transport == "ipc":
+        if placement.divides_gpu:
             cpus, gpus = agent.generator.cpus + agent.learner.cpus, placement.generator_gpus + placement.learner_gpus
             bundles.append(Bundle((*generators, *ranks), cpus, gpus))
         else:
@@ -114,6 +134,7 @@ def learner_id(config: Config, policy: PolicyId) -> ActorId:
 
 def generator_plan(config: Config, number: int, cluster_has_gpus: bool) -> PlacementPlan:
     """Return the bundles of one agent's generators only, for an evaluation. Raises PlacementError like `make_plan`."""
+    config = replace(config, lora=LoraConfig())  # an evaluation merges adapters
     agents, policy = make_plan(config, cluster_has_gpus).agents, config.policy_of(number)
     generator = config.agents[number].generator
     if config.resources.residency is not None:
@@ -134,10 +155,12 @@ def _make_colocated_plan(config: Config, cluster_has_gpus: bool) -> PlacementPla
         ids = [ActorId("generator", policy, replica) for replica in range(agent.generator.replicas)]
         ids += [ActorId("learner", policy, rank) for rank in range(agent.learner.ranks)]
         if gpus:
-            placement = AgentPlacement(gpus, 1.0, "ipc", devices[shared.gpus[ids[0]][0]])
+            transport = _with_adapters("ipc", config, agent, gpus)
+            placement = AgentPlacement(gpus, 1.0, transport, devices[shared.gpus[ids[0]][0]])
         else:
             _check_tensor_parallel(agent, key_of(config, policy.number, "generator.tensor_parallel"))
-            placement = AgentPlacement(0.0, 0.0, "store", len(set(devices.values())))
+            transport = _with_adapters("store", config, agent, 0.0)
+            placement = AgentPlacement(0.0, 0.0, transport, len(set(devices.values())))
         placements |= dict.fromkeys(policy.agents, placement)
         for id in ids:
             bundle = shared.gpus[id][0] // shared.per_bundle if gpus else shared.total
@@ -167,7 +190,28 @@ def _check_tensor_parallel(agent: AgentConfig, key: str) -> None:
         )
 
 
-def _place_agent(agent: AgentConfig, cluster_has_gpus: bool, prefix: str) -> AgentPlacement:
+def _with_adapters(merged: Transport, config: Config, agent: AgentConfig, generator_gpus: float) -> Transport:
+    """Return `adapter` if engines receive only adapters (`lora.in_engine`), and otherwise `merged`.
+
+    On a CPU merged weights are faster. An engine that releases its weights would keep a copy of the base model in host
+    memory. vLLM's kernels on GPUs compute adapters in 16 bits. Raises PlacementError for an explicit setting that
+    cannot work.
+    """
+    lora, dtype = config.lora, wire_dtype(agent, generator_gpus > 0)
+    if not lora.rank or lora.in_engine is False:
+        return merged
+    is_served = not generator_gpus or dtype != "float32"
+    if lora.in_engine and not is_served:
+        raise PlacementError(
+            "lora.in_engine: on GPUs vLLM computes adapters in 16 bits, and model.model_kwargs.torch_dtype is float32: "
+            "set it to bfloat16, or lora.in_engine to false"
+        )
+    keeps_weights = config.resources.residency != "turns"
+    by_default = generator_gpus > 0 and keeps_weights and is_served and lora.rank <= MAX_SERVED_RANK
+    return "adapter" if lora.in_engine or by_default else merged
+
+
+def _place_agent(config: Config, agent: AgentConfig, cluster_has_gpus: bool, prefix: str) -> AgentPlacement:
     """Return GPUs and transport of an agent. `prefix` precedes the names of settings in errors."""
     generator, learner = agent.generator, agent.learner
     generator_gpus, learner_gpus = _engine_gpus(agent, cluster_has_gpus), learner.gpus
@@ -188,6 +232,7 @@ def _place_agent(agent: AgentConfig, cluster_has_gpus: bool, prefix: str) -> Age
             f"{prefix}resources.learner.ranks 1"
         )
     transport: Transport = "store" if generator_gpus == 0 else "ipc" if is_shared else "nccl"
+    transport = _with_adapters(transport, config, agent, generator_gpus)
     return AgentPlacement(generator_gpus, learner_gpus, transport)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from marl_ray.config.budget import nodes_per_episode
 from marl_ray.config.keys import AGENT_KEYS, key_of
-from marl_ray.config.schema import Config, LoraConfig
+from marl_ray.config.schema import MAX_SERVED_RANK, Config, LoraConfig
 from marl_ray.core.text import pluralize
 from marl_ray.credit import requirements
 from marl_ray.credit.requirements import Requirements, critic_requirements, estimator_requirements, loss_requirements
@@ -221,6 +221,10 @@ def _lora_problems(config: Config) -> Iterator[str]:
     if any(agent.learner.offload_reference and agent.reference_model is None for agent in config.agents):
         yield """resources.learner.offload_reference: with lora the reference policy is the base model, which is in
         memory anyway: leave it out"""
+    if lora.in_engine and lora.rank > MAX_SERVED_RANK:
+        yield f"""lora.in_engine: vLLM serves adapters up to rank {MAX_SERVED_RANK}, and lora.rank is {lora.rank}: lower
+        it, or set in_engine to false"""
+    yield from _shared_engine_problems(config)
     if not lora.share_base:
         return
     for number, agent in enumerate(config.agents):
@@ -230,6 +234,22 @@ def _lora_problems(config: Config) -> Iterator[str]:
     if len(config.learner_groups) == len(config.policies):
         yield """lora.share_base is for policies with the same base model and the same resources.learner, and no two
         policies of this run have both: leave it out, or name one model for them"""
+
+
+def _shared_engine_problems(config: Config) -> Iterator[str]:
+    if not config.lora.share_engine:
+        return
+    if not config.lora.in_engine:
+        yield "lora.share_engine is for engines that have an adapter per policy: set lora.in_engine to true"
+    if len(config.generator_groups) == len(config.policies):
+        yield """lora.share_engine is for policies with the same base model and the same resources.generator, and no two
+        policies of this run have both: leave it out, or name one model for them"""
+    if config.resources.colocate:
+        yield """lora.share_engine: with resources.colocate an engine sleeps while its learner uses the device, and
+        other policies would wait: set one of them to false"""
+    if config.rollout.inflight == "drain":
+        yield f"""lora.share_engine: {config.algorithm}.inflight drain would stop the requests of all policies for the
+        update of one: set it to continue"""
 
 
 def _policy_problems(config: Config) -> Iterator[str]:

@@ -77,9 +77,13 @@ class CreditConfig(Section):
     """With overlong penalty, the tokens before max_new_tokens over which it rises from 0. 0: only if truncated."""
 
 
+MAX_SERVED_RANK = 512
+"""Largest rank of an adapter that vLLM serves."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraConfig(Section):
-    """LoRA adapters, trained instead of all weights and merged before weights are sent. Requires the extra `lora`."""
+    """LoRA adapters, trained instead of all weights. Requires the extra `lora`."""
 
     rank: NonNegativeInt = 0
     """Rank of the adapters. 0: no adapters, all weights are trained."""
@@ -93,6 +97,12 @@ class LoraConfig(Section):
     share_base: bool = False
     """Train policies with the same base model and the same learner resources in one process, one after another, each
     with its own adapter. The base model is in memory once."""
+    in_engine: bool | None = None
+    """Engines load the base model once and receive adapters only. false: engines receive all weights, with the adapter
+    merged. null: true for engines of 16 bits on GPUs without resources.colocate, up to rank 512, otherwise false."""
+    share_engine: bool = False
+    """Policies with the same base model, data type and generator resources share generators, whose engines have the
+    base model once and an adapter per policy. Requires in_engine: true."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,6 +356,17 @@ class Config(Section):
         for policy in self.policies:
             agent = self.agents[policy.number]
             groups.setdefault((agent.name, agent.learner), []).append(policy)
+        return tuple(map(tuple, groups.values()))
+
+    @property
+    def generator_groups(self) -> tuple[tuple[PolicyId, ...], ...]:
+        """Policies grouped by their generators: one per policy, unless `lora.share_engine` joins them."""
+        if not self.lora.share_engine:
+            return tuple((policy,) for policy in self.policies)
+        groups: dict[tuple[str, str, GeneratorResources], list[PolicyId]] = {}
+        for policy in self.policies:
+            agent = self.agents[policy.number]
+            groups.setdefault((agent.name, agent.dtype, agent.generator), []).append(policy)
         return tuple(map(tuple, groups.values()))
 
     def to_yaml(self) -> str:

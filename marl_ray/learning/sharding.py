@@ -24,6 +24,8 @@ from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 from marl_ray.models.lora import named_weights
 
 T = TypeVar("T")
+NamedTensors = Callable[[Any, Callable[[torch.Tensor], torch.Tensor]], Iterator[tuple[str, torch.Tensor]]]
+"""Yields names and tensors of a model, each tensor moved by a function."""
 
 END, RESTART, NEXT, ACCOMPANY = 0, 1, 2, 3
 """Commands from rank 0 to the ranks that follow."""
@@ -159,12 +161,13 @@ def _move(tensor: torch.Tensor, device: torch.device | None) -> torch.Tensor:
 
 
 class WeightGatherer:
-    """The weights of a sharded model as they are sent to generators: adapters merged, gathered one at a time.
+    """The weights of a sharded model as they are sent to generators, gathered one at a time.
 
     Shards are moved to `device` and cast to `dtype` before they are gathered, by default neither. Gathering is a
     collective call, and only rank 0 knows when it needs a weight. Rank 0 iterates within `run_on_rank_zero`, as often
     and as far as needed, while the other ranks follow its commands. Within `on_all_ranks`, every rank iterates itself.
 
+    named: yields the names and tensors of a model; by default all weights, with the adapter merged.
     accompany: function that the other ranks call while rank 0 is in `lead`.
     """
 
@@ -174,9 +177,11 @@ class WeightGatherer:
         ranks: RankGroup = SINGLE_RANK,
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
+        named: NamedTensors = named_weights,
     ) -> None:
         self.ranks = ranks
         self._model, self._dtype, self._device = model, dtype, device
+        self._named = named
         self._together = ranks.is_single
         self.accompany: Callable[[], None] | None = None
 
@@ -195,7 +200,7 @@ class WeightGatherer:
             yield item[0], full_tensor(item[1])
 
     def _weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, weight in named_weights(self._model, partial(_move, device=self._device)):
+        for name, weight in self._named(self._model, partial(_move, device=self._device)):
             yield name, weight.to(self._dtype or weight.dtype)
 
     def shapes(self) -> dict[str, torch.Tensor]:
@@ -204,7 +209,7 @@ class WeightGatherer:
         def shape_of(tensor: torch.Tensor) -> torch.Tensor:
             return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
-        weights = named_weights(self._model, shape_of)
+        weights = self._named(self._model, shape_of)
         return {name: weight.to(self._dtype or weight.dtype) for name, weight in weights}
 
     def run_on_rank_zero(self, work: Callable[[], T]) -> T | None:

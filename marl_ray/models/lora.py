@@ -33,7 +33,7 @@ def add_adapter(model: Any, lora: LoraConfig, seed: int, name: str = NAME) -> No
 
     A is initialised from `seed` and B is 0, so the model's output does not change. A model may have several adapters;
     all other functions here refer to the active one, which is the last one added or chosen by `model.set_adapter`.
-    Raises UserError for layers that do not exist, and for layers whose weights are the embeddings.
+    Raises UserError for layers that do not exist, for experts, and for layers whose weights are the embeddings.
     """
     import torch
     from peft import LoraConfig as Settings
@@ -55,6 +55,10 @@ def add_adapter(model: Any, lora: LoraConfig, seed: int, name: str = NAME) -> No
             raise UserError(f"lora.targets does not fit {type(model).__name__}: {str(error)[:300]}") from None
     ends = {id(layer.weight) for layer in (model.get_input_embeddings(), model.get_output_embeddings()) if layer}
     for place, layer in adapted(model).items():
+        if not hasattr(layer.base_layer, "weight"):  # stacked experts, whose products peft computes in every pass
+            raise UserError(
+                f"lora.targets matches {place}, which is no linear layer: name other layers in lora.targets"
+            )
         if id(layer.base_layer.weight) in ends:
             raise UserError(f"lora.targets names {place}, whose weights are the embeddings: leave it out")
 
@@ -134,6 +138,22 @@ def named_weights(model: Any, move: Callable[[Any], Any] = lambda tensor: tensor
             yield f"{before}.{last}", value
         elif not name.startswith(narrow):
             yield name, move(parameter.detach())
+
+
+def named_adapter(model: Any, move: Callable[[Any], Any] = lambda tensor: tensor) -> Iterator[tuple[str, Any]]:
+    """Yield names and detached tensors of the active adapter: `{layer}.lora_A.weight` [rank, in], and
+    `{layer}.lora_B.weight` [out, rank]. `move` is applied to every tensor."""
+    adapter = _active(model)
+    for name, layer in adapted(model).items():
+        yield f"{name}.lora_A.weight", move(layer.lora_A[adapter].weight.detach())
+        yield f"{name}.lora_B.weight", move(layer.lora_B[adapter].weight.detach())
+
+
+def adapter_scale(model: Any) -> float:
+    """Return the factor of the active adapter's products, alpha / rank."""
+    layer = next(iter(adapted(model).values()))
+    scale: float = layer.scaling[_active(model)]
+    return scale
 
 
 def _adapter_product(layer: Any, adapter: str, move: Callable[[Any], Any]) -> Any:

@@ -97,7 +97,13 @@ def tensor_parallel(machine: Machine) -> Numbers:
 
 def lora(machine: Machine) -> Numbers:
     """Train adapters of a frozen base model, and send the merged weights."""
-    config = machine.config(lora={"rank": 8}, resources=on_one_device(machine))
+    config = machine.config(lora={"rank": 8, "in_engine": False}, resources=on_one_device(machine))
+    return asyncio.run(_standard(machine, config))
+
+
+def adapters(machine: Machine) -> Numbers:
+    """Train adapters of a frozen base model, and send the adapters only to an engine that has the base model."""
+    config = machine.config(lora={"rank": 8, "in_engine": True}, resources=on_one_device(machine))
     return asyncio.run(_standard(machine, config))
 
 
@@ -135,6 +141,7 @@ CHECKS: dict[str, tuple[Callable[[Machine], Numbers], str]] = {
     "large_tensor": (recovery_checks.large_tensor, "a weight above 1 GiB"),
     "shapes": (recovery_checks.shapes, "learner time over 16 shapes"),
     "lora": (lora, "adapters of a frozen base"),
+    "adapters": (adapters, "adapters of a frozen base, in the engine"),
     "training": (training, "two agents on one device, two steps"),
     "options": (options, "critic, checkpointing, top_p, 8-bit AdamW"),
 }

@@ -134,7 +134,8 @@ def _check_same_run(config: Config, saved: Config) -> None:
     """Raise UserError if a setting differs that determines the folder, the checkpoints or the position in the data."""
 
     def adapters(config: Config) -> LoraConfig:
-        return replace(config.lora, export="merged", share_base=False)  # these do not affect training
+        # These do not affect training.
+        return replace(config.lora, export="merged", share_base=False, in_engine=None, share_engine=False)
 
     for name, now, before in (
         ("algorithm", config.algorithm, saved.algorithm),

@@ -109,6 +109,8 @@ class WeightUpdate:
     """Checksum of the snapshot that sparse deltas apply to; None if all tensors are complete."""
     keep: bool = False
     """True if the receiver stores the resulting weights as its next snapshot."""
+    adapter_scale: float | None = None
+    """Factor of an adapter's products, if the tensors are an adapter; None if they are the model's weights."""
 
     @property
     def nbytes(self) -> int:

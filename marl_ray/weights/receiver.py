@@ -13,6 +13,7 @@ from typing import Any, Literal
 from marl_ray.core.episode import WeightVersion
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
+from marl_ray.weights.version_labels import version_of, with_version
 
 TransferStage = Literal[
     "shutdown_weight_transfer_engine",
@@ -64,15 +65,19 @@ def run_stage(engine: Any, stage: TransferStage, info: dict[str, Any] | None = N
     return info is None or not any(engine.collective_rpc("transfer_aborted"))
 
 
-def update_weights(engine: Any, generator: ActorId, version: WeightVersion, update: Any) -> Acknowledgement:
-    """Load a `WeightUpdate`, unless it is None, and label the weights received last as `version`. Raises RuntimeError
-    if the engine's workers differ."""
-    if update is not None:
+def update_weights(
+    engine: Any, generator: ActorId, version: WeightVersion, update: Any, adapter: int = 0
+) -> Acknowledgement:
+    """Load a `WeightUpdate`, unless it is None, and label the weights received last as `version`. `adapter` is the
+    number of the policy's adapter in the engine. Raises RuntimeError if the engine's workers differ."""
+    if update is not None and update.adapter_scale is not None:
+        engine.collective_rpc("load_adapter", args=(adapter, update))
+    elif update is not None:
         run_stage(engine, "start_weight_update")
         run_stage(engine, "update_weights", {"weights": update})
         run_stage(engine, "finish_weight_update")
-    engine.set_weight_version(str(version))
-    checksums = engine.collective_rpc("weight_checksum")
+    engine.set_weight_version(with_version(engine.get_weight_version(), adapter, version))
+    checksums = engine.collective_rpc("weight_checksum", args=(adapter,))
     if len(set(checksums)) > 1:
         raise RuntimeError(f"{generator}: its workers loaded different weights ({checksums})")
-    return Acknowledgement(generator, int(engine.get_weight_version()), checksums[0])
+    return Acknowledgement(generator, version_of(engine.get_weight_version(), adapter), checksums[0])

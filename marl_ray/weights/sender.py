@@ -5,6 +5,7 @@
 | store | CPU | one message through Ray's object store; only changes, if all receivers have the previous weights |
 | nccl | several GPUs | all weights, by `NcclSender` |
 | ipc | GPUs shared with the learner's ranks | all weights, by `IpcSender` through the `slab` of each rank |
+| adapter | engines that have the base model | the adapter, in one message through Ray's object store |
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from transformers.core_model_loading import revert_weight_conversion
 from marl_ray.core.episode import WeightVersion
 from marl_ray.core.ids import ActorId
 from marl_ray.learning.sharding import WeightGatherer
+from marl_ray.weights.adapter_source import AdapterSource
 from marl_ray.weights.deltas import Checksum, Snapshot, WeightUpdate, complete_delta
 from marl_ray.weights.receiver import Acknowledgement, ReceiverLostError, TransferStage, WeightSyncResult
 from marl_ray.weights.slab import SlabLayout, SlabWriter
 
-TransportName = Literal["store", "nccl", "ipc"]
+TransportName = Literal["store", "nccl", "ipc", "adapter"]
 MESSAGE_BYTES = 2**30
 """Usual size of a message of NCCL and CUDA IPC."""
 LAYER = re.compile(r"(.*?\.\d+\.)?")
@@ -75,12 +77,12 @@ class WeightSender:
 
     def __init__(
         self,
-        source: CastSource,
+        source: CastSource | AdapterSource,
         transport: TransportName,
         sparse: bool | None = None,
         slab: SlabWriter | None = None,
     ) -> None:
-        self.source = source
+        self.source: Any = source  # the staged transports have a CastSource
         self._slab = slab
         self._summed = SummedSource(self.source)
         self.transport = transport
@@ -101,7 +103,7 @@ class WeightSender:
         if not changed and self.checksum is not None:
             checksum = Checksum(self.checksum)
             acknowledgements = receivers.update_weights(version, None)
-        elif self.transport == "store":
+        elif self.transport in ("store", "adapter"):
             update = self._make_update(checksum, receivers)
             sent_bytes, changed_share = update.nbytes, None if update.base is None else self._snapshot.changed
             acknowledgements = receivers.update_weights(version, update)
@@ -125,7 +127,8 @@ class WeightSender:
         base = self._snapshot.checksum
         weights = checksum.watch(self.source)
         if not self.sparse:
-            return WeightUpdate([complete_delta(name, tensor) for name, tensor in weights])
+            deltas = [complete_delta(name, tensor) for name, tensor in weights]
+            return WeightUpdate(deltas, adapter_scale=self.source.adapter_scale)
         if base is not None and all(self._acknowledged.get(member) == base for member in receivers.members):
             update = WeightUpdate(list(self._snapshot.diff(weights)), base, keep=True)
         else:
@@ -197,10 +200,12 @@ class _TransferSession:
 class SummedSource:
     """A source that adds up the checksum while its weights are sent; each iteration starts anew."""
 
-    def __init__(self, source: CastSource) -> None:
-        self.metadata = source.metadata
+    def __init__(self, source: Any) -> None:
         self.checksum = Checksum()
         self._source = source
+
+    def metadata(self) -> list[Any]:
+        return self._source.metadata()
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         self.checksum = Checksum(deferred=True)
@@ -220,6 +225,9 @@ class CastSource:
     them (experts). `weights` gathers a sharded model; None: the model is not sharded. device: device to send from;
     None: the weights' own.
     """
+
+    adapter_scale = None
+    """The tensors are the model's weights."""
 
     def __init__(
         self, model: Any, dtype: torch.dtype, weights: WeightGatherer | None = None, device: torch.device | None = None

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -23,8 +24,9 @@ from marl_ray.learning.cpu_offload import memory_in_use, release_cached_memory
 from marl_ray.weights.deltas import Checksum, Snapshot, WeightUpdate, to_tensor
 from marl_ray.weights.nccl_transfer import join_as_receiver
 from marl_ray.weights.slab_engine import SlabEngine
+from marl_ray.weights.vllm_adapters import load_adapter, unserved_layers
 
-BACKENDS = {"store": "marl_store", "nccl": "marl_nccl", "ipc": "marl_ipc"}
+BACKENDS = {"store": "marl_store", "nccl": "marl_nccl", "ipc": "marl_ipc", "adapter": "marl_store"}
 
 
 class _Summed:
@@ -166,6 +168,8 @@ class WorkerExtension:
     device: torch.device
     model_runner: Any
     freed: list[tuple[torch.UntypedStorage, int]]
+    adapter_checksums: Mapping[int, int] = MappingProxyType({})
+    """Checksums of adapters by number; empty if the engine serves merged weights."""
 
     def abandon_weight_update(self) -> None:
         """End an update whose sender is gone, so that a new one can start. The weights are invalid until then."""
@@ -181,7 +185,19 @@ class WorkerExtension:
         group = getattr(self.weight_transfer_engine, "model_update_group", None)  # type: ignore[attr-defined]
         return group is not None and group.aborted
 
-    def weight_checksum(self) -> int:
+    def load_adapter(self, number: int, update: WeightUpdate) -> None:
+        """Serve an update's adapter as adapter `number` from now on. The base model and other adapters stay."""
+        checksum = load_adapter(self.model_runner.lora_manager._adapter_manager, number, update)
+        self.adapter_checksums = {**self.adapter_checksums, number: checksum}
+
+    def unserved_layers(self, layers: Sequence[str]) -> list[str]:
+        """Return the layers whose adapters vLLM would ignore."""
+        return unserved_layers(self.model_runner.lora_manager._adapter_manager, layers)
+
+    def weight_checksum(self, adapter: int = 0) -> int:
+        """Return the checksum of the tensors received last, for adapter number `adapter` if there are adapters."""
+        if adapter in self.adapter_checksums:
+            return self.adapter_checksums[adapter]
         return self.weight_transfer_engine.checksum.value  # type: ignore[attr-defined]
 
     def free_kv_cache(self) -> None:

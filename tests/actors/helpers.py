@@ -19,7 +19,15 @@ from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.shared_device import DEDICATED, DedicatedDevice
 from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor, skip_initialization
-from marl_ray.config import AgentConfig, CreditConfig, Deadlines, LearnerResources, ModelConfig, OptimizerConfig
+from marl_ray.config import (
+    AgentConfig,
+    CreditConfig,
+    Deadlines,
+    LearnerResources,
+    LoraConfig,
+    ModelConfig,
+    OptimizerConfig,
+)
 from marl_ray.config.resource_sections import Residency
 from marl_ray.core.batch import Batch, Group, GroupQueue, UpdateStats
 from marl_ray.core.episode import Generation, SamplingSpec
@@ -34,6 +42,7 @@ from tests.learning.builders import build_batch, unweighted_group
 
 R = TypeVar("R")
 
+NO_ADAPTER = LoraConfig()
 SPEC = EngineSpec(str(BASE_PATH), "float32", 512, False, False, 1, 0.5, 64, 128, "store")
 MODEL = ModelConfig()
 SAMPLING = SamplingSpec(num_generations=6, max_new_tokens=48, temperature=0.9, top_p=1.0, top_k=None, seed=11)
@@ -87,18 +96,21 @@ def learner(
     ranks: int = 1,
     device: DedicatedDevice = DEDICATED,
     residency: Residency | None = None,
+    lora: LoraConfig = NO_ADAPTER,
 ) -> LearnerGroup:
     """Create the learner of one policy without starting it."""
     policy = PolicyId((agent,))
-    arguments = learner_arguments(folder, learning_rate, ranks)
+    arguments = learner_arguments(folder, learning_rate, ranks, lora)
     ids = [ActorId("learner", policy, rank) for rank in range(ranks)]
     specs = [ActorSpec(id, LearnerActor, (id, arguments, residency), {"num_cpus": 0}) for id in ids]
     restart_policy = RestartPolicy(Deadline(deadlines.start_s, "start_s", "to start"), restarts, deadlines.heartbeat_s)
     supervise = partial(Supervisor, specs, restart_policy)
-    return LearnerGroup(policy, supervise, ranks, "store", deadlines, device)
+    return LearnerGroup(policy, supervise, ranks, "adapter" if lora.in_engine else "store", deadlines, device)
 
 
-def learner_arguments(folder: str = str(BASE_PATH), learning_rate: float = 1e-2, ranks: int = 1) -> LearnerArguments:
+def learner_arguments(
+    folder: str = str(BASE_PATH), learning_rate: float = 1e-2, ranks: int = 1, lora: LoraConfig = NO_ADAPTER
+) -> LearnerArguments:
     settings = AgentConfig(
         name=folder,
         learning_rate=learning_rate,
@@ -106,7 +118,7 @@ def learner_arguments(folder: str = str(BASE_PATH), learning_rate: float = 1e-2,
         learner=LearnerResources(ranks=ranks),
     )
     optimizer = OptimizerConfig(importance="none")
-    return LearnerArguments(folder, settings, MODEL, CreditConfig(), optimizer, "float32", 10, 1)
+    return LearnerArguments(folder, settings, MODEL, CreditConfig(), optimizer, "float32", 10, 1, lora)
 
 
 class ClosedQueue(GroupQueue):

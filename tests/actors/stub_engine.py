@@ -32,7 +32,8 @@ class StubEngine:
         output = SimpleNamespace(
             token_ids=(), text="", logprobs=logprobs, index=0, finish_reason="stop", weight_versions=()
         )
-        return [SimpleNamespace(finished=True, request_id=self.requests.pop(), outputs=[output])]
+        request = self.requests.pop()
+        return [SimpleNamespace(finished=True, request_id=request, outputs=[output], lora_request=None)]
 
     def collective_rpc(self, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
         self.threads[method] = threading.get_ident()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from vllm import EngineArgs
 from vllm.usage.usage_lib import UsageContext
 
 from marl_ray.actors.engine_arguments import EngineSpec, engine_arguments
 from marl_ray.actors.engine_environment import engine_environment
+from marl_ray.actors.engine_sleep import EngineSleep
 from marl_ray.cluster.hardware import GIB
 from marl_ray.cluster.memory_estimate import engine_batch
+from marl_ray.config import LoraConfig
 from marl_ray.config.resource_sections import GeneratorResources
 from marl_ray.learning.arguments import local_learner_arguments, microbatch_tokens
 from marl_ray.toy import BASE_PATH
@@ -66,3 +70,30 @@ def test_cpus_keep_their_defaults() -> None:
     assert microbatch_tokens(config, on_gpu=True) == 8192
     assert microbatch_tokens(make_config(microbatch_tokens=100), on_gpu=True) == 100
     assert local_learner_arguments(config, config.policies[0], 1).optimizer.microbatch_tokens == 2048
+
+
+@pytest.mark.parametrize(("rank", "served"), [(1, 1), (4, 8), (64, 64), (200, 256)])
+def test_an_engine_with_adapters_has_the_next_rank_and_only_the_adapted_layers(rank: int, served: int) -> None:
+    pytest.importorskip("peft")
+    lora = LoraConfig(rank=rank, targets=("q_proj", "mlp.down_proj"))
+    arguments = engine_arguments(replace(spec(False, None), transport="adapter", lora=lora))
+    assert (arguments["max_lora_rank"], arguments["max_loras"]) == (served, 1)
+    assert arguments["lora_target_modules"] == ["down_proj", "q_proj"]
+    everywhere = engine_arguments(replace(spec(False, None), transport="adapter", lora=LoraConfig(rank=rank)))
+    assert "lm_head" not in everywhere["lora_target_modules"]
+    assert "enable_lora" not in engine_arguments(spec(False, None))
+
+
+@pytest.mark.parametrize(("offloads_weights", "level"), [(False, 2), (True, 1)])
+def test_an_engine_that_receives_adapters_keeps_its_weights_while_it_sleeps(offloads_weights: bool, level: int) -> None:
+    levels: list[int] = []
+
+    class Engine:
+        def collective_rpc(self, method: str) -> None:
+            pass
+
+        def sleep(self, level: int, mode: str) -> None:
+            levels.append(level)
+
+    EngineSleep(Engine(), on_gpu=True, offloads_weights=offloads_weights).begin()
+    assert levels == [level]

@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.handle import Handle
@@ -28,6 +27,7 @@ from tests.actors.helpers import (
     sample,
     update_weights,
 )
+from tests.actors.random_models import random_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
@@ -105,31 +105,3 @@ def test_a_head_size_without_a_kernel_is_final_after_two_engines(local_ray: None
             await engine.close()
 
     asyncio.run(scenario())
-
-
-def random_model(family: str, settings: dict, folder: Path) -> str:
-    """Write a small model of `family` with random weights and the bundled tokenizer; return its folder."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    shape = {
-        "vocab_size": 512,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 32,
-        "max_position_embeddings": 512,
-        "bos_token_id": None,
-        "eos_token_id": 0,
-        "pad_token_id": 1,
-    }
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **(shape | settings)))
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.15)
-    model.save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(BASE_PATH / name, folder)
-    return str(folder)

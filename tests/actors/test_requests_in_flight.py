@@ -18,11 +18,11 @@ import torch
 
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup
-from marl_ray.actors.handle import Deadline, Handle
+from marl_ray.actors.handle import Handle
 from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.core.batch import GroupQueue
-from marl_ray.core.episode import Completion, Generation
+from marl_ray.core.episode import Generation
 from marl_ray.core.errors import UserError
 from marl_ray.learning.policy_model import load_policy
 from marl_ray.weights.deltas import Checksum
@@ -42,11 +42,9 @@ from tests.actors.helpers import (
     sample,
     update_weights,
 )
+from tests.actors.in_flight import LONG, SOON, assert_sampled_by, long_requests
 
 pytestmark = [pytest.mark.usefixtures("local_ray"), pytest.mark.slow]
-
-LONG = replace(SAMPLING, num_generations=2, max_new_tokens=300, temperature=2.0, seed=7)
-SOON = Deadline(120.0, "start_s", "to answer")
 
 
 @asynccontextmanager
@@ -64,49 +62,8 @@ async def an_agent(**options: Any) -> AsyncIterator[tuple[GeneratorGroup, Learne
         await asyncio.gather(engine.close(), trainer.close())
 
 
-async def long_requests(engine: GeneratorGroup) -> list[asyncio.Task[Generation]]:
-    """Submit long requests, and return when every engine has answered a heartbeat since."""
-    tasks = [
-        asyncio.create_task(engine.generate(prompt, replace(LONG, seed=i), priority=i))
-        for i, prompt in enumerate(PROMPTS)
-    ]
-    await asyncio.sleep(0)  # all are submitted
-    await asyncio.gather(
-        *(replica.call(GenerationActor.heartbeat).within(SOON) for replica in engine.replicas.serving())
-    )
-    return tasks
-
-
 def bits(generations: Sequence[Generation]) -> list[Any]:
     return [[(c.token_ids, c.logprobs, c.spans) for c in g.completions] for g in generations]
-
-
-def rescore(policies: Sequence[Any], prompt_ids: Sequence[int], completion: Completion) -> list[float]:
-    """Return log-probabilities of the tokens, keeping the KV cache of earlier versions like the engine.
-
-    The policy of a span reads the last token of the previous span, and its own tokens except the last.
-    """
-    ids = torch.tensor([[*prompt_ids, *completion.token_ids]])
-    cache, start, end = None, 0, len(prompt_ids) - 1
-    logprobs: list[torch.Tensor] = []
-    for version, tokens in completion.spans:
-        end += tokens
-        with torch.no_grad():
-            out = policies[version](ids[:, start:end], past_key_values=cache, use_cache=True)
-        scores = (out.logits[0, -tokens:].float() / LONG.temperature).log_softmax(-1)
-        logprobs.append(scores.gather(1, ids[0, end - tokens + 1 : end + 1, None])[:, 0])
-        cache, start = out.past_key_values, end
-    return [float(value) for value in torch.cat(logprobs)]
-
-
-def assert_sampled_by(policies: Sequence[Any], generations: Sequence[Generation]) -> None:
-    """Assert that every token has the log-probability of the version that labels it."""
-    for generation in generations:
-        for completion in generation.completions:
-            assert sum(tokens for _, tokens in completion.spans) == len(completion.token_ids)
-            expected = rescore(policies, generation.prompt_ids, completion)
-            gaps = [a - b for a, b in zip(completion.logprobs, expected, strict=True)]
-            assert max(map(abs, gaps)) < 1e-4
 
 
 class QueueingGenerator(GenerationActor):

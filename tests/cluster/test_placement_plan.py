@@ -209,3 +209,48 @@ def test_requested_resources_are_described_with_and_without_gpus() -> None:
     line = describe_demands(with_resources(generator={"gpus": 0.5}, learner={"gpus": 0.5}))
     assert "2 x generator + learner with CPU 0.75 GPU 1, 2 x sandbox with CPU 0.25)" in line
     assert "without GPUs impossible" in describe_demands(with_resources(generator={"tensor_parallel": 2}))
+
+
+@pytest.mark.parametrize(
+    ("has_gpus", "lora", "resources", "transport"),
+    [
+        (False, {}, {}, "store"),
+        (False, {"in_engine": True}, {}, "adapter"),
+        (True, {}, {}, "adapter"),
+        (True, {"in_engine": False}, {}, "nccl"),
+        (True, {"rank": 1024}, {}, "nccl"),
+        (True, {}, {"colocate": True}, "ipc"),
+        (True, {"in_engine": True}, {"colocate": True}, "adapter"),
+        (True, {}, {"generator": {"gpus": 0.5}, "learner": {"gpus": 0.5}}, "adapter"),
+    ],
+)
+def test_engines_that_stay_on_gpus_receive_adapters_only_by_default(
+    has_gpus: bool, lora: dict, resources: dict, transport: str
+) -> None:
+    config = make_config(sections={"resources": resources, "lora": {"rank": 8} | lora})
+    assert [agent.transport for agent in make_plan(config, has_gpus).agents] == [transport] * 2
+    assert "adapter" not in {agent.transport for agent in generator_plan(config, 0, has_gpus).agents}, "it is merged"
+
+
+def test_adapters_in_engines_on_gpus_need_16_bits() -> None:
+    def config(**lora: Any) -> Config:
+        model = {"model": {"name": "m", "model_kwargs": {"torch_dtype": "float32"}}}
+        return make_config(sections={**model, "lora": {"rank": 8} | lora})
+
+    assert [agent.transport for agent in make_plan(config(), cluster_has_gpus=True).agents] == ["nccl"] * 2
+    with pytest.raises(
+        PlacementError, match=r"^lora.in_engine: on GPUs vLLM computes adapters in 16 bits, and .*float"
+    ):
+        make_plan(config(in_engine=True), cluster_has_gpus=True)
+    assert make_plan(config(in_engine=True), cluster_has_gpus=False).agents[0].transport == "adapter"
+
+
+def test_policies_that_share_an_engine_have_the_generators_of_the_first_one() -> None:
+    lora = {"rank": 8, "in_engine": True, "share_engine": True}
+    agents = ["m", "m", "other"]
+    plan = make_plan(make_config(sections={"lora": lora, "agents": agents}), cluster_has_gpus=True)
+    generators = [id for bundle in plan.bundles for id in bundle.actors if id.kind == "generator"]
+    assert generators == [ActorId("generator", PolicyId((agent,))) for agent in (0, 2)]
+    halves = {"generator": {"gpus": 0.5}, "learner": {"gpus": 0.5}}
+    with pytest.raises(PlacementError, match=r"^lora.share_engine: an engine of several policies needs a GPU"):
+        make_plan(make_config(sections={"lora": lora, "agents": agents, "resources": halves}), cluster_has_gpus=True)

@@ -29,6 +29,26 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
             {"magrpo": {"optimizer": "adafactor", "adam_beta1": 0.5}},
             "adam_beta2 are for AdamW, and magrpo.optimizer is ada",
         ),
+        (
+            {"lora": {"rank": 1024, "in_engine": True}},
+            "lora.in_engine: vLLM serves adapters up to rank 512, and lora.rank",
+        ),
+        (
+            {"lora": {"rank": 4, "share_engine": True}},
+            "lora.share_engine is for engines that have an adapter per policy",
+        ),
+        (
+            {"lora": {"rank": 4, "in_engine": True, "share_engine": True}, "agents": ["a", "b"]},
+            "lora.share_engine is for policies with the same base model and the same resources.generator, and no two",
+        ),
+        (
+            {"lora": {"rank": 4, "in_engine": True, "share_engine": True}, "resources": {"colocate": True}},
+            "lora.share_engine: with resources.colocate an engine sleeps while its learner uses the device, and other",
+        ),
+        (
+            {"lora": {"rank": 4, "in_engine": True, "share_engine": True}, "magrpo": {"inflight": "drain"}},
+            "lora.share_engine: magrpo.inflight drain would stop the requests of all policies for the update of one",
+        ),
         ({"lora": {"export": "adapter"}}, "lora.rank is 0, which disables adapters and all other settings of lora"),
         (
             {"lora": {"rank": 4, "share_base": True}, "agents": ["a", "b"]},

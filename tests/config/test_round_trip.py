@@ -58,6 +58,8 @@ FIXED += (
     "targets",
     "lora.export",
     "share_base",
+    "in_engine",
+    "share_engine",
     "offload_reference",
     "ranks",
     "cpu_offload",
