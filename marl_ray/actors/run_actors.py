@@ -119,7 +119,7 @@ async def start_actors(
     initialize = {learner.policy: learner.initialize_generator for learner in learners}
     for policies in config.generator_groups:
         first, *others = policies
-        limits = EngineLimits(_sequences_of(config, policies), kv_cache_bytes.get(first))
+        limits = EngineLimits(sequences_in_flight(config, first), kv_cache_bytes.get(first))
         if others:
             own = {policy: initialize[policy] for policy in policies}
             groups |= _make_shared_generator_groups(config, own, placement, devices, limits)
@@ -170,12 +170,6 @@ class EngineLimits:
 
     sequences: int | None = None
     kv_cache_bytes: int | None = None
-
-
-def _sequences_of(config: Config, policies: Sequence[PolicyId]) -> int | None:
-    """Return the sequences that an engine of these policies samples at once; None if programs decide it."""
-    sequences = [sequences_in_flight(config, policy) for policy in policies]
-    return None if None in sequences else sum(filter(None, sequences))
 
 
 def _make_generator_group(
@@ -293,7 +287,7 @@ def _make_learner_groups(
         if len(policies) > 1:
             id = learner_id(config, first)
             placed = options | {"scheduling_strategy": placement.strategy(id)}
-            spec = ActorSpec(id, SharedLearner, (id, arguments), placed)
+            spec = ActorSpec(id, SharedLearner, (id, arguments, placement.shared_gpus(id)), placed)
             process = SharedLearnerProcess(spec, restarts)
             for policy in policies:
                 view = partial(process.view, policy)

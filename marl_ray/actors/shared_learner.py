@@ -21,6 +21,7 @@ import ray
 from marl_ray.actors.handle import Actor, Call, Deadline, Handle
 from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
+from marl_ray.cluster.placement_group import BundleGpus
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.learning.arguments import LearnerArguments
 
@@ -30,9 +31,13 @@ class SharedLearner(Actor):
 
     concurrency_groups = MappingProxyType({"heartbeat": 1, "checkpoint": 1})
 
-    def __init__(self, id: ActorId, arguments: Mapping[PolicyId, LearnerArguments]) -> None:
+    def __init__(
+        self, id: ActorId, arguments: Mapping[PolicyId, LearnerArguments], gpus: BundleGpus | None = None
+    ) -> None:
         self.id = id
-        self._members = {policy: LearnerActor(ActorId("learner", policy), args) for policy, args in arguments.items()}
+        self._members = {
+            policy: LearnerActor(ActorId("learner", policy), own, gpus=gpus) for policy, own in arguments.items()
+        }
 
     def start(self) -> list[str]:
         """Load the base model once and all adapters."""

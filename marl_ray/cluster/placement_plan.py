@@ -146,33 +146,53 @@ def generator_plan(config: Config, number: int, cluster_has_gpus: bool) -> Place
 def _make_colocated_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
     """Return bundles of GPUs that engines and learners use in turns, and one bundle for all policies without GPUs."""
     engine_gpus = {policy: _engine_gpus(config.agents[policy.number], cluster_has_gpus) for policy in config.policies}
-    shared = assign_gpus(config, {policy: gpus for policy, gpus in engine_gpus.items() if gpus})
+    # A policy that uses the generators of another one has no engine, and learns on the same GPUs as the other.
+    first_of = {policy: policies[0] for policies in config.generator_groups for policy in policies}
+    with_engines = {policy: gpus for policy, gpus in engine_gpus.items() if gpus and first_of[policy] == policy}
+    shared = assign_gpus(config, with_engines)
+    gpus_of = dict(shared.gpus)
+    for policy, first in first_of.items():
+        for learner in _learner_ids(config, policy) if engine_gpus[policy] else []:
+            # A learner of several policies is one process, with one rank.
+            rank = learner.replica if learner.policy is not None else 0
+            gpus_of[learner] = shared.gpus[ActorId("learner", first, rank)]
     devices = shared.devices()
     members: dict[int, list[ActorId]] = {}
     placements: dict[int, AgentPlacement] = {}
     for policy, gpus in engine_gpus.items():
         agent = config.agents[policy.number]
-        ids = [ActorId("generator", policy, replica) for replica in range(agent.generator.replicas)]
-        ids += [ActorId("learner", policy, rank) for rank in range(agent.learner.ranks)]
+        learners = [id for id in _learner_ids(config, policy) if id.policy is not None or id.replica == policy.number]
+        generators = [ActorId("generator", policy, replica) for replica in range(agent.generator.replicas)]
+        ids = [*generators, *learners] if first_of[policy] == policy else learners
         if gpus:
             transport = _with_adapters("ipc", config, agent, gpus)
-            placement = AgentPlacement(gpus, 1.0, transport, devices[shared.gpus[ids[0]][0]])
+            on_gpu = gpus_of[_learner_ids(config, policy)[0]][0]
+            placement = AgentPlacement(gpus, 1.0, transport, devices[on_gpu])
         else:
             _check_tensor_parallel(agent, key_of(config, policy.number, "generator.tensor_parallel"))
             transport = _with_adapters("store", config, agent, 0.0)
             placement = AgentPlacement(0.0, 0.0, transport, len(set(devices.values())))
         placements |= dict.fromkeys(policy.agents, placement)
         for id in ids:
-            bundle = shared.gpus[id][0] // shared.per_bundle if gpus else shared.total
+            bundle = gpus_of[id][0] // shared.per_bundle if gpus else shared.total
             members.setdefault(bundle, []).append(id)
     bundles = []
     for number, actors in sorted(members.items()):
-        cpus = sum(getattr(config.agents[id.policy.number], id.kind).cpus for id in actors if id.policy is not None)
+        numbers = [id.replica if id.policy is None else id.policy.number for id in actors]
+        cpus = sum(getattr(config.agents[number], id.kind).cpus for number, id in zip(numbers, actors, strict=True))
         bundles.append(Bundle(tuple(actors), cpus, 0.0 if number == shared.total else float(shared.per_bundle)))
-    in_bundle = {id: tuple(gpu % shared.per_bundle for gpu in gpus) for id, gpus in shared.gpus.items()}
+    in_bundle = {id: tuple(gpu % shared.per_bundle for gpu in gpus) for id, gpus in gpus_of.items()}
     by_agent = tuple(placements[agent] for agent in range(config.num_agents))
     all_bundles = (*bundles, *sandbox_plan(config).bundles)
     return PlacementPlan(all_bundles, by_agent, in_bundle, config.resources.residency)
+
+
+def _learner_ids(config: Config, policy: PolicyId) -> list[ActorId]:
+    """Return the actors that train a policy: its ranks, or the one process of several policies."""
+    shared = learner_id(config, policy)
+    if shared.policy is None:
+        return [shared]
+    return [ActorId("learner", policy, rank) for rank in range(config.agents[policy.number].learner.ranks)]
 
 
 def _engine_gpus(agent: AgentConfig, cluster_has_gpus: bool) -> float:

@@ -30,17 +30,32 @@ def decide_residency(config: Config, models: ModelInfos, nodes: Sequence[NodeSpe
     if wish is False or wish in RESIDENCIES or (wish == "auto" and not _has_too_few_gpus(config, nodes)):
         return config, ""
     try:
-        return _first_that_fits(config, models, nodes)
+        decided, reason = _first_that_fits(config, models, nodes)
     except PlacementError:
         if wish is True:
             raise
         return config, ""
+    if decided.resources.residency != "resident" and _fits_with_one_base(config, models, nodes):
+        reason += ". With lora.in_engine, share_engine and share_base true, everything would stay on the GPU"
+    return decided, reason
+
+
+def _fits_with_one_base(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> bool:
+    """Return whether policies that train adapters could all stay on a GPU with one base model in one engine and one
+    learner."""
+    lora = replace(config.lora, in_engine=True, share_engine=True, share_base=True)
+    together = replace(_with_residency(config, "resident"), lora=lora)
+    is_possible = len(together.generator_groups) < len(together.policies) and config.rollout.inflight != "drain"
+    if not config.lora.rank or not is_possible:
+        return False
+    plan = plan_capacity(share_gpus(together, nodes), models, nodes)
+    return plan.placed is not None and not plan.shortages
 
 
 def share_gpus(config: Config, nodes: Sequence[NodeSpec]) -> Config:
     """Return a config whose engines have shares of GPUs, if engines and learners share GPUs, and if there are more
     engines than GPUs. Engines with a number of GPUs in the config keep it."""
-    engines = sum(config.agents[policy.number].generator.replicas for policy in config.policies)
+    engines = sum(config.agents[group[0].number].generator.replicas for group in config.generator_groups)
     gpus = sum(node.gpus for node in nodes)
     if config.resources.residency is None or not 0 < gpus < engines:
         return config
@@ -72,7 +87,7 @@ def _has_too_few_gpus(config: Config, nodes: Sequence[NodeSpec]) -> bool:
     """Return whether a run whose GPUs are not assigned by the config needs more GPUs than there are."""
     gpus = [{"CPU": 0.0, "GPU": float(node.gpus)} for node in nodes if node.gpus]
     is_assigned = any(agent.learner.gpus is not None for agent in config.agents)
-    if not gpus or is_assigned or config.lora.share_base:
+    if not gpus or is_assigned:
         return False
     try:
         plan = make_plan(_with_residency(config, False), cluster_has_gpus=True)
@@ -84,7 +99,9 @@ def _has_too_few_gpus(config: Config, nodes: Sequence[NodeSpec]) -> bool:
 
 def _first_that_fits(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> tuple[Config, str]:
     """Return the config with the first residency that fits in memory, and the reason."""
-    choices = RESIDENCIES if config.rollout.max_staleness == 0 else RESIDENCIES[:1]
+    # Rollouts that run ahead, and the other policies of a shared process, need the device while a learner updates.
+    is_always_busy = config.rollout.max_staleness > 0 or config.lora.share_engine or config.lora.share_base
+    choices = RESIDENCIES[:1] if is_always_busy else RESIDENCIES
     too_large: list[str] = []
     for residency in choices:
         chosen = _with_residency(config, residency)

@@ -87,8 +87,8 @@ MIN_SEQUENCES = 64
 
 
 def sequences_in_flight(config: Config, policy: PolicyId) -> int | None:
-    """Return the maximum number of completions that one engine of a policy samples at once in training, at least
-    MIN_SEQUENCES and a multiple of 8; None if programs decide it."""
+    """Return the maximum number of completions that one engine of a policy samples at once in training, for all
+    policies that use it, at least MIN_SEQUENCES and a multiple of 8; None if programs decide it."""
     if config.environment == "gateway":
         return None
     rollout, replicas = config.rollout, config.agents[policy.number].generator.replicas
@@ -96,7 +96,9 @@ def sequences_in_flight(config: Config, policy: PolicyId) -> int | None:
     per_turn = (nodes * (size + greedy) for nodes, size in zip(nodes_by_turn(config), rollout.group_sizes, strict=True))
     batches = 1 + rollout.max_staleness
     prompts = max_prompts_per_step(config, rollout.rollout_buffer_size)
-    sequences = len(policy.agents) * batches * prompts * max(per_turn)
+    policies = next(group for group in config.generator_groups if policy in group)
+    agents = sum(len(member.agents) for member in policies)
+    sequences = agents * batches * prompts * max(per_turn)
     per_engine = -(-sequences // replicas)
     return max(MIN_SEQUENCES, -(-per_engine // 8) * 8)
 

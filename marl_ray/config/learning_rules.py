@@ -244,9 +244,9 @@ def _shared_engine_problems(config: Config) -> Iterator[str]:
     if len(config.generator_groups) == len(config.policies):
         yield """lora.share_engine is for policies with the same base model and the same resources.generator, and no two
         policies of this run have both: leave it out, or name one model for them"""
-    if config.resources.colocate:
-        yield """lora.share_engine: with resources.colocate an engine sleeps while its learner uses the device, and
-        other policies would wait: set one of them to false"""
+    if config.resources.residency not in (None, "resident"):
+        yield f"""lora.share_engine: with resources.colocate {config.resources.residency} an engine sleeps while its
+        learner uses the device, and other policies would wait: set colocate to auto or resident"""
     if config.rollout.inflight == "drain":
         yield f"""lora.share_engine: {config.algorithm}.inflight drain would stop the requests of all policies for the
         update of one: set it to continue"""

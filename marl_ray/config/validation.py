@@ -255,9 +255,9 @@ def _resource_problems(config: Config, number: int) -> Iterator[str]:
 
 
 def _colocation_problems(config: Config, number: int) -> Iterator[str]:
-    if config.lora.share_base:
-        yield """resources.colocate: a learner alternates with its own engine, and with lora.share_base several learners
-        are one process: set one of them to false"""
+    if config.lora.share_base and config.resources.residency != "resident":
+        yield f"""resources.colocate {config.resources.residency}: a learner alternates with its own engine, and with
+        lora.share_base several learners are one process: set colocate to auto or resident, or share_base to false"""
     if config.rollout.max_staleness > 0 and config.resources.residency != "resident":
         yield f"""resources.colocate: engines sleep during updates, so no rollouts can run ahead, and
         {config.algorithm}.max_staleness is {config.rollout.max_staleness}: set it to 0, or colocate to false or

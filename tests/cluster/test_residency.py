@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from marl_ray.cluster.hardware import GIB, NodeSpec, parse_cluster
 from marl_ray.cluster.memory_estimate import ModelInfo
 from marl_ray.cluster.residency import RESIDENCIES, decide_residency, share_gpus, share_gpus_of_evaluation
 from marl_ray.config import Config
-from marl_ray.core.ids import PolicyId
+from marl_ray.core.ids import ActorId, PolicyId
 from tests.factories import make_config
 
 H100 = parse_cluster("1x1xH100")
@@ -37,6 +38,19 @@ MODELS: ModelInfos = {
     "0.5B": qwen(896, 4864, 24, 14),
     "1.5B": qwen(1536, 8960, 28, 12),
     "3B": qwen(2048, 11008, 36, 16),
+    "7B": ModelInfo(
+        Qwen2Config(
+            vocab_size=152_064,
+            hidden_size=3584,
+            intermediate_size=18_944,
+            num_hidden_layers=28,
+            num_attention_heads=28,
+            num_key_value_heads=4,
+            tie_word_embeddings=False,
+        ),
+        False,
+        prompt=200,
+    ),
 }
 
 
@@ -139,3 +153,31 @@ def test_engines_of_an_evaluation_share_gpus_if_there_are_too_few() -> None:
     assert [agent.generator.gpu_memory_utilization for agent in shared.agents] == [0.45, 0.45]
     for nodes in (CPUS, parse_cluster("1x2xH100")):
         assert share_gpus_of_evaluation(pair("0.5B"), nodes) == pair("0.5B")
+
+
+ONE_BASE = {"in_engine": True, "share_engine": True, "share_base": True}
+
+
+def with_lora(config: Config, **settings: Any) -> Config:
+    return replace(config, lora=replace(config.lora, rank=16, **settings))
+
+
+@pytest.mark.parametrize("agents", [2, 4, 8])
+def test_agents_on_one_base_model_of_7b_stay_on_one_gpu(agents: int) -> None:
+    config = with_lora(pair("7B", num_agents=agents), **ONE_BASE)
+    decided, reason = decide_residency(config, MODELS, H100)
+    assert decided.resources.colocate == "resident"
+    assert "too large" not in reason
+    assert "although" not in reason
+    plan = plan_capacity(share_gpus(decided, H100), MODELS, H100)
+    actors = [actor.id for actor in plan.placed or () if actor.id.kind != "sandbox"]
+    assert actors == [ActorId("generator", PolicyId((0,)), 0), ActorId("learner", None, 0)]
+    assert {placement.transport for placement in plan.plan.agents} == {"adapter"}
+
+
+def test_a_pair_with_adapters_is_told_how_to_stay_on_the_gpu() -> None:
+    hint = "With lora.in_engine, share_engine and share_base true, everything would stay on the GPU"
+    decided, reason = decide_residency(with_lora(pair("7B")), MODELS, H100)
+    assert decided.resources.colocate == "turns"
+    assert reason.endswith(hint)
+    assert hint not in decide_residency(pair("3B"), MODELS, H100)[1]
