@@ -217,8 +217,7 @@ class LearnerGroup:
         """Send the weights to these generators. Generators that die or miss the deadline are reported as lost."""
         await self._connected.drain(generators)
         deadline = self._deadline("sync_s", "to update weights", GRACE_S)
-        # Only a device on which engines sleep uses the replicas, and no policies share those.
-        replicas: Any = self._connected.replicas
+        replicas: Any = self._connected.replicas  # for devices on which engines sleep, which policies do not share
 
         async def send(ranks: Sequence[Handle[LearnerActor]]) -> WeightSyncResult | None:
             async with self.device.lock_for_weight_update(generators, replicas) as asleep:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -15,11 +14,12 @@ from typing import Any
 import ray
 
 from marl_ray.actors.engine_arguments import EngineSpec
-from marl_ray.actors.engine_environment import UTF8, engine_environment
+from marl_ray.actors.engine_environment import engine_environment
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup, generator_restarts
 from marl_ray.actors.handle import Deadline, Handle
 from marl_ray.actors.learner_actor import LearnerActor
+from marl_ray.actors.learner_environment import learner_environment
 from marl_ray.actors.learner_group import REMEDY, LearnerGroup
 from marl_ray.actors.sandbox_pool import SandboxPool
 from marl_ray.actors.sandbox_settings import sandbox_settings
@@ -30,7 +30,6 @@ from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Sup
 from marl_ray.cluster.hardware import cluster_nodes
 from marl_ray.cluster.placement_group import PlacementGroups, reserve
 from marl_ray.cluster.placement_plan import (
-    AgentPlacement,
     PlacementPlan,
     generator_plan,
     learner_id,
@@ -305,20 +304,6 @@ def _make_learner_groups(
         supervise = partial(Supervisor, ranks, restarts, start_lock=start_lock)
         groups[first] = LearnerGroup(first, supervise, len(ranks), agent_plan.transport, deadlines, device)
     return [groups[policy] for policy in config.policies]
-
-
-def learner_environment(threads: int, placement: AgentPlacement) -> dict[str, str]:
-    """Return the environment variables of a learner. Ray lets actors without GPUs see all GPUs of their node."""
-    environment = UTF8 | {"OMP_NUM_THREADS": str(threads)}
-    if not placement.learner_gpus:
-        return environment | {"CUDA_VISIBLE_DEVICES": ""}
-    # PyTorch rounds pinned buffers up to powers of two: the state of a model of 7B would take 1.9 times its size.
-    chosen = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
-    settings = ["pinned_max_round_threshold_mb:1"]
-    if placement.transport == "nccl":
-        # Micro-batches have new shapes in each step. Such memory cannot be exported by CUDA IPC.
-        settings.append("expandable_segments:True")
-    return environment | {"PYTORCH_ALLOC_CONF": ",".join([*settings, *filter(None, [chosen])])}
 
 
 def _make_sandbox_pool(config: Config, placement: PlacementGroups) -> SandboxPool:

@@ -43,7 +43,7 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
         ),
         (
             {"lora": {"rank": 4, "in_engine": True, "share_engine": True}, "resources": {"colocate": True}},
-            "lora.share_engine: with resources.colocate an engine sleeps while its learner uses the device, and other",
+            "lora.share_engine: with resources.colocate turns an engine sleeps while its learner uses the device, and",
         ),
         (
             {"lora": {"rank": 4, "in_engine": True, "share_engine": True}, "magrpo": {"inflight": "drain"}},

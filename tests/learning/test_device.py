@@ -11,7 +11,7 @@ import torch
 
 from marl_ray.actors.engine_environment import engine_environment
 from marl_ray.actors.learner_actor import LearnerActor
-from marl_ray.actors.run_actors import learner_environment
+from marl_ray.actors.learner_environment import learner_environment
 from marl_ray.cluster.placement_plan import AgentPlacement
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId, PolicyId
