@@ -99,7 +99,8 @@ class LoraConfig(Section):
     with its own adapter. The base model is in memory once."""
     in_engine: bool | None = None
     """Engines load the base model once and receive adapters only. false: engines receive all weights, with the adapter
-    merged. null: true for engines of 16 bits on GPUs without resources.colocate, up to rank 512, otherwise false."""
+    merged. null: true for engines of 16 bits on GPUs up to rank 512, unless resources.colocate is turns, otherwise
+    false."""
     share_engine: bool = False
     """Policies with the same base model, data type and generator resources share generators, whose engines have the
     base model once and an adapter per policy. Requires in_engine: true."""
