@@ -23,6 +23,8 @@ def test_a_cpu_runs_its_checks_and_writes_a_report(tmp_path: Path, capsys: pytes
     page = tmp_path / "report.md"
     checks = [
         "turns",
+        "kv",
+        "stream",
         "two_devices",
         "ranks",
         "restart",
@@ -37,7 +39,7 @@ def test_a_cpu_runs_its_checks_and_writes_a_report(tmp_path: Path, capsys: pytes
     output = capsys.readouterr().out
     assert status == 0, output
     text = page.read_text()
-    assert "8 of 9 checks passed, 0 failed." in text
+    assert "11 of 12 checks passed, 0 failed." in text
     assert "- driver: none found" in text
     assert "| two_devices | engine, NCCL with checksums, log-probability gap | skipped |" in text
     assert "needs 2 GPUs; this machine has 0" in text
