@@ -116,9 +116,9 @@ def _staying(device: Mapping[str, float], kind: str, residency: Residency | None
         return sum(device.values())
     parts = ["CUDA", "graphs"]
     if residency != "turns":
-        # An engine keeps everything but its KV cache, and a learner its state. Working memory is released.
+        # An engine keeps everything but its KV cache, and a learner its state and its slab. Working memory is released.
         of_engine = ["weights", "activations", "logits"]
-        of_learner = ["weights", "reference", "critic"]
+        of_learner = ["weights", "reference", "critic", "buffers"]
         parts += of_engine if kind == "generator" else of_learner
     if residency == "kv" and kind == "learner":
         parts.append("optimizer")

@@ -19,7 +19,7 @@ def updates(learner: Learner, first: int, count: int) -> None:
         learner.update(batch(step, with_experience(4, step), 4))
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit", "adafactor"])
 @pytest.mark.parametrize("chunk_bytes", [1, 40_000, 2**30])
 def test_streamed_steps_give_the_same_weights_and_state(
     tiny_policy: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str, chunk_bytes: int
