@@ -194,4 +194,5 @@ def assert_same_state(one: Learner, other: Learner) -> None:
         assert torch.equal(a, b)
     for key, moments in one.optimizer.state_dict()["state"].items():
         for name, value in moments.items():
-            assert torch.equal(value, other.optimizer.state_dict()["state"][key][name]), name
+            found = other.optimizer.state_dict()["state"][key][name]
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(found)), name
