@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from marl_ray.config import AgentConfig, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
@@ -195,4 +196,5 @@ def assert_same_state(one: Learner, other: Learner) -> None:
     for key, moments in one.optimizer.state_dict()["state"].items():
         for name, value in moments.items():
             found = other.optimizer.state_dict()["state"][key][name]
-            assert torch.equal(torch.as_tensor(value), torch.as_tensor(found)), name
+            for part, other_part in zip(tree_leaves(value), tree_leaves(found), strict=True):
+                assert torch.equal(torch.as_tensor(part), torch.as_tensor(other_part)), name
