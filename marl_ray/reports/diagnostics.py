@@ -22,7 +22,7 @@ MAX_SHARE_WITHOUT_SIGNAL = 0.5
 """Share of steps in which all rewards of every group are equal."""
 MIN_SHARE_REPORTED = 0.1
 """Idle time below this share of the run is not reported."""
-MEMORY_PHASES = {"play": "during rollouts", "asleep": "while all are offloaded", "learn": "during learner steps"}
+MEMORY_PHASES = {"play": "during rollouts", "asleep": "while engines sleep", "learn": "during learner steps"}
 
 
 def find_problems(rows: Rows) -> list[str]:
