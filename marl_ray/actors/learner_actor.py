@@ -133,7 +133,7 @@ class LearnerActor(Actor):
 
             self.learner = Learner(*self._arguments, name=self.id.policy.key, beside=base, ranks=ranks)
             self._weights = WeightGatherer(self.learner.policy, ranks, self.learner.dtype, self.learner.device)
-            if self._residency == "stream":
+            if self._residency == "stream" and not self._arguments.agent.learner.cpu_offload:
                 self.learner.stream_optimizer_state()
             self.cpu_offload = None
             if self._residency not in (None, "resident"):
@@ -184,8 +184,7 @@ class LearnerActor(Actor):
         else:
             source = CastSource(policy, dtype, self._weights, device)
             if transport == "ipc":
-                # In turns the memory of the slab belongs to the engines between two updates.
-                slab = source.slab_writer(keeps_slab=self._residency != "turns")
+                slab = source.slab_writer()
                 self._weights.accompany = slab.send
 
         def connect() -> WeightSender:

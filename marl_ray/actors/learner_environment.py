@@ -19,4 +19,7 @@ def learner_environment(threads: int, placement: AgentPlacement) -> dict[str, st
     if placement.transport == "nccl":
         # Micro-batches have new shapes in each step. Such memory cannot be exported by CUDA IPC.
         settings.append("expandable_segments:True")
-    return environment | {"PYTORCH_ALLOC_CONF": ",".join([*settings, *filter(None, [chosen])])}
+    settings += filter(None, [chosen])
+    if placement.transport == "ipc" and "expandable_segments" in (chosen or ""):
+        settings.append("expandable_segments:False")
+    return environment | {"PYTORCH_ALLOC_CONF": ",".join(settings)}

@@ -28,6 +28,7 @@ from marl_ray.actors.shared_generator import SharedGenerator, SharedGeneratorPro
 from marl_ray.actors.shared_learner import SharedLearner, SharedLearnerProcess
 from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
 from marl_ray.cluster.hardware import cluster_nodes
+from marl_ray.cluster.memory_estimate import engine_batch
 from marl_ray.cluster.placement_group import PlacementGroups, reserve
 from marl_ray.cluster.placement_plan import (
     PlacementPlan,
@@ -115,10 +116,13 @@ async def start_actors(
     devices = make_devices(config, plan, kv_cache_bytes)
     learners = _make_learner_groups(config, placement, optimizer_steps, devices)
     groups: dict[PolicyId, GeneratorGroup] = {}
+    gpu_memory = min((node.device_memory for node in cluster_nodes() if node.gpus), default=0.0)
     initialize = {learner.policy: learner.initialize_generator for learner in learners}
     for policies in config.generator_groups:
         first, *others = policies
-        limits = EngineLimits(sequences_in_flight(config, first), kv_cache_bytes.get(first))
+        settings = config.agents[first.number].generator
+        sequences, _ = engine_batch(settings, gpu_memory, sequences_in_flight(config, first))
+        limits = EngineLimits(sequences, kv_cache_bytes.get(first))
         if others:
             own = {policy: initialize[policy] for policy in policies}
             groups |= _make_shared_generator_groups(config, own, placement, devices, limits)
@@ -167,7 +171,7 @@ def make_devices(
 class EngineLimits:
     """Limits of a policy's engines on GPUs: sequences at a time, and bytes of the KV cache; None: vLLM's default."""
 
-    sequences: int | None = None
+    sequences: int | None
     kv_cache_bytes: int | None = None
 
 
@@ -248,7 +252,7 @@ def _engine_settings(
         tensor_parallel=settings.generator.tensor_parallel,
         gpu_memory_utilization=settings.generator.gpu_memory_utilization,
         kv_cache_mb=settings.generator.kv_cache_mb,
-        max_num_seqs=settings.generator.max_num_seqs or (limits.sequences if on_gpu else None),
+        max_num_seqs=limits.sequences if on_gpu else settings.generator.max_num_seqs,
         transport=agent_plan.transport,
         residency=placement.plan.residency if is_placed else None,
         kv_cache_bytes=limits.kv_cache_bytes,
@@ -287,10 +291,11 @@ def _make_learner_groups(
             id = learner_id(config, first)
             placed = options | {"scheduling_strategy": placement.strategy(id)}
             spec = ActorSpec(id, SharedLearner, (id, arguments, placement.shared_gpus(id)), placed)
-            process = SharedLearnerProcess(spec, restarts)
+            process = SharedLearnerProcess(spec, restarts, devices[first].lock_for_learner_start)
             for policy in policies:
                 view = partial(process.view, policy)
-                groups[policy] = LearnerGroup(policy, view, 1, agent_plan.transport, deadlines)
+                transport = placement.plan.agents[policy.number].transport
+                groups[policy] = LearnerGroup(policy, view, 1, transport, deadlines, devices[policy])
             continue
         device, ranks = devices[first], []
         for rank in range(settings.ranks):
@@ -375,7 +380,8 @@ class EvaluationActors:
         placement = await reserve(plan, deadlines.placement_s)
         is_part = 0 < plan.agents[agent].generator_gpus < 1  # of a GPU, on which engines start one at a time
         devices = {config.policy_of(agent): self._divided_gpus} if is_part else {}
-        group = _make_generator_group(config, agent, placement, initialize, devices, EngineLimits())
+        max_num_seqs = config.agents[agent].generator.max_num_seqs
+        group = _make_generator_group(config, agent, placement, initialize, devices, EngineLimits(max_num_seqs))
         try:
             notes = await group.start()
         except BaseException:

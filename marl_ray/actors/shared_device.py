@@ -152,7 +152,9 @@ class SharedDevice(DedicatedDevice):
         if not self.is_gpu:
             yield
             return
-        async with self._lock.exclusive() if self._measures_memory else self._lock.shared():
+        # vLLM refuses to fall asleep while other processes allocate, so that less memory is free afterwards.
+        is_alone = self._measures_memory or self._residency == "turns"
+        async with self._lock.exclusive() if is_alone else self._lock.shared():
             yield
 
     @asynccontextmanager

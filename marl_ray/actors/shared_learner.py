@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -136,8 +137,13 @@ class SharedLearnerView:
 class SharedLearnerProcess:
     """The supervised process. It serves after the learners of all policies with a view have been initialised."""
 
-    def __init__(self, spec: ActorSpec[SharedLearner], policy: RestartPolicy) -> None:
-        self.supervisor = Supervisor([spec], policy, self._initialize)
+    def __init__(
+        self,
+        spec: ActorSpec[SharedLearner],
+        policy: RestartPolicy,
+        start_lock: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+    ) -> None:
+        self.supervisor = Supervisor([spec], policy, self._initialize, start_lock)
         self.lock = asyncio.Lock()
         self.write_lock = asyncio.Lock()
         self.views: list[SharedLearnerView] = []

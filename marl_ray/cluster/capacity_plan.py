@@ -115,10 +115,12 @@ def _staying(device: Mapping[str, float], kind: str, residency: Residency | None
     if residency is None or residency == "resident":
         return sum(device.values())
     parts = ["CUDA", "graphs"]
+    if kind == "learner":
+        parts.append("buffers")  # the slab of weight updates
     if residency != "turns":
-        # An engine keeps everything but its KV cache, and a learner its state and its slab. Working memory is released.
+        # An engine keeps everything but its KV cache, and a learner its state. Working memory is released.
         of_engine = ["weights", "activations", "logits"]
-        of_learner = ["weights", "reference", "critic", "buffers"]
+        of_learner = ["weights", "reference", "critic"]
         parts += of_engine if kind == "generator" else of_learner
     if residency == "kv" and kind == "learner":
         parts.append("optimizer")
@@ -183,10 +185,15 @@ def estimate_actor_memory(
     if on_gpu and not gpu_memory:
         return None
     in_flight = sequences_in_flight(config, config.policy_of(number)) if on_gpu else None
-    shares = placement.shares_gpu
-    return estimate_generator_memory(
-        model, agent, config.model.max_length, gpu_memory, wire, transport, in_flight, shares
-    )
+    adapters = 0.0
+    if transport == "adapter":
+        policies = next(group for group in config.generator_groups if config.policy_of(number) in group)
+        try:
+            adapters = float(len(policies) * model.learner(config, agent, on_gpu).trained)
+        except ProfilingFailed:
+            return None
+    shares, length = placement.shares_gpu, config.model.max_length
+    return estimate_generator_memory(model, agent, length, gpu_memory, wire, transport, in_flight, shares, adapters)
 
 
 def engine_cache_bytes(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> dict[PolicyId, int]:

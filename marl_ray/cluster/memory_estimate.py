@@ -51,6 +51,8 @@ CUDA_GRAPHS = 1.0 * GIB
 CHUNK = 1.0 * GIB
 """Least size of the chunks into which weights are packed for a transfer. A larger tensor is a chunk. Over NCCL it is
 sent after it exceeds this size."""
+KV_BLOCK = 16
+"""Tokens in a block of an engine's KV cache on a GPU."""
 SAMPLER_COPIES = 3
 """Float32 copies of the logits of all running sequences: raw, processed, and log-probabilities."""
 HUB_TIMEOUT_S = 5.0
@@ -253,20 +255,21 @@ def estimate_learner_memory(
 
 def _send_buffers(transport: str, largest: float) -> float:
     """Return the GPU memory of a sender: over NCCL two chunks and their cast tensors, of which one chunk may have the
-    largest tensor; over CUDA IPC one buffer that fits every tensor, and one cast tensor; for an adapter nothing."""
+    largest tensor; over CUDA IPC the slab, and one tensor in float32 with its cast; for an adapter nothing."""
     if transport == "adapter":
         return 0.0
     chunk = max(CHUNK, largest)
-    return 4 * chunk + 2 * largest if transport == "nccl" else chunk + largest
+    return 4 * chunk + 2 * largest if transport == "nccl" else chunk + 3 * largest
 
 
 def _receive_buffers(transport: str, largest: float) -> float:
     """Return the GPU memory of a receiver: over NCCL the next chunk is allocated beside two earlier chunks; over CUDA
-    IPC the received tensors are copied before they are loaded; for an adapter nothing."""
+    IPC tensors are copied before they are loaded for the first time, and layers are loaded before they are copied; for
+    an adapter nothing."""
     if transport == "adapter":
         return 0.0
     chunk = max(CHUNK, largest)
-    return 3 * chunk + largest if transport == "nccl" else chunk
+    return 3 * chunk + largest if transport == "nccl" else chunk + 2 * largest
 
 
 def _snapshot(agent: AgentConfig, wire: str, parameters: int) -> dict[str, float]:
@@ -307,15 +310,17 @@ def estimate_generator_memory(
     transport: str,
     in_flight: int | None = None,
     shares_gpu: bool = False,
+    adapters: float = 0.0,
 ) -> MemoryEstimate:
     """Return the memory of one engine, or of each GPU of a tensor-parallel engine.
 
     `gpu_memory` is the memory of one GPU in bytes, 0 on a CPU. On a GPU the engine uses `gpu_memory_utilization` of the
     device; the memory beside weights and batches becomes the KV cache. An engine that shares its GPU has a KV cache for
-    as many sequences of `max_length` tokens as it samples at once, if this is less.
+    as many sequences of `max_length` tokens as it samples at once, if this is less. `adapters` is the number of values
+    of all adapters, for which vLLM reserves up to twice the memory: it rounds the rank up.
     """
     settings, item, text = agent.generator, DTYPE_BYTES[wire], model.config.get_text_config()
-    weights = item * float(model.parameters)
+    weights = item * (float(model.parameters) + 2 * adapters)
     cpu_cache = settings.kv_cache_mb * float(MIB)
     sequences, batched = engine_batch(settings, gpu_memory, in_flight)
     batched = max(batched, max_length)
@@ -332,6 +337,7 @@ def estimate_generator_memory(
     used |= {"activations": activations, "logits": logits}
     cache = settings.gpu_memory_utilization * gpu_memory - sum(used.values())
     if shares_gpu:
-        cache = min(cache, sequences * max_length * item * model.kv / settings.tensor_parallel)
+        blocks = 1 + sequences * -(-max_length // KV_BLOCK)  # vLLM leaves one empty
+        cache = min(cache, blocks * KV_BLOCK * item * model.kv / settings.tensor_parallel)
     device = {**used, "KV cache": cache, "buffers": _receive_buffers(transport, item * float(model.largest))}
     return MemoryEstimate({"process": GENERATOR_PROCESS + CUDA_HOST}, device)

@@ -12,7 +12,6 @@ from marl_ray.cluster.colocation import assign_gpus
 from marl_ray.config import AgentConfig, Config, LoraConfig
 from marl_ray.config.keys import key_of
 from marl_ray.config.resource_sections import Residency
-from marl_ray.config.schema import MAX_SERVED_RANK
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.core.text import pluralize
 from marl_ray.learning.arguments import wire_dtype
@@ -135,10 +134,14 @@ def learner_id(config: Config, policy: PolicyId) -> ActorId:
 def generator_plan(config: Config, number: int, cluster_has_gpus: bool) -> PlacementPlan:
     """Return the bundles of one agent's generators only, for an evaluation. Raises PlacementError like `make_plan`."""
     config = replace(config, lora=LoraConfig())  # an evaluation merges adapters
-    agents, policy = make_plan(config, cluster_has_gpus).agents, config.policy_of(number)
-    generator = config.agents[number].generator
-    if config.resources.residency is not None:
-        agents = tuple(replace(agent, device=None) for agent in agents)
+    generator, policy = config.agents[number].generator, config.policy_of(number)
+    if config.resources.residency is None:
+        agents = make_plan(config, cluster_has_gpus).agents
+    else:  # an evaluation has no learners
+        gpus = [_engine_gpus(agent, cluster_has_gpus) for agent in config.agents]
+        agents = tuple(AgentPlacement(own, own, "ipc" if own else "store") for own in gpus)
+        if not gpus[number]:
+            _check_tensor_parallel(config.agents[number], key_of(config, number, "generator.tensor_parallel"))
     ids = [ActorId("generator", policy, replica) for replica in range(generator.replicas)]
     return PlacementPlan(tuple(Bundle((id,), generator.cpus, agents[number].generator_gpus) for id in ids), agents)
 
@@ -151,11 +154,9 @@ def _make_colocated_plan(config: Config, cluster_has_gpus: bool) -> PlacementPla
     with_engines = {policy: gpus for policy, gpus in engine_gpus.items() if gpus and first_of[policy] == policy}
     shared = assign_gpus(config, with_engines)
     gpus_of = dict(shared.gpus)
-    for policy, first in first_of.items():
-        for learner in _learner_ids(config, policy) if engine_gpus[policy] else []:
-            # A learner of several policies is one process, with one rank.
-            rank = learner.replica if learner.policy is not None else 0
-            gpus_of[learner] = shared.gpus[ActorId("learner", first, rank)]
+    for policy in config.policies:
+        gpus_of |= _gpus_of_learners(config, policy, first_of[policy], shared.gpus) if engine_gpus[policy] else {}
+    _check_shared_learners(config, engine_gpus, first_of, shared.gpus)
     devices = shared.devices()
     members: dict[int, list[ActorId]] = {}
     placements: dict[int, AgentPlacement] = {}
@@ -187,6 +188,51 @@ def _make_colocated_plan(config: Config, cluster_has_gpus: bool) -> PlacementPla
     return PlacementPlan(all_bundles, by_agent, in_bundle, config.resources.residency)
 
 
+def _gpus_of_learners(
+    config: Config, policy: PolicyId, first: PolicyId, gpus: Mapping[ActorId, tuple[int, ...]]
+) -> dict[ActorId, tuple[int, ...]]:
+    """Return the GPU of each learner of a policy that uses the generators of policy `first`."""
+    ranks, expected = (config.agents[number].learner.ranks for number in (policy.number, first.number))
+    if ranks != expected:
+        raise PlacementError(
+            f"{key_of(config, policy.number, 'learner.ranks')} is {ranks}, and {policy} shares the engines of {first}, "
+            f"whose learner has {expected}: set it to {expected}, or lora.share_engine to false"
+        )
+    learners = _learner_ids(config, policy)
+    # A learner of several policies is one process, with one rank.
+    return {
+        learner: gpus[ActorId("learner", first, 0 if learner.policy is None else learner.replica)]
+        for learner in learners
+    }
+
+
+def _check_shared_learners(
+    config: Config,
+    engine_gpus: Mapping[PolicyId, float],
+    first_of: Mapping[PolicyId, PolicyId],
+    gpus: Mapping[ActorId, tuple[int, ...]],
+) -> None:
+    """Raise PlacementError if a learner of several policies is not on the GPU of all of their engines, which only
+    engines that receive adapters do not need."""
+    for policies in config.learner_groups if config.lora.share_base else ():
+        names = " and ".join(map(str, policies))
+        on_gpus = {engine_gpus[policy] > 0 for policy in policies}
+        if len(on_gpus) > 1:
+            raise PlacementError(
+                f"lora.share_base: the engines of {names} have GPUs and none: set resources.generator.gpus to one value"
+            )
+        agents = [config.agents[policy.number] for policy in policies]
+        if config.lora.serves_adapters or on_gpus == {False}:
+            continue
+        places = {gpus[ActorId("generator", first_of[policy], 0)] for policy in policies}
+        replicas = max(agent.generator.replicas for agent in agents)
+        if len(places) > 1 or replicas > 1:
+            raise PlacementError(
+                f"lora.share_base: the learner of {names} is on one GPU, and their engines are not: set lora.in_engine "
+                "to true, or share_base to false"
+            )
+
+
 def _learner_ids(config: Config, policy: PolicyId) -> list[ActorId]:
     """Return the actors that train a policy: its ranks, or the one process of several policies."""
     shared = learner_id(config, policy)
@@ -213,22 +259,16 @@ def _check_tensor_parallel(agent: AgentConfig, key: str) -> None:
 def _with_adapters(merged: Transport, config: Config, agent: AgentConfig, generator_gpus: float) -> Transport:
     """Return `adapter` if engines receive only adapters (`lora.in_engine`), and otherwise `merged`.
 
-    On a CPU merged weights are faster. An engine that releases its weights would keep a copy of the base model in host
-    memory. vLLM's kernels on GPUs compute adapters in 16 bits. Raises PlacementError for an explicit setting that
-    cannot work.
+    vLLM's kernels on GPUs compute adapters in 16 bits. Raises PlacementError for a setting that cannot work.
     """
-    lora, dtype = config.lora, wire_dtype(agent, generator_gpus > 0)
-    if not lora.rank or lora.in_engine is False:
+    if not config.lora.serves_adapters:
         return merged
-    is_served = not generator_gpus or dtype != "float32"
-    if lora.in_engine and not is_served:
+    if generator_gpus and wire_dtype(agent, generator_gpus > 0) == "float32":
         raise PlacementError(
             "lora.in_engine: on GPUs vLLM computes adapters in 16 bits, and model.model_kwargs.torch_dtype is float32: "
-            "set it to bfloat16, or lora.in_engine to false"
+            "set it to bfloat16, or lora.in_engine and share_engine to false"
         )
-    keeps_weights = config.resources.residency != "turns"
-    by_default = generator_gpus > 0 and keeps_weights and is_served and lora.rank <= MAX_SERVED_RANK
-    return "adapter" if lora.in_engine or by_default else merged
+    return "adapter"
 
 
 def _place_agent(config: Config, agent: AgentConfig, cluster_has_gpus: bool, prefix: str) -> AgentPlacement:

@@ -13,7 +13,7 @@ from typing import get_args
 from marl_ray.cluster.capacity_plan import FRAGMENTED, CapacityPlan, ModelInfos, plan_capacity
 from marl_ray.cluster.hardware import GIB, NodeSpec
 from marl_ray.cluster.placement_plan import PlacementError, make_plan, pack
-from marl_ray.config import Config
+from marl_ray.config import Config, LoraConfig
 from marl_ray.config.resource_sections import Residency
 
 RESIDENCIES: tuple[Residency, ...] = get_args(Residency)
@@ -36,14 +36,14 @@ def decide_residency(config: Config, models: ModelInfos, nodes: Sequence[NodeSpe
             raise
         return config, ""
     if decided.resources.residency != "resident" and _fits_with_one_base(config, models, nodes):
-        reason += ". With lora.in_engine, share_engine and share_base true, everything would stay on the GPU"
+        reason += ". With lora.share_engine and share_base true, everything would stay on the GPU"
     return decided, reason
 
 
 def _fits_with_one_base(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> bool:
     """Return whether policies that train adapters could all stay on a GPU with one base model in one engine and one
     learner."""
-    lora = replace(config.lora, in_engine=True, share_engine=True, share_base=True)
+    lora = replace(config.lora, in_engine=None, share_engine=True, share_base=True)
     together = replace(_with_residency(config, "resident"), lora=lora)
     is_possible = len(together.generator_groups) < len(together.policies) and config.rollout.inflight != "drain"
     if not config.lora.rank or not is_possible:
@@ -76,7 +76,8 @@ def share_gpus_of_evaluation(config: Config, nodes: Sequence[NodeSpec]) -> Confi
     needed = sum(engine.replicas * engine.tensor_parallel for engine in engines if engine.gpus is None)
     if config.resources.colocate == "auto" and 0 < sum(node.gpus for node in nodes) < needed:
         config = _with_residency(config, "turns")
-    return share_gpus(config, nodes)
+    alone = replace(config, lora=LoraConfig())  # each agent has an engine with merged weights
+    return replace(config, agents=share_gpus(alone, nodes).agents)
 
 
 def _with_residency(config: Config, residency: Residency | bool) -> Config:
@@ -86,7 +87,7 @@ def _with_residency(config: Config, residency: Residency | bool) -> Config:
 def _has_too_few_gpus(config: Config, nodes: Sequence[NodeSpec]) -> bool:
     """Return whether a run whose GPUs are not assigned by the config needs more GPUs than there are."""
     gpus = [{"CPU": 0.0, "GPU": float(node.gpus)} for node in nodes if node.gpus]
-    is_assigned = any(agent.learner.gpus is not None for agent in config.agents)
+    is_assigned = any(agent.learner.gpus is not None or agent.generator.gpus == 0 for agent in config.agents)
     if not gpus or is_assigned:
         return False
     try:

@@ -221,7 +221,7 @@ def _lora_problems(config: Config) -> Iterator[str]:
     if any(agent.learner.offload_reference and agent.reference_model is None for agent in config.agents):
         yield """resources.learner.offload_reference: with lora the reference policy is the base model, which is in
         memory anyway: leave it out"""
-    if lora.in_engine and lora.rank > MAX_SERVED_RANK:
+    if lora.serves_adapters and lora.rank > MAX_SERVED_RANK:
         yield f"""lora.in_engine: vLLM serves adapters up to rank {MAX_SERVED_RANK}, and lora.rank is {lora.rank}: lower
         it, or set in_engine to false"""
     yield from _shared_engine_problems(config)
@@ -239,8 +239,8 @@ def _lora_problems(config: Config) -> Iterator[str]:
 def _shared_engine_problems(config: Config) -> Iterator[str]:
     if not config.lora.share_engine:
         return
-    if not config.lora.in_engine:
-        yield "lora.share_engine is for engines that have an adapter per policy: set lora.in_engine to true"
+    if config.lora.in_engine is False:
+        yield "lora.share_engine is for engines that have an adapter per policy, and lora.in_engine is false"
     if len(config.generator_groups) == len(config.policies):
         yield """lora.share_engine is for policies with the same base model and the same resources.generator, and no two
         policies of this run have both: leave it out, or name one model for them"""

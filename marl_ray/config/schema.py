@@ -99,11 +99,15 @@ class LoraConfig(Section):
     with its own adapter. The base model is in memory once."""
     in_engine: bool | None = None
     """Engines load the base model once and receive adapters only. false: engines receive all weights, with the adapter
-    merged. null: true for engines of 16 bits on GPUs up to rank 512, unless resources.colocate is turns, otherwise
-    false."""
+    merged. null: true with share_engine, otherwise false."""
     share_engine: bool = False
     """Policies with the same base model, data type and generator resources share generators, whose engines have the
-    base model once and an adapter per policy. Requires in_engine: true."""
+    base model once and an adapter per policy."""
+
+    @property
+    def serves_adapters(self) -> bool:
+        """Whether engines have the base model and receive adapters."""
+        return self.rank > 0 and (self.share_engine or self.in_engine is True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

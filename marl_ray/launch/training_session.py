@@ -57,7 +57,8 @@ class TrainingSession:
             fitted = await asyncio.to_thread(self._fit_to_cluster)
         self.config = fitted.config
         budget = training_budget(self.config, len(self.inputs.train_tasks))
-        replicas = sum(self.config.agents[policy.number].generator.replicas for policy in self.config.policies)
+        groups = self.config.generator_groups
+        replicas = sum(self.config.agents[policies[0].number].generator.replicas for policies in groups)
         learners = pluralize(len(self.config.policies), "learner")
         workers = pluralize(self.config.resources.sandbox.workers, "sandbox worker")
         logger.info(f"starting {pluralize(replicas, 'generator')}, {learners} and {workers}")

@@ -329,7 +329,9 @@ class Learner:
             mapped = not self.ranks.is_single  # each rank reads only its shard of the optimizer state
             state = torch.load(path / STATE_FILE, map_location="cpu", weights_only=True, mmap=mapped)
             if not sharded:
-                load_optimizer(self.optimizer, state["optimizer"])
+                # bitsandbytes stores its state in another form, which is a quarter of AdamW's.
+                on_host = self._streamed is not None and self.settings.optimizer == "adamw"
+                load_optimizer(self.optimizer, state["optimizer"], on_host)
             self.schedule.load_state_dict(state["schedule"])
             torch.set_rng_state(state["torch_rng"])
         if self.critic is not None:

@@ -120,8 +120,9 @@ def read_shards(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> N
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    """Load the optimizer state of a single rank; of tensors in a parameter's shape, take this rank's shard."""
+def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any], on_host: bool = False) -> None:
+    """Load the optimizer state of a single rank; of tensors in a parameter's shape, take this rank's shard. With
+    `on_host` these tensors stay in host memory, which `load_state_dict` would move to the parameter's device."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state = {
         number: {
@@ -132,7 +133,16 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -
         }
         for number, values in saved["state"].items()
     }
+    if not on_host:
+        optimizer.load_state_dict({**saved, "state": state})
+        return
+    large: dict[int, dict[str, torch.Tensor]] = {}
+    for number, values in state.items():
+        moments = {key: v for key, v in values.items() if torch.is_tensor(v) and v.shape == parameters[number].shape}
+        large[number] = {key: values.pop(key) for key in moments}
     optimizer.load_state_dict({**saved, "state": state})
+    for number, moments in large.items():
+        optimizer.state[parameters[number]] |= moments
 
 
 def write_model(

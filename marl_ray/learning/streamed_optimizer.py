@@ -23,6 +23,8 @@ from marl_ray.learning.arguments import STREAM_CHUNK_BYTES
 from marl_ray.learning.cpu_offload import HostBuffers, optimizer_state
 from marl_ray.learning.sharding import local_tensor
 
+MIN_STREAMED_BYTES = 64 * 2**10
+"""Smaller tensors of the state stay on the device."""
 Chunk = list[tuple[dict[str, Any], list[torch.Tensor]]]
 """Parameter groups of the optimizer, each with some of its parameters."""
 
@@ -30,7 +32,8 @@ Chunk = list[tuple[dict[str, Any], list[torch.Tensor]]]
 class StreamedOptimizer:
     """Takes the steps of `optimizer`, whose state is on `device` only within `step`.
 
-    Up to three chunks are on the device at a time.
+    Up to three chunks are on the device at a time. Small tensors stay there: AdamW's step counts, and the tables of
+    8-bit AdamW, which all parameters share.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
@@ -43,20 +46,25 @@ class StreamedOptimizer:
     def offload(self) -> None:
         """Move all state to host memory, after a checkpoint was loaded."""
         if self._on_gpu:
-            for tensor in optimizer_state(self._optimizer):
-                self._host.offload(local_tensor(tensor))
+            for tensor in map(local_tensor, optimizer_state(self._optimizer)):
+                if tensor.nbytes >= MIN_STREAMED_BYTES:
+                    self._host.offload(tensor)
             torch.cuda.synchronize(self._device)
 
     @torch.no_grad()
     def step(self) -> None:
         """Take one step over all parameters that have a gradient."""
         chunks = list(self._chunks())
+        stored: list[Any] = []  # an event per chunk, at the end of its copy to the host
         fetched = self._fetch(chunks[0]) if chunks else None
         for number, chunk in enumerate(chunks):
             ready, fetched = fetched, None
+            if number >= 2 and self._on_gpu:
+                # The host is ahead of the copies. Without this wait all chunks would have memory at the same time.
+                stored[number - 2].synchronize()
             if number + 1 < len(chunks):
                 fetched = self._fetch(chunks[number + 1])
-            self._update(chunk, ready)
+            stored.append(self._update(chunk, ready))
         if self._on_gpu:
             torch.cuda.synchronize(self._device)
 
@@ -87,12 +95,12 @@ class StreamedOptimizer:
         assert self._copy_in is not None
         with torch.cuda.stream(self._copy_in):
             for tensor in self._state_of(chunk):
-                local = local_tensor(tensor)
-                local.data = local.data.to(self._device, non_blocking=True)
+                tensor.data = tensor.data.to(self._device, non_blocking=True)
         return self._copy_in.record_event()
 
-    def _update(self, chunk: Chunk, ready: Any) -> None:
-        """Update the parameters of a chunk, and start to copy its state to host memory."""
+    def _update(self, chunk: Chunk, ready: Any) -> Any:
+        """Update the parameters of a chunk, and start to copy its state to host memory. Return the event at the end of
+        the copy, on a GPU."""
         everything = [(group, group["params"]) for group in self._optimizer.param_groups]
         if ready is not None:
             torch.cuda.current_stream(self._device).wait_event(ready)
@@ -106,16 +114,19 @@ class StreamedOptimizer:
             for group, parameters in everything:
                 group["params"] = parameters
         if not self._on_gpu:
-            return
+            return None
         assert self._copy_out is not None
         self._copy_out.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._copy_out):
             for tensor in self._state_of(chunk):
-                local = local_tensor(tensor)
                 # The allocator may give the memory to other streams only after this copy.
-                local.data.record_stream(self._copy_out)
-                self._host.offload(local)
+                tensor.data.record_stream(self._copy_out)
+                self._host.offload(tensor)
+        return self._copy_out.record_event()
 
     def _state_of(self, chunk: Chunk) -> Iterator[torch.Tensor]:
+        """Yield the tensors of a chunk that are streamed; of sharded tensors this rank's shard."""
         for group, parameters in chunk:
-            yield from optimizer_state(self._optimizer, [{**group, "params": parameters}])
+            for tensor in map(local_tensor, optimizer_state(self._optimizer, [{**group, "params": parameters}])):
+                if tensor.nbytes >= MIN_STREAMED_BYTES:
+                    yield tensor

@@ -91,8 +91,12 @@ class CheckpointSaver:
         """Commit the next checkpoint. A call after a cancelled one waits for the same commit."""
         if self._committing is None:
             self._committing = asyncio.create_task(self._commit_next())
-        await asyncio.shield(self._committing)
-        self._committing = None
+        committing = self._committing
+        try:
+            await asyncio.shield(committing)
+        finally:
+            if committing.done():
+                self._committing = None
 
     async def _commit_next(self) -> None:
         """Make the next checkpoint visible, and delete batches from the log that every kept checkpoint covers.
@@ -108,8 +112,10 @@ class CheckpointSaver:
             folder.log.drop_before(checkpoint_step(folder.checkpoints.all()[0]))
 
     async def finish(self) -> None:
-        """Complete the checkpoints whose parts are all being written, after a signal has stopped the run. A lost
-        learner is not restarted for it."""
+        """Complete the checkpoints whose parts are all being written, after a signal or an error has stopped the run. A
+        lost learner is not restarted for it."""
+        if self._failure is not None:
+            logger.warning(f"the checkpoint of step {self._due[0]} is not complete: {self._failure}")
         while self._due and self._failure is None:
             step, policies = self._due[0], self.context.config.policies
             writing = {policy for policy, (of_step, *_) in self._writes.items() if of_step == step}
@@ -122,12 +128,12 @@ class CheckpointSaver:
             learners = [self._writes[policy][1] for policy in writing]
             try:
                 await gather(*(learner.finish_save(may_restart=False) for learner in learners))
-            except (UserError, ActorFailed) as error:
+                for learner in learners:
+                    self._finished(learner, step)
+                await self._commit()
+            except (UserError, ActorFailed, OSError) as error:
                 logger.warning(f"the checkpoint of step {step} is not complete: {error}")
                 return
-            for learner in learners:
-                self._finished(learner, step)
-            await self._commit()
 
     def close(self) -> None:
         """End the waits for writes, which go on in the learners."""

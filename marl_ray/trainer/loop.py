@@ -34,11 +34,13 @@ from __future__ import annotations
 
 import asyncio
 
+from marl_ray.actors.handle import ActorFailed
 from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.run_actors import RunActors
 from marl_ray.config import Config
 from marl_ray.config.budget import training_budget
 from marl_ray.core.concurrency import Condition, gather, now
+from marl_ray.core.errors import UserError
 from marl_ray.core.state import TrainingResult
 from marl_ray.rollout.episode_runner import make_runner
 from marl_ray.rollout.unscored import check_failed_rewards
@@ -93,7 +95,7 @@ class Trainer:
         try:
             work = recorder.record(), self.saver.commit_all(), self.evaluate()
             await gather(*self.producer.coroutines(), *learners, *work)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, UserError, ActorFailed):
             await self.saver.finish()
             raise
         finally:

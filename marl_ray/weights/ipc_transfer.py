@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from marl_ray.learning.sharding import WeightGatherer
-from marl_ray.weights.receiver import ReceiverLostError
 from marl_ray.weights.slab import SlabWriter
 
 
@@ -14,7 +13,7 @@ class IpcSender:
     """The sender of rank 0, whose transfers the other ranks accompany (`WeightGatherer.accompany`).
 
     Args:
-        client: makes vLLM's calls to the generators. Raises ReceiverLostError.
+        client: makes vLLM's calls to the generators.
         writer: the slab of rank 0.
         weights: the gatherer of the weights.
     """
@@ -23,7 +22,7 @@ class IpcSender:
         self._client, self._writer, self._weights = _CompletingClient(client), writer, weights
 
     def send_weights(self) -> None:
-        """Send all weights. Raises ReceiverLostError after the last chunk."""
+        """Send all weights. Raises the first error of a call to the generators, after the last chunk."""
         self._client.lost = None
         with self._weights.lead():
             self._writer.send(self._client)
@@ -35,10 +34,11 @@ class IpcSender:
 
 
 class _CompletingClient:
-    """A client that skips all calls after the loss of a receiver, so that the ranks remain in step."""
+    """A client that skips all calls after an error, such as the loss of a receiver, so that the ranks remain in
+    step."""
 
     def __init__(self, client: Any) -> None:
-        self.lost: ReceiverLostError | None = None
+        self.lost: Exception | None = None
         self._client = client
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
@@ -57,5 +57,5 @@ class _CompletingClient:
         if self.lost is None:
             try:
                 call()
-            except ReceiverLostError as error:
+            except Exception as error:  # raised after all ranks have sent their last chunk
                 self.lost = error

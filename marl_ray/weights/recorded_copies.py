@@ -20,6 +20,7 @@ from marl_ray.weights.slab import SlabLayout
 PLAIN_METHODS = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod", "UnquantizedFusedMoEMethod")
 """vLLM's methods for layers that compute with their parameters, on CUDA. Some kernels for experts want them in another
 order, which `SlabEngine` notices when it compares the parameters with the weights."""
+WORDS_AT_ONCE = 2**24
 PLAIN_ATTENTION = ("Attention",)
 """vLLM's attention layers that derive nothing from weights. MLA multiplies weights after loading."""
 
@@ -46,13 +47,16 @@ class _Copy:
 class _Recorder(TorchDispatchMode):
     """Records copies from `weights`, which are on the meta device, and does not make them."""
 
-    def __init__(self, weights: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, weights: Mapping[str, torch.Tensor], parameters: Iterable[torch.Tensor]) -> None:
         super().__init__()
         self._names = {weight.untyped_storage()._cdata: name for name, weight in weights.items()}
+        self._parameters = {parameter.untyped_storage().data_ptr() for parameter in parameters}
         self.copies: list[_Copy] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not torch.ops.aten.copy_.default or not args[1].is_meta or args[0].is_meta:
+            if func._schema.is_mutable and self._is_part_of_model(args[0]):
+                raise CannotRecord("a parameter is computed with after it is loaded")
             return func(*args, **(kwargs or {}))
         target, source = args[:2]
         name = self._names.get(source.untyped_storage()._cdata)
@@ -63,6 +67,10 @@ class _Recorder(TorchDispatchMode):
         place = (tuple(source.shape), source.stride(), source.storage_offset())
         self.copies.append(_Copy(name, *place, target.detach()))
         return target
+
+    def _is_part_of_model(self, tensor: Any) -> bool:
+        is_real = isinstance(tensor, torch.Tensor) and not tensor.is_meta and tensor.numel() > 0
+        return is_real and tensor.untyped_storage().data_ptr() in self._parameters
 
 
 class RecordedCopies:
@@ -110,7 +118,10 @@ class RecordedCopies:
 
 def sum_of_words(tensor: torch.Tensor) -> torch.Tensor:
     """Return the sum of a tensor's 16-bit words, which does not depend on their order."""
-    return tensor.contiguous().view(-1).view(torch.int16).sum(dtype=torch.int64)
+    words = tensor.contiguous().view(-1).view(torch.int16)
+    # Each part is cast to 64 bits before it is summed, which takes four times its memory.
+    parts = [part.sum(dtype=torch.int64) for part in words.split(WORDS_AT_ONCE)]
+    return torch.stack(parts).sum()
 
 
 def record(model: Any, shapes: Mapping[str, torch.Tensor]) -> RecordedCopies:
@@ -125,8 +136,11 @@ def record(model: Any, shapes: Mapping[str, torch.Tensor]) -> RecordedCopies:
         is_plain = type(module).__name__ in (*PLAIN_ATTENTION, *PLAIN_METHODS)
         if hasattr(module, "process_weights_after_loading") and not is_plain:
             raise CannotRecord(f"{type(module).__name__} derives other tensors from its weights")
+        if getattr(getattr(module, "impl", None), "sinks", None) is not None:
+            raise CannotRecord("its attention has sinks, of which the kernel has a copy")
     weights = {name: torch.empty(shape.shape, dtype=shape.dtype, device="meta") for name, shape in shapes.items()}
-    recorder = _Recorder(weights)
+    parameters = dict(model.named_parameters())
+    recorder = _Recorder(weights, parameters.values())
     try:
         with recorder, torch.no_grad():
             model.load_weights(iter(weights.items()))
@@ -134,7 +148,6 @@ def record(model: Any, shapes: Mapping[str, torch.Tensor]) -> RecordedCopies:
         raise
     except Exception as error:  # the loading code of any model, which needs the values of a weight
         raise CannotRecord(f"loading fails without values: {str(error)[:200]}") from None
-    parameters = dict(model.named_parameters())
     _check_coverage(parameters, weights, recorder.copies)
     return RecordedCopies(recorder.copies, [parameter.detach() for parameter in parameters.values()])
 

@@ -247,12 +247,12 @@ class CastSource:
         sizes = [shape.nbytes for shape in self.shapes.values()]
         return max(min(MESSAGE_BYTES, sum(sizes)), *sizes)
 
-    def slab_writer(self, keeps_slab: bool) -> SlabWriter:
+    def slab_writer(self) -> SlabWriter:
         """Return the slab of this rank, on `device`; see `SlabWriter`."""
         assert self.device is not None
         layout = SlabLayout.of(self.shapes, self.buffer_bytes)
         gather, wait = self.weights.ranks.all_gather, self.weights.wait_for_ranks
-        return SlabWriter(self, layout, self.device, gather, wait, keeps_slab)
+        return SlabWriter(self, layout, self.device, gather, wait)
 
     def metadata(self) -> list[Any]:
         from vllm.distributed.weight_transfer.base import ParamMeta

@@ -1,6 +1,8 @@
 """The slab: one buffer on a GPU through which a learner's rank gives weights to the engines on the same GPU.
 
-The rank exports its slab once by CUDA IPC, and each engine worker opens it once. An update fills the slab with one
+The rank exports its slab once by CUDA IPC, and each engine worker opens it once. The slab exists as long as the
+learner: PyTorch counts the openings of exported memory, and a count that a killed engine leaves behind would keep freed
+memory in use. An update fills the slab with one
 chunk of weights after another, and the workers copy each chunk before the next one is written:
 
     learner   write chunk 0 |              | write chunk 1 |              | ...
@@ -19,6 +21,7 @@ from typing import Any
 
 import torch
 
+from marl_ray.learning.cpu_offload import release_cached_memory
 from marl_ray.weights.deltas import Checksum
 
 ALIGNMENT = 16
@@ -129,7 +132,6 @@ class SlabWriter:
     source: yields the weights in the order of `layout`, on `device`.
     gather: returns the values of all ranks; a collective call.
     wait_for_ranks: returns when all ranks have called it.
-    keeps_slab: False if the memory of the slab is needed between updates.
     """
 
     def __init__(
@@ -139,11 +141,10 @@ class SlabWriter:
         device: torch.device,
         gather: Callable[[Any], list[Any]],
         wait_for_ranks: Callable[[], None],
-        keeps_slab: bool,
     ) -> None:
         self.layout = layout
         self.checksum = Checksum(deferred=True)
-        self._source, self._device, self._keeps_slab = source, device, keeps_slab
+        self._source, self._device = source, device
         self._gather, self._wait_for_ranks = gather, wait_for_ranks
         self._slab: torch.Tensor | None = None
         self._handles: dict[str, tuple[Any, ...]] = {}
@@ -156,9 +157,7 @@ class SlabWriter:
         if client is not None:
             if client is not self._informed:
                 self._informed = client
-                client.init_weight_transfer_engine(
-                    {"handles": self._handles, "layout": self.layout, "keeps_slab": self._keeps_slab}
-                )
+                client.init_weight_transfer_engine({"handles": self._handles, "layout": self.layout})
             client.start_weight_update()
         for chunk in self._fill(slab):
             self._wait_for_ranks()  # all slabs are filled
@@ -167,23 +166,14 @@ class SlabWriter:
             self._wait_for_ranks()  # all slabs are copied
         if client is not None:
             client.finish_weight_update()
-        if not self._keeps_slab:
-            self.release()
-
-    def release(self) -> None:
-        """Return the memory of the slab to the device."""
-        from marl_ray.learning.cpu_offload import release_cached_memory
-
-        self._slab, self._informed = None, None
-        release_cached_memory(self._device)
 
     def _open(self) -> torch.Tensor:
         if self._slab is None:
+            # A part of a larger block of the allocator would keep the block from being released.
+            release_cached_memory(self._device)
             self._slab = allocate_slab(self.layout.nbytes, self._device)
-            self._handles = {}
             for handles in self._gather(export_slab(self._slab)):
                 self._handles |= handles
-            self._informed = None
         return self._slab
 
     def _fill(self, slab: torch.Tensor) -> Iterator[int]:

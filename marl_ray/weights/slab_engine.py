@@ -27,11 +27,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class SlabInitInfo(WeightTransferInitInfo):
-    """The handles of the slab by GPU, its layout, and whether it stays open between updates."""
+    """The handles of the slab by GPU, and its layout."""
 
     handles: Mapping[str, tuple[Any, ...]]
     layout: SlabLayout
-    keeps_slab: bool
 
 
 @dataclass
@@ -110,15 +109,13 @@ class SlabEngine(WeightTransferEngine[SlabInitInfo, SlabUpdateInfo]):
             finalize_layerwise_reload(self.model, self.model_config)
             if is_complete and self._can_record:
                 self._record()
-        if not self._info.keeps_slab:
-            self._close()
 
     def shutdown(self) -> None:
         self._close()
         self._info = None
 
     def _close(self) -> None:
-        """Close the slab, so that the learner can free its memory."""
+        """Close the slab."""
         if self._copies is not None:
             self._copies.release()
         self._slab = None
@@ -153,8 +150,9 @@ class SlabEngine(WeightTransferEngine[SlabInitInfo, SlabUpdateInfo]):
 def _checksum_of(copies: RecordedCopies, layout: SlabLayout, device: torch.device) -> int:
     """Return the checksum of an update with the weights that are in the parameters."""
     checksum = Checksum(deferred=True)
-    for chunk, places in enumerate(layout.chunks):
-        slab = allocate_slab(places[-1].end, device)
+    slab = allocate_slab(layout.nbytes, device)
+    for chunk in range(len(layout.chunks)):
+        slab.zero_()
         for name, view in layout.views(slab, chunk).items():
             copies.read(name, view)
         add_chunk(checksum, layout, slab, chunk)

@@ -216,20 +216,55 @@ def test_requested_resources_are_described_with_and_without_gpus() -> None:
     [
         (False, {}, {}, "store"),
         (False, {"in_engine": True}, {}, "adapter"),
-        (True, {}, {}, "adapter"),
-        (True, {"in_engine": False}, {}, "nccl"),
-        (True, {"rank": 1024}, {}, "nccl"),
+        (True, {}, {}, "nccl"),
+        (True, {"in_engine": True}, {}, "adapter"),
+        (True, {"share_engine": True}, {}, "adapter"),
         (True, {}, {"colocate": True}, "ipc"),
         (True, {"in_engine": True}, {"colocate": True}, "adapter"),
-        (True, {}, {"generator": {"gpus": 0.5}, "learner": {"gpus": 0.5}}, "adapter"),
+        (True, {"in_engine": True}, {"generator": {"gpus": 0.5}, "learner": {"gpus": 0.5}}, "adapter"),
     ],
 )
-def test_engines_that_stay_on_gpus_receive_adapters_only_by_default(
+def test_engines_receive_adapters_only_if_the_config_says_so(
     has_gpus: bool, lora: dict, resources: dict, transport: str
 ) -> None:
     config = make_config(sections={"resources": resources, "lora": {"rank": 8} | lora})
     assert [agent.transport for agent in make_plan(config, has_gpus).agents] == [transport] * 2
     assert "adapter" not in {agent.transport for agent in generator_plan(config, 0, has_gpus).agents}, "it is merged"
+
+
+ONE_LEARNER = {"rank": 8, "share_base": True}
+
+
+@pytest.mark.parametrize(
+    ("lora", "agents", "resources", "message"),
+    [
+        (
+            ONE_LEARNER,
+            [{}, {}],
+            {"generator": {"gpus": 1}},
+            "is on one GPU, and their engines are not: set lora.in_engine",
+        ),
+        (ONE_LEARNER, [{"resources": {"generator": {"gpus": 0}}}, {}], {}, "have GPUs and none"),
+        (
+            {"rank": 8, "share_engine": True},
+            [{}, {"resources": {"learner": {"ranks": 2}}}],
+            {},
+            "is 2, and agent 1 shares the engines of agent 0, whose learner has 1: set it to 1",
+        ),
+    ],
+)
+def test_processes_of_several_policies_are_on_the_gpu_of_all(
+    lora: dict, agents: list, resources: dict, message: str
+) -> None:
+    sections = {"lora": lora, "resources": {"colocate": "resident", **resources}, "agents": agents}
+    with pytest.raises(PlacementError, match=message):
+        make_plan(make_config("magrpo", sections), cluster_has_gpus=True)
+
+
+def test_an_evaluation_needs_no_gpus_for_learners() -> None:
+    config = make_config("magrpo", {"resources": {"colocate": "turns", "learner": {"ranks": 2}}})
+    for number in range(2):
+        assert generator_plan(config, number, cluster_has_gpus=True).agents[number].generator_gpus == 1
 
 
 def test_adapters_in_engines_on_gpus_need_16_bits() -> None:

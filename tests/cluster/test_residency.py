@@ -65,7 +65,8 @@ def pair(model: str, resources: Any = None, **settings: Any) -> Config:
     ("model", "settings", "expected"),
     [
         ("0.5B", {}, "resident"),
-        ("1.5B", {}, "resident"),
+        ("1.5B", {}, "kv"),
+        ("1.5B", {"optimizer": "adamw_8bit"}, "resident"),
         ("1.5B", {"gradient_checkpointing": False}, "stream"),
         ("3B", {}, "stream"),
         ("3B", {"optimizer": "adamw_8bit"}, "kv"),
@@ -124,6 +125,11 @@ def test_rollouts_that_run_ahead_need_everything_on_the_gpu() -> None:
     assert "although no way to share fits by the plan (resident " in reason
 
 
+def test_engines_without_gpus_are_left_to_the_checks_of_the_placement() -> None:
+    config, reason = decide_residency(pair("0.5B", {"generator": {"gpus": 0}}), MODELS, H100)
+    assert (config.resources.colocate, reason) == ("auto", "")
+
+
 def test_true_shares_the_memory_of_a_node_without_gpus() -> None:
     config, reason = decide_residency(pair("0.5B", {"colocate": True}), MODELS, [NodeSpec("big", 64, 512 * GIB)])
     assert config.resources.colocate == "resident"
@@ -142,7 +148,7 @@ def test_engines_that_share_a_gpu_have_a_cache_for_the_sequences_of_a_step() -> 
     config, _ = decide_residency(pair("0.5B"), MODELS, H100)
     sizes = engine_cache_bytes(share_gpus(config, H100), MODELS, H100)
     per_token = 2 * 24 * 2 * 64 * 2  # keys and values, layers, heads, width, bytes
-    assert sizes == dict.fromkeys([PolicyId((0,)), PolicyId((1,))], 64 * 1024 * per_token)
+    assert sizes == dict.fromkeys([PolicyId((0,)), PolicyId((1,))], (64 * 1024 + 16) * per_token)
     apart, _ = decide_residency(pair("0.5B"), MODELS, parse_cluster("1x4xH100"))
     assert engine_cache_bytes(apart, MODELS, parse_cluster("1x4xH100")) == {}, "vLLM takes the rest"
 
@@ -155,7 +161,7 @@ def test_engines_of_an_evaluation_share_gpus_if_there_are_too_few() -> None:
         assert share_gpus_of_evaluation(pair("0.5B"), nodes) == pair("0.5B")
 
 
-ONE_BASE = {"in_engine": True, "share_engine": True, "share_base": True}
+ONE_BASE = {"share_engine": True, "share_base": True}
 
 
 def with_lora(config: Config, **settings: Any) -> Config:
@@ -176,7 +182,7 @@ def test_agents_on_one_base_model_of_7b_stay_on_one_gpu(agents: int) -> None:
 
 
 def test_a_pair_with_adapters_is_told_how_to_stay_on_the_gpu() -> None:
-    hint = "With lora.in_engine, share_engine and share_base true, everything would stay on the GPU"
+    hint = "With lora.share_engine and share_base true, everything would stay on the GPU"
     decided, reason = decide_residency(with_lora(pair("7B")), MODELS, H100)
     assert decided.resources.colocate == "turns"
     assert reason.endswith(hint)

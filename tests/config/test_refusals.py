@@ -34,7 +34,7 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
             "lora.in_engine: vLLM serves adapters up to rank 512, and lora.rank",
         ),
         (
-            {"lora": {"rank": 4, "share_engine": True}},
+            {"lora": {"rank": 4, "share_engine": True, "in_engine": False}},
             "lora.share_engine is for engines that have an adapter per policy",
         ),
         (

@@ -47,8 +47,7 @@ def test_peak_memory_of_each_phase_and_device() -> None:
     first = {"memory/device_0/play": 2000.4, "memory/device_0/asleep": 300.0, "memory/device_0/learn": 900.0}
     rows = [first, {"memory/device_0/play": 1500.0, "memory/device_1/learn": 7.0}, {"step": 3}]
     assert describe_device_memory(rows) == [
-        "Peak memory of device 0: 2,000 MB during rollouts, 300 MB while engines sleep, "
-        "900 MB during learner steps.",
+        "Peak memory of device 0: 2,000 MB during rollouts, 300 MB while engines sleep, 900 MB during learner steps.",
         "Peak memory of device 1: 7 MB during learner steps.",
     ]
     assert describe_device_memory([{"step": 1}]) == []

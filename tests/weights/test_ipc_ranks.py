@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from marl_ray.core.ids import ActorId, PolicyId
-from marl_ray.learning import cpu_offload
 from marl_ray.learning.ranks import RankGroup
 from marl_ray.learning.sharding import WeightGatherer
 from marl_ray.weights import sender, slab
@@ -28,11 +27,9 @@ def open_file(path: str, nbytes: int) -> torch.Tensor:
 
 
 class Receivers:
-    """Two generators, of which the second is lost at the second chunk of the first transfer. `released` is a file that
-    the other rank writes when it has released its memory."""
+    """Two generators, of which the second is lost at the second chunk of the first transfer."""
 
-    def __init__(self, released: Path) -> None:
-        self.released = released
+    def __init__(self) -> None:
         self.members = tuple((id, 1) for id in GENERATORS)
         self.failed: dict[ActorId, str] = {}
         self.slabs: dict[str, torch.Tensor] = {}
@@ -57,8 +54,6 @@ class Receivers:
                 raise ReceiverLostError("killed")
 
     def update_weights(self, version: int, update: None) -> list[Acknowledgement]:
-        """Serve, for which an engine on the other rank's GPU allocates its KV cache."""
-        assert self.released.read_text() == "xx", "once per transfer"
         return [Acknowledgement(GENERATORS[0], version, self.writer.checksum.value)]
 
 
@@ -67,23 +62,16 @@ def send_from_rank(
 ) -> tuple[list[tuple[int, bool]], list[str], dict[ActorId, str]] | None:
     learner = tiny_learner(Path(folder), ranks=ranks)
     weights = WeightGatherer(learner.policy, ranks, torch.bfloat16, CPU)
-    path, released = str(Path(folder, f"slab_{ranks.rank}")), Path(folder, "released")
-
-    def release(device: torch.device) -> None:
-        if ranks.rank:
-            with released.open("a", encoding="utf-8") as file:
-                file.write("x")
-
+    path = str(Path(folder, f"slab_{ranks.rank}"))
     with (
         mock.patch.object(sender, "MESSAGE_BYTES", 10_000),
         mock.patch.object(slab, "allocate_slab", lambda nbytes, device: open_file(path, nbytes)),
         mock.patch.object(slab, "export_slab", lambda tensor: {f"GPU-{ranks.rank}": (path, tensor.numel())}),
-        mock.patch.object(cpu_offload, "release_cached_memory", release),
     ):
         source = CastSource(learner.policy, torch.bfloat16, weights, CPU)
-        writer = source.slab_writer(keeps_slab=False)
+        writer = source.slab_writer()
         weights.accompany = writer.send
-        weight_sender, receivers = WeightSender(source, "ipc", slab=writer), Receivers(released)
+        weight_sender, receivers = WeightSender(source, "ipc", slab=writer), Receivers()
         receivers.writer = writer
         result = weights.run_on_rank_zero(lambda: weight_sender.update_weights(1, receivers))  # type: ignore[arg-type]
         return None if result is None else (receivers.chunks, receivers.stages, dict(result.failed))
