@@ -57,7 +57,7 @@ class Condition:
 class ReadWriteLock:
     """A lock for tasks of one event loop that either one task holds alone (`exclusive`) or several share (`shared`).
 
-    A task that waits for `exclusive` is served before tasks that ask for `shared` after it.
+    Waiting tasks are served in no particular order.
     """
 
     def __init__(self) -> None:

@@ -1,12 +1,14 @@
-"""gather, task_group and wait_within."""
+"""gather, task_group, wait_within and ReadWriteLock."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from marl_ray.core.concurrency import DeadlineExceeded, gather, task_group, wait_within
+from marl_ray.core.concurrency import DeadlineExceeded, ReadWriteLock, gather, task_group, wait_within
 from marl_ray.core.errors import UserError
 
 
@@ -123,3 +125,44 @@ def test_a_timeout_of_the_awaitable_itself_is_raised_unchanged() -> None:
 
     with pytest.raises(TimeoutError, match="of its own"):
         asyncio.run(wait_within(60, "the learner", "rollout_s", fails()))
+
+
+def test_a_lock_is_held_by_one_task_or_shared_by_several() -> None:
+    async def scenario() -> list[str]:
+        lock = ReadWriteLock()
+        log: list[str] = []
+
+        async def hold(name: str, how: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+            async with how():
+                log.append(f"{name} begins")
+                await asyncio.sleep(0)
+                log.append(f"{name} ends")
+
+        await asyncio.gather(
+            hold("reader 0", lock.shared),
+            hold("reader 1", lock.shared),
+            hold("writer 0", lock.exclusive),
+            hold("writer 1", lock.exclusive),
+            hold("reader 2", lock.shared),
+        )
+        return log
+
+    log = asyncio.run(scenario())
+    assert log[:2] == ["reader 0 begins", "reader 1 begins"]
+    for writer in ("writer 0", "writer 1"):
+        assert log.index(f"{writer} ends") == log.index(f"{writer} begins") + 1, "alone"
+    assert len(log) == 10
+
+
+def test_a_cancelled_wait_leaves_the_lock_to_others() -> None:
+    async def scenario() -> bool:
+        lock = ReadWriteLock()
+        async with lock.shared():
+            waiting = asyncio.ensure_future(lock.exclusive().__aenter__())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            async with asyncio.timeout(5), lock.shared():
+                return True
+
+    assert asyncio.run(scenario())
