@@ -50,7 +50,7 @@ async def megabytes(engines: GeneratorGroup) -> float:
     return await engine.call(GenerationActor.memory).within(SOON) / MEGABYTE
 
 
-@pytest.mark.parametrize("residency", ["turns", "kv", "stream"])
+@pytest.mark.parametrize("residency", ["turns", "kv", pytest.param("stream", marks=pytest.mark.nightly)])
 def test_engine_and_learner_alternate_and_survive_each_others_loss(local_ray: None, residency: Residency) -> None:
     async def scenario() -> None:
         async with pair(residency) as (device, engines, policy, log):

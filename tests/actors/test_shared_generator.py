@@ -11,13 +11,14 @@ import pytest
 
 from marl_ray.actors.engine_environment import engine_environment
 from marl_ray.actors.generator_group import GeneratorGroup
+from marl_ray.actors.handle import Deadline
 from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.shared_generator import SharedGenerator, SharedGeneratorProcesses
 from marl_ray.actors.supervisor import ActorSpec, RestartPolicy
 from marl_ray.config import LoraConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId, PolicyId
-from tests.actors.echo_actor import SOON, kill
+from tests.actors.echo_actor import kill
 from tests.actors.helpers import (
     DEADLINES,
     MODEL,
@@ -39,6 +40,8 @@ pytestmark = [pytest.mark.usefixtures("local_ray"), pytest.mark.slow]
 LORA = LoraConfig(rank=4, in_engine=True, share_engine=True)
 POLICIES = (PolicyId((0,)), PolicyId((1,)))
 
+START = Deadline(DEADLINES.start_s, "start_s", "to start")
+
 
 @asynccontextmanager
 async def two_agents() -> AsyncIterator[tuple[list[GeneratorGroup], list[LearnerGroup]]]:
@@ -50,7 +53,7 @@ async def two_agents() -> AsyncIterator[tuple[list[GeneratorGroup], list[Learner
     options = {"num_cpus": 0, "max_concurrency": 1000, **environment}
     processes = SharedGeneratorProcesses(
         [ActorSpec(id, SharedGenerator, (id, POLICIES, spec, MODEL), options)],
-        RestartPolicy(SOON, 2, DEADLINES.heartbeat_s),
+        RestartPolicy(START, 2, DEADLINES.heartbeat_s),
     )
     groups = []
     for policy, trainer in zip(POLICIES, trainers, strict=True):

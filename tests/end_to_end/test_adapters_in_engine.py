@@ -34,8 +34,9 @@ def test_a_run_with_adapters_in_its_engines_is_the_run_with_merged_weights(tmp_p
                 assert served[metric] == pytest.approx(value, rel=1e-3, abs=1e-6), metric
 
 
+@pytest.mark.nightly
 def test_policies_of_one_learner_process_with_sleeping_engines_or_not(tmp_path: Path) -> None:
-    for name, setting in (("shared", "lora.share_base=true"), ("colocated", "resources.colocate=true")):
+    for name, setting in (("shared", "lora.share_base=true"), ("colocated", "resources.colocate=turns")):
         folder = [f"output.base_dir={tmp_path}", f"output.run_name={name}"]
         result = train(*QUICK, *SETTINGS, "lora.in_engine=true", setting, *folder)
         assert result.returncode == 0, result.stderr
@@ -45,7 +46,10 @@ def test_policies_of_one_learner_process_with_sleeping_engines_or_not(tmp_path: 
 
 def test_policies_of_one_engine_have_the_results_of_separate_engines(tmp_path: Path) -> None:
     steps = {}
-    for name, settings in (("one", ["lora.share_engine=true", "lora.share_base=true"]), ("separate", [])):
+    for name, settings in (
+        ("one", ["lora.share_engine=true", "lora.share_base=true", "resources.colocate=resident"]),
+        ("separate", []),
+    ):
         folder = [f"output.base_dir={tmp_path}", f"output.run_name={name}"]
         result = train(*QUICK, *SETTINGS, "lora.in_engine=true", *settings, *folder)
         assert result.returncode == 0, result.stderr

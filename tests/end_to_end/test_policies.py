@@ -101,7 +101,7 @@ def test_a_replay_gives_identical_metrics(run: Path) -> None:
     assert "agent 1: 2 of 2 steps have recorded metrics; metrics are bit-identical" in done.stdout
 
 
-@pytest.mark.parametrize("residency", ["kv", "stream", "turns"])
+@pytest.mark.parametrize("residency", [pytest.param("kv", marks=pytest.mark.nightly), "stream", "turns"])
 def test_a_device_used_in_turns_gives_identical_results(run: Path, residency: str) -> None:
     done = train_two_policies(run.parent, residency, f"resources.colocate={residency}")
     assert "Peak memory of device 0: " in done.stderr
