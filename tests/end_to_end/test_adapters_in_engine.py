@@ -17,6 +17,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.nightly
 def test_a_run_with_adapters_in_its_engines_is_the_run_with_merged_weights(tmp_path: Path) -> None:
     steps = {}
     for name, in_engine in (("served", "true"), ("merged", "false")):
