@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marl_ray.config import LoraConfig
-from marl_ray.config.resource_sections import Residency
+from marl_ray.config.resource_sections import Residency, takes_turns
 
 CPU_SEQUENCES = 256
 """Default number of sequences in flight on a CPU."""
@@ -41,7 +41,7 @@ class EngineSpec:
     @property
     def sleeps(self) -> bool:
         """Whether the engine releases memory while a learner uses the device."""
-        return self.residency not in (None, "resident")
+        return takes_turns(self.residency)
 
 
 def engine_arguments(spec: EngineSpec) -> dict[str, Any]:

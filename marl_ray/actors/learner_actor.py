@@ -16,7 +16,7 @@ import ray
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.handle import Actor, ActorBroken, ActorDied, Call, Deadline, Handle, wait_all, without_gc
 from marl_ray.cluster.placement_group import BundleGpus
-from marl_ray.config.resource_sections import Residency
+from marl_ray.config.resource_sections import Residency, takes_turns
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.concurrency import DeadlineExceeded
 from marl_ray.core.episode import SamplingSpec, WeightVersion
@@ -136,7 +136,7 @@ class LearnerActor(Actor):
             if self._residency == "stream" and not self._arguments.agent.learner.cpu_offload:
                 self.learner.stream_optimizer_state()
             self.cpu_offload = None
-            if self._residency not in (None, "resident"):
+            if takes_turns(self._residency):
                 self.cpu_offload = CpuOffload(self.learner, keeps_state=self._residency != "turns")
         notes = []
         if has_adapter(self.learner.policy):

@@ -40,6 +40,7 @@ from marl_ray.cluster.placement_plan import (
 from marl_ray.cluster.residency import share_gpus_of_evaluation
 from marl_ray.config import Config
 from marl_ray.config.budget import sequences_in_flight
+from marl_ray.config.resource_sections import takes_turns
 from marl_ray.core.concurrency import gather
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.learning.arguments import learner_arguments, wire_dtype
@@ -159,7 +160,7 @@ def make_devices(
     devices: dict[PolicyId, DedicatedDevice] = {}
     for policy in config.policies:
         agent = plan.agents[policy.number]
-        if agent.device is not None and plan.residency not in (None, "resident"):
+        if agent.device is not None and takes_turns(plan.residency):
             device = SharedDevice(agent.device, agent.generator_gpus > 0, release, plan.residency, measures)
             devices[policy] = shared.setdefault(agent.device, device)
         else:
@@ -254,7 +255,7 @@ def _engine_settings(
         kv_cache_mb=settings.generator.kv_cache_mb,
         max_num_seqs=limits.sequences if on_gpu else settings.generator.max_num_seqs,
         transport=agent_plan.transport,
-        residency=placement.plan.residency if is_placed else None,
+        residency=placement.plan.residency,
         kv_cache_bytes=limits.kv_cache_bytes,
         lora=config.lora if agent_plan.transport == "adapter" else None,
         adapters=adapters,
@@ -301,8 +302,7 @@ def _make_learner_groups(
         for rank in range(settings.ranks):
             id = ActorId("learner", first, rank)
             placed = options | {"scheduling_strategy": placement.strategy(id)}
-            residency = None if agent_plan.device is None else placement.plan.residency
-            actor_arguments = (id, arguments[first], residency, placement.shared_gpus(id))
+            actor_arguments = (id, arguments[first], placement.plan.residency, placement.shared_gpus(id))
             ranks.append(ActorSpec(id, LearnerActor, actor_arguments, placed))
         # One of several ranks loads its model later, together with the others.
         start_lock = device.lock_for_learner_start if len(ranks) == 1 else nullcontext

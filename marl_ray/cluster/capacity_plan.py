@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from marl_ray.cluster.hardware import GIB, NodeSpec
+from marl_ray.cluster.hardware import NodeSpec, gib
 from marl_ray.cluster.memory_estimate import (
     SANDBOX_PROCESS,
     MemoryEstimate,
@@ -19,7 +19,7 @@ from marl_ray.cluster.memory_estimate import (
 from marl_ray.cluster.placement_plan import PlacementPlan, make_plan, pack
 from marl_ray.config import Config
 from marl_ray.config.budget import sequences_in_flight
-from marl_ray.config.resource_sections import Residency
+from marl_ray.config.resource_sections import Residency, takes_turns
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.learning.arguments import microbatch_tokens, wire_dtype
 
@@ -85,7 +85,7 @@ class CapacityPlan:
         for index, node in enumerate(self.nodes if self.placed else ()):
             need = self.host_memory(index)
             if need > node.memory:
-                line = f"{node.name} has {_gib(node.memory)} of memory, and {_gib(need)} are needed"
+                line = f"{node.name} has {gib(node.memory)} of memory, and {gib(need)} are needed"
                 shortages.append((line, need - node.memory))
             for number in range(node.gpus):
                 need = self.gpu_memory(index, number)
@@ -93,14 +93,14 @@ class CapacityPlan:
                 learns = any(id.kind == "learner" for id in ids)
                 usable = node.device_memory * (1.0 - FRAGMENTED if learns else 1.0)
                 if need > usable:
-                    has = f"{node.name} GPU {number} has {_gib(node.device_memory)}"
+                    has = f"{node.name} GPU {number} has {gib(node.device_memory)}"
                     has += f" ({FRAGMENTED:.0%} stay free for a learner)" if learns else ""
                     verb = "need" if len(ids) > 1 else "needs"
-                    shortages.append((f"{has}, and {' and '.join(map(str, ids))} {verb} {_gib(need)}", need - usable))
+                    shortages.append((f"{has}, and {' and '.join(map(str, ids))} {verb} {gib(need)}", need - usable))
         for actor in self.placed or ():
             cache = actor.memory.device.get("KV cache", 1.0) if actor.memory else 1.0
             if cache <= 0:
-                line = f"{actor.id} has no memory left for its KV cache: {_gib(-cache)} more are needed"
+                line = f"{actor.id} has no memory left for its KV cache: {gib(-cache)} more are needed"
                 shortages.append((line, -cache))
         return shortages
 
@@ -112,7 +112,7 @@ class CapacityPlan:
 
 def _staying(device: Mapping[str, float], kind: str, residency: Residency | None) -> float:
     """Return the bytes of an actor that stay on its GPU while other actors use it."""
-    if residency is None or residency == "resident":
+    if not takes_turns(residency):
         return sum(device.values())
     parts = ["CUDA", "graphs"]
     if kind == "learner":
@@ -125,10 +125,6 @@ def _staying(device: Mapping[str, float], kind: str, residency: Residency | None
     if residency == "kv" and kind == "learner":
         parts.append("optimizer")
     return sum(device.get(part, 0.0) for part in parts)
-
-
-def _gib(memory: float) -> str:
-    return f"{memory / GIB:.1f} GiB"
 
 
 def plan_capacity(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> CapacityPlan:
@@ -187,7 +183,7 @@ def estimate_actor_memory(
     in_flight = sequences_in_flight(config, config.policy_of(number)) if on_gpu else None
     adapters = 0.0
     if transport == "adapter":
-        policies = next(group for group in config.generator_groups if config.policy_of(number) in group)
+        policies = config.generator_policies(config.policy_of(number))
         try:
             adapters = float(len(policies) * model.learner(config, agent, on_gpu).trained)
         except ProfilingFailed:

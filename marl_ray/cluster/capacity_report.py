@@ -26,6 +26,7 @@ from marl_ray.cluster.memory_estimate import (
 from marl_ray.cluster.placement_plan import AgentPlacement, PlacementPlan, describe_shortage
 from marl_ray.config import AgentConfig, Config
 from marl_ray.config.budget import completions_per_episode, nodes_per_episode, sequences_in_flight
+from marl_ray.config.resource_sections import takes_turns
 from marl_ray.core.ids import PolicyId
 from marl_ray.learning.arguments import FLOAT_BYTES, microbatch_tokens, wire_dtype
 
@@ -147,9 +148,9 @@ def _throughput_lines(estimates: Mapping[PolicyId, Throughput], plan: PlacementP
         device = plan.agents[policy.number].device
         alone = divided[0] if policy in divided else policy
         by_device.setdefault(alone if device is None else device, []).append(estimate)
-    takes_turns = plan.residency not in (None, "resident")
-    slowest = max(_step_seconds(on_device, takes_turns) for on_device in by_device.values())
-    how = "learners on the same GPUs one after another" if takes_turns else "agents in parallel"
+    in_turns = takes_turns(plan.residency)
+    slowest = max(_step_seconds(on_device, in_turns) for on_device in by_device.values())
+    how = "learners on the same GPUs one after another" if in_turns else "agents in parallel"
     return [*lines, f"  {_seconds(slowest)} per step: {how}, phases in sequence, without the sandbox"]
 
 
@@ -161,11 +162,11 @@ def _training(estimate: Throughput) -> str:
     return f"{training}, weight sync {_seconds(estimate.sync_s)}{moves}"
 
 
-def _step_seconds(estimates: Sequence[Throughput], takes_turns: bool) -> float:
+def _step_seconds(estimates: Sequence[Throughput], in_turns: bool) -> float:
     """Return the seconds of a step on one device. Engines sample at the same time. Learners take turns, or share the
     device, where one launches kernels while another computes."""
     rollout = max(e.rollout_s for e in estimates)
-    if takes_turns:
+    if in_turns:
         return rollout + sum(e.learn_s + e.sync_s + e.moves_s for e in estimates)
     learning = max(sum(e.compute_s for e in estimates), *(e.learn_s for e in estimates))
     return rollout + learning + max(e.sync_s for e in estimates)
@@ -271,10 +272,10 @@ def _estimate(
 def _move_seconds(config: Config, agent: AgentConfig, size: LearnerSize) -> float:
     """Return the seconds in which one learner's state moves in a step, and its engine falls asleep and wakes."""
     residency = config.resources.residency
-    if residency in (None, "resident"):
+    if residency is None or residency == "resident":
         return 0.0
+    weights = FLOAT_BYTES * size.parameters / agent.learner.ranks
     state = optimizer_state_bytes(config.optimizer.optimizer, size.trained, size.rows) / agent.learner.ranks
-    moved = {"kv": 0.0, "stream": state}.get(str(residency), 0.0)
-    if residency == "turns":
-        moved = 2 * (FLOAT_BYTES * size.parameters / agent.learner.ranks + state)  # in and out, one after the other
-    return moved / BUS + ENGINE_SLEEP[str(residency)]
+    # In turns all state moves in, and out after the update. Streamed state moves both ways at the same time.
+    moved = {"kv": 0.0, "stream": state, "turns": 2 * (weights + state)}
+    return moved[residency] / BUS + ENGINE_SLEEP[residency]

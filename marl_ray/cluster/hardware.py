@@ -19,6 +19,16 @@ from marl_ray.core.text import did_you_mean
 GIB, MIB = 2**30, 2**20
 
 
+def gib(size: float) -> str:
+    """Return a number of bytes in words.
+
+    Example:
+        >>> gib(1.5 * GIB)
+        '1.5 GiB'
+    """
+    return f"{size / GIB:.1f} GiB"
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
     """A compute device: memory in bytes, dense bfloat16 FLOP/s, and memory bandwidth in bytes per second."""

@@ -85,7 +85,6 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
         return _make_colocated_plan(config, cluster_has_gpus)
     bundles: list[Bundle] = []
     placements: dict[int, AgentPlacement] = {}
-    first_of_generators = {policies[0] for policies in config.generator_groups}
     for policy in config.policies:
         agent = config.agents[policy.number]
         is_specific = (agent.generator, agent.learner) != (config.resources.generator, config.resources.learner)
@@ -96,7 +95,7 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
                 "lora.share_engine: an engine of several policies needs a GPU of its own, and resources.generator.gpus "
                 f"is {placement.generator_gpus:g}: set it to 1 or more"
             )
-        if policy not in first_of_generators:
+        if policy != config.generator_policies(policy)[0]:
             generators = []  # the policy uses the generators of another one
         ranks = [ActorId("learner", policy, rank) for rank in range(agent.learner.ranks)]
         if (shared := learner_id(config, policy)) != ranks[0]:
@@ -150,7 +149,7 @@ def _make_colocated_plan(config: Config, cluster_has_gpus: bool) -> PlacementPla
     """Return bundles of GPUs that engines and learners use in turns, and one bundle for all policies without GPUs."""
     engine_gpus = {policy: _engine_gpus(config.agents[policy.number], cluster_has_gpus) for policy in config.policies}
     # A policy that uses the generators of another one has no engine, and learns on the same GPUs as the other.
-    first_of = {policy: policies[0] for policies in config.generator_groups for policy in policies}
+    first_of = {policy: config.generator_policies(policy)[0] for policy in config.policies}
     with_engines = {policy: gpus for policy, gpus in engine_gpus.items() if gpus and first_of[policy] == policy}
     shared = assign_gpus(config, with_engines)
     gpus_of = dict(shared.gpus)
@@ -263,7 +262,7 @@ def _with_adapters(merged: Transport, config: Config, agent: AgentConfig, genera
     """
     if not config.lora.serves_adapters:
         return merged
-    if generator_gpus and wire_dtype(agent, generator_gpus > 0) == "float32":
+    if generator_gpus and wire_dtype(agent, generators_have_gpus=True) == "float32":
         raise PlacementError(
             "lora.in_engine: on GPUs vLLM computes adapters in 16 bits, and model.model_kwargs.torch_dtype is float32: "
             "set it to bfloat16, or lora.in_engine and share_engine to false"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import get_args
 
 from marl_ray.cluster.capacity_plan import FRAGMENTED, CapacityPlan, ModelInfos, plan_capacity
-from marl_ray.cluster.hardware import GIB, NodeSpec
+from marl_ray.cluster.hardware import NodeSpec, gib
 from marl_ray.cluster.placement_plan import PlacementError, make_plan, pack
 from marl_ray.config import Config, LoraConfig
 from marl_ray.config.resource_sections import Residency
@@ -21,18 +21,23 @@ ENGINE_SHARE = 0.9
 """Share of a GPU that engines may use together, unless the config asks for less."""
 
 
+def is_decided(config: Config, nodes: Sequence[NodeSpec]) -> bool:
+    """Return whether the config has decided, or each actor has a GPU; `decide_residency` then needs no models."""
+    wish = config.resources.colocate
+    return wish is False or wish in RESIDENCIES or (wish == "auto" and not _has_too_few_gpus(config, nodes))
+
+
 def decide_residency(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> tuple[Config, str]:
     """Return the config with a decided `resources.colocate`, and one line with the reason.
 
     The config stays as it is, and the reason is empty, if the config has decided, or if each actor has a GPU.
     """
-    wish = config.resources.colocate
-    if wish is False or wish in RESIDENCIES or (wish == "auto" and not _has_too_few_gpus(config, nodes)):
+    if is_decided(config, nodes):
         return config, ""
     try:
         decided, reason = _first_that_fits(config, models, nodes)
     except PlacementError:
-        if wish is True:
+        if config.resources.colocate is True:
             raise
         return config, ""
     if decided.resources.residency != "resident" and _fits_with_one_base(config, models, nodes):
@@ -113,13 +118,13 @@ def _first_that_fits(config: Config, models: ModelInfos, nodes: Sequence[NodeSpe
         if not plan.shortages:
             reason = _describe(plan, too_large)
             return chosen, f"resources.colocate: {residency}, because {reason}"
-        too_large.append(f"{residency} {_gib(_largest_use(plan))}")
+        too_large.append(f"{residency} {gib(_largest_use(plan))}")
     reason = f"no way to share fits by the plan ({', '.join(too_large)} of {_usable(nodes)}): see marl-ray plan"
     return _with_residency(config, choices[-1]), f"resources.colocate: {choices[-1]}, although {reason}"
 
 
 def _describe(plan: CapacityPlan, too_large: Sequence[str]) -> str:
-    needs = f"it needs {_gib(_largest_use(plan))} of {_usable(plan.nodes)}"
+    needs = f"it needs {gib(_largest_use(plan))} of {_usable(plan.nodes)}"
     return f"{needs}; too large: {', '.join(too_large)}" if too_large else needs
 
 
@@ -131,8 +136,4 @@ def _largest_use(plan: CapacityPlan) -> float:
 
 def _usable(nodes: Sequence[NodeSpec]) -> str:
     memory = [node.device_memory * (1 - FRAGMENTED) for node in nodes if node.gpus]
-    return f"{_gib(min(memory))} per GPU" if memory else f"{_gib(min(node.memory for node in nodes))} per node"
-
-
-def _gib(size: float) -> str:
-    return f"{size / GIB:.1f} GiB"
+    return f"{gib(min(memory))} per GPU" if memory else f"{gib(min(node.memory for node in nodes))} per node"

@@ -96,8 +96,7 @@ def sequences_in_flight(config: Config, policy: PolicyId) -> int | None:
     per_turn = (nodes * (size + greedy) for nodes, size in zip(nodes_by_turn(config), rollout.group_sizes, strict=True))
     batches = 1 + rollout.max_staleness
     prompts = max_prompts_per_step(config, rollout.rollout_buffer_size)
-    policies = next(group for group in config.generator_groups if policy in group)
-    agents = sum(len(member.agents) for member in policies)
+    agents = sum(len(member.agents) for member in config.generator_policies(policy))
     sequences = agents * batches * prompts * max(per_turn)
     per_engine = -(-sequences // replicas)
     return max(MIN_SEQUENCES, -(-per_engine // 8) * 8)

@@ -11,6 +11,7 @@ from typing import Any
 
 from marl_ray.config.budget import nodes_per_episode
 from marl_ray.config.keys import AGENT_KEYS, key_of
+from marl_ray.config.resource_sections import takes_turns
 from marl_ray.config.schema import MAX_SERVED_RANK, Config, LoraConfig
 from marl_ray.core.text import pluralize
 from marl_ray.credit import requirements
@@ -244,7 +245,7 @@ def _shared_engine_problems(config: Config) -> Iterator[str]:
     if len(config.generator_groups) == len(config.policies):
         yield """lora.share_engine is for policies with the same base model and the same resources.generator, and no two
         policies of this run have both: leave it out, or name one model for them"""
-    if config.resources.residency not in (None, "resident"):
+    if takes_turns(config.resources.residency):
         yield f"""lora.share_engine: with resources.colocate {config.resources.residency} an engine sleeps while its
         learner uses the device, and other policies would wait: set colocate to auto or resident"""
     if config.rollout.inflight == "drain":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from marl_ray.config.values import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Section
 
@@ -89,6 +89,11 @@ class Deadlines(Section):
 
 Residency = Literal["resident", "kv", "stream", "turns"]
 """How engines and learners share a device, in order of preference: the state that stays on it decreases."""
+
+
+def takes_turns(residency: Residency | None) -> TypeGuard[Residency]:
+    """Return whether engines release memory while a learner uses the device."""
+    return residency not in (None, "resident")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -384,6 +384,10 @@ class Config(Section):
         """Return the policies in the learner process of `policy`, including `policy`."""
         return next(policies for policies in self.learner_groups if policy in policies)
 
+    def generator_policies(self, policy: PolicyId) -> tuple[PolicyId, ...]:
+        """Return the policies that use the generators of `policy`, including `policy`. The first one has them."""
+        return next(policies for policies in self.generator_groups if policy in policies)
+
     def policy_of(self, agent: int) -> PolicyId:
         """Return the policy of an agent."""
         return next(policy for policy in self.policies if agent in policy.agents)

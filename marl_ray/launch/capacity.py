@@ -47,11 +47,14 @@ class FittedRun:
 def fit_to_nodes(config: Config, inputs: RunInputs, nodes: Sequence[NodeSpec]) -> FittedRun:
     """Decide `resources.colocate` and the KV caches of engines that share GPUs. Raises PlacementError."""
     from marl_ray.cluster.capacity_plan import engine_cache_bytes
-    from marl_ray.cluster.residency import decide_residency, share_gpus
+    from marl_ray.cluster.placement_plan import make_plan
+    from marl_ray.cluster.residency import decide_residency, is_decided, share_gpus
 
     has_gpus = any(node.gpus for node in nodes)
-    if not has_gpus and config.resources.colocate is not True:
-        return FittedRun(config, config, "", {})
+    if is_decided(config, nodes):
+        on_nodes = share_gpus(config, nodes)
+        if not any(agent.shares_gpu for agent in make_plan(on_nodes, has_gpus).agents):
+            return FittedRun(config, on_nodes, "", {})  # nothing depends on the sizes of models
     models = model_infos(config, inputs)
     decided, reason = decide_residency(config, models, nodes)
     on_nodes = share_gpus(decided, nodes)

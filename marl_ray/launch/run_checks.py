@@ -15,6 +15,7 @@ from marl_ray.cluster.placement_plan import describe_demands
 from marl_ray.config import Config
 from marl_ray.config.keys import key_of
 from marl_ray.config.learning_rules import unequal_returns, unused_discount
+from marl_ray.config.resource_sections import takes_turns
 from marl_ray.config.validation import plugins_of_run
 from marl_ray.core.batch import Group
 from marl_ray.core.chat import as_text, with_system_prompt
@@ -284,7 +285,7 @@ def agreement_probe(config: Config, inputs: RunInputs, agent: int) -> AgreementP
     from marl_ray.actors.learner_actor import AgreementProbe
 
     bound = config.loop.max_logprob_gap
-    if bound is None or config.resources.residency not in (None, "resident"):
+    if bound is None or takes_turns(config.resources.residency):
         return None
     return AgreementProbe(inputs.probe_texts(agent)[0], _sampling(config, agent), bound)
 

@@ -20,16 +20,24 @@ H100 = parse_cluster("1x1xH100")
 CPUS = [NodeSpec("laptop", cpus=4, memory=16 * GIB)]
 
 
-def qwen(hidden: int, intermediate: int, layers: int, heads: int) -> ModelInfo:
+def qwen(
+    hidden: int,
+    intermediate: int,
+    layers: int,
+    heads: int,
+    key_value_heads: int = 2,
+    vocabulary: int = 151_936,
+    tied: bool = True,
+) -> ModelInfo:
     """Return a model of Qwen2.5's geometry, whose size is computed without weights."""
     settings = Qwen2Config(
-        vocab_size=151_936,
+        vocab_size=vocabulary,
         hidden_size=hidden,
         intermediate_size=intermediate,
         num_hidden_layers=layers,
         num_attention_heads=heads,
-        num_key_value_heads=2,
-        tie_word_embeddings=True,
+        num_key_value_heads=key_value_heads,
+        tie_word_embeddings=tied,
     )
     return ModelInfo(settings, False, prompt=200)
 
@@ -38,19 +46,7 @@ MODELS: ModelInfos = {
     "0.5B": qwen(896, 4864, 24, 14),
     "1.5B": qwen(1536, 8960, 28, 12),
     "3B": qwen(2048, 11008, 36, 16),
-    "7B": ModelInfo(
-        Qwen2Config(
-            vocab_size=152_064,
-            hidden_size=3584,
-            intermediate_size=18_944,
-            num_hidden_layers=28,
-            num_attention_heads=28,
-            num_key_value_heads=4,
-            tie_word_embeddings=False,
-        ),
-        False,
-        prompt=200,
-    ),
+    "7B": qwen(3584, 18_944, 28, 28, key_value_heads=4, vocabulary=152_064, tied=False),
 }
 
 
