@@ -53,16 +53,14 @@ setup(
     packages=find_namespace_packages(include=["marl_ray", "marl_ray.*"], exclude=["*.__pycache__*"]),
     package_data={
         "marl_ray": [
-            "environments/*/*.jsonl",
             "toy/*.jsonl",
+            "toy/*_base/*",
             "toy/base/*",
-            "toy/hard_base/*",
-            "toy/revising_base/*",
-            "toy/kuhn_base/*",
-            "toy/tic_tac_toe_base/*",
-            "toy/grid_base/*",
-            "reports/templates/*",
-            "serving/templates/*",
+            "plugins/*/*.jsonl",
+            "plugins/*/*.md",
+            "plugins/*/templates/*",
+            "plugins/grid/base/*",
+            "plugins/games/*_base/*",
         ]
     },
     install_requires=CORE,

@@ -28,7 +28,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from docs.examples import kuhn_poker, tic_tac_toe
-from marl_ray.toy import KUHN_BASE_PATH, TIC_TAC_TOE_BASE_PATH
+from marl_ray.plugins.games import KUHN_BASE_PATH, TIC_TAC_TOE_BASE_PATH
 
 CONFIGS = {"kuhn": "configs/toy_kuhn_poker.yaml", "tic-tac-toe": "configs/toy_tic_tac_toe.yaml"}
 BASES = {"kuhn": KUHN_BASE_PATH, "tic-tac-toe": TIC_TAC_TOE_BASE_PATH}

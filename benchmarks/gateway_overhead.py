@@ -19,9 +19,10 @@ from urllib.parse import urlsplit
 from marl_ray.core.episode import Task
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external.transition import Transition
-from marl_ray.gateway.program_episode import ProgramEpisode
+from marl_ray.plugins.gateway.options import GatewayConfig
+from marl_ray.plugins.gateway.program_episode import ProgramEpisode
 from marl_ray.toy import BASE_PATH
-from tests.gateway.scripted_agents import ScriptedAgent, gateway_config
+from tests.plugins.gateway.scripted_agents import ScriptedAgent, gateway_config
 from tests.rollout.helpers import NoExecutor
 
 
@@ -59,14 +60,14 @@ def converse(address: str, token: str, turns: int, conversations: int) -> dict[s
 
 
 async def measure(turns: int, conversations: int) -> dict[str, list[float]]:
-    config = gateway_config(function="tests.gateway.test_exact_ids:converses", max_calls=turns * conversations)
+    config = gateway_config(function="tests.plugins.gateway.test_exact_ids:converses", max_calls=turns * conversations)
     agents = [ScriptedAgent(str(BASE_PATH), lambda *_: "def f(x):\n    return x") for _ in range(2)]
     environment = ENVIRONMENTS.get("gateway").from_config(config)
     runner = environment.make_runner(config, Transition(config.external, environment), agents, NoExecutor())
     server = await environment.server(config)
     access = runner._agents(False)
     episode = ProgramEpisode(
-        Task("t", "p", {}), access, (1, ("train", 0)), config.gateway.max_calls, base_url=server.base_url
+        Task("t", "p", {}), access, (1, ("train", 0)), config.section(GatewayConfig).max_calls, base_url=server.base_url
     )
     try:
         with server.serving(episode):

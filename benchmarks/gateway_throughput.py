@@ -43,7 +43,8 @@ from marl_ray.core.episode import Episode, Task
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external.transition import Transition
-from marl_ray.gateway.program_episode import ProgramEpisode
+from marl_ray.plugins.gateway.options import GatewayConfig
+from marl_ray.plugins.gateway.program_episode import ProgramEpisode
 from marl_ray.rollout.episode_runner import make_runner
 
 CONFIG = Path("configs/toy_hard.yaml")
@@ -136,8 +137,9 @@ def failures(episodes: Sequence[Episode]) -> int:
 async def measure(native: Config, rounds: int, programs: Sequence[str]) -> None:
     configs = {"native": native}
     for name in programs:
-        gateway = replace(native.gateway, **GATEWAY, **PROGRAMS[name])
-        configs[name] = replace(native, environment="gateway", gateway=gateway)
+        gateway = replace(native.section(GatewayConfig), **GATEWAY, **PROGRAMS[name])
+        sections = {**native.plugin_sections, "gateway": gateway}
+        configs[name] = replace(native, environment="gateway", plugin_sections=sections)
     actors, environments, runners = EvaluationActors(native), [], {}
     tasks = load_tasks(native.dataset.name, "train", native.dataset.type, "skip")
     try:

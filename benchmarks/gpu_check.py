@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from marl_ray.cli.doctor import main
+from marl_ray.plugins.gpu_check.command import main
 
 if __name__ == "__main__":
     arguments = sys.argv[1:]

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.games import MovePolicy, exploitability, strategy_of
 from docs.examples import kuhn_poker
-from marl_ray.toy import KUHN_BASE_PATH
+from marl_ray.plugins.games import KUHN_BASE_PATH
 
 DEALS = ["".join(deal) for deal in itertools.permutations(kuhn_poker.CARDS, 2)]
 PLACES: list[list[tuple[str, tuple[str, ...]]]] = [

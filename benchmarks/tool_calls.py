@@ -21,10 +21,10 @@ from typing import Any
 
 import marl_ray as mr
 from marl_ray.config import from_keywords
+from marl_ray.plugins.gateway.tool_use.tool_loop import DESCRIPTION
+from marl_ray.plugins.gateway.tool_use.tools import function_schema
+from marl_ray.plugins.preferences.warm_start import WarmStartRequest, warm_start
 from marl_ray.storage.run_folder import RunFolder
-from marl_ray.tool_use.tool_loop import DESCRIPTION
-from marl_ray.tool_use.tools import function_schema
-from marl_ray.warmstart.warm_start import WarmStartRequest, warm_start
 
 CALLS_IN_DEMONSTRATIONS = 1 / 3
 HERE = "benchmarks.tool_calls"

@@ -45,10 +45,10 @@ from marl_ray.core.preference import preferences_by_return
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.learning.arguments import local_learner_arguments
 from marl_ray.learning.learner import Learner
-from marl_ray.reward_models.preference_fit import RewardModelTrainer, TextPair
-from marl_ray.reward_models.reward_model import RewardModel
-from marl_ray.warmstart.preference_file import WrittenPreference
-from marl_ray.warmstart.preference_training import PreferenceTrainer
+from marl_ray.plugins.preferences.preference_file import WrittenPreference
+from marl_ray.plugins.preferences.preference_training import PreferenceTrainer
+from marl_ray.plugins.preferences.reward_models.preference_fit import RewardModelTrainer, TextPair
+from marl_ray.plugins.preferences.reward_models.reward_model import RewardModel
 
 HERE = Path(__file__).resolve().parent
 COSINE, RATIO = 1e-6, 1e-5

@@ -21,19 +21,19 @@ from typing import Any
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments.base import Environment, collect_programs, group_reports
-from marl_ray.environments.bug_fix import BugFix, BugFixPatchers
-from marl_ray.environments.builder import HouseBuilder, WordBuilder
-from marl_ray.environments.code_completion import CodeCompletion
 from marl_ray.environments.code_generation import CodeGeneration
-from marl_ray.environments.function_calls import FunctionCalls
-from marl_ray.environments.grid import LetterGrid, PrivateGrid
-from marl_ray.environments.solver_tester import SolverTester
-from marl_ray.environments.tags import Tagging
-from marl_ray.environments.travel import TravelPlanning
-from marl_ray.environments.travel.prompts import fields_of
-from marl_ray.environments.travel.scores import city_value
-from marl_ray.environments.travel.trip import ACCOMMODATION, ATTRACTION, CITY, MEALS, NONE, TRANSPORT, Trip
-from marl_ray.environments.writing import PaperIntroduction, SummaryAndDetails
+from marl_ray.plugins.bug_fix.environment import BugFix, BugFixPatchers
+from marl_ray.plugins.builder.environment import HouseBuilder, WordBuilder
+from marl_ray.plugins.code_completion.environment import CodeCompletion
+from marl_ray.plugins.function_calls.environment import FunctionCalls
+from marl_ray.plugins.grid.environment import LetterGrid, PrivateGrid
+from marl_ray.plugins.solver_tester.environment import SolverTester
+from marl_ray.plugins.tags.environment import Tagging
+from marl_ray.plugins.travel.environment import TravelPlanning
+from marl_ray.plugins.travel.prompts import fields_of
+from marl_ray.plugins.travel.scores import city_value
+from marl_ray.plugins.travel.trip import ACCOMMODATION, ATTRACTION, CITY, MEALS, NONE, TRANSPORT, Trip
+from marl_ray.plugins.writing.environment import PaperIntroduction, SummaryAndDetails
 from marl_ray.sandbox import Limits, Sandbox, SandboxSettings
 
 Answers = tuple[str, ...]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from marl_ray.api import evaluate, load_run, score, train
     from marl_ray.core.errors import UserError
     from marl_ray.environments.reward import RewardEnvironment
-    from marl_ray.reports.run_results import Run
+    from marl_ray.results.run_results import Run
 
 __version__ = "0.2.0"
 __all__ = ["RewardEnvironment", "Run", "UserError", "evaluate", "load_run", "score", "train"]
@@ -19,7 +19,7 @@ __all__ = ["RewardEnvironment", "Run", "UserError", "evaluate", "load_run", "sco
 _MODULES = {
     **dict.fromkeys(("evaluate", "load_run", "score", "train"), "marl_ray.api"),
     "RewardEnvironment": "marl_ray.environments.reward",
-    "Run": "marl_ray.reports.run_results",
+    "Run": "marl_ray.results.run_results",
     "UserError": "marl_ray.core.errors",
 }
 

@@ -22,8 +22,8 @@ from marl_ray.config import ConfigSource, from_keywords
 from marl_ray.core.errors import UserError
 from marl_ray.core.extras import explain_missing_modules
 from marl_ray.data.python_objects import ObjectNames
-from marl_ray.plugins import in_memory
-from marl_ray.reports.run_results import Run
+from marl_ray.registry import in_memory
+from marl_ray.results.run_results import Run
 from marl_ray.telemetry.logs import python_output
 from marl_ray.telemetry.timing import StartupTimer
 

@@ -23,8 +23,8 @@ from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.external import MODES
 from marl_ray.external.modes import Message, Mode
 from marl_ray.sandbox import Program, Sandbox
-from tests.environments.code_completion.helpers import TASK as CLASS_TASK
 from tests.environments.talk import TASK, Said, Talk
+from tests.plugins.code_completion.helpers import TASK as CLASS_TASK
 
 AUX, MAIN = "def aux(x):\n    return x + 1", "def {}(x):\n    return aux(x) + 1"
 

@@ -13,7 +13,7 @@ from marl_ray.credit import ESTIMATORS
 from marl_ray.data import DATASETS
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external import MODES
-from marl_ray.plugins import Registry
+from marl_ray.registry import Registry
 
 REGISTRIES = (ENVIRONMENTS, DATASETS, MODES, ESTIMATORS)
 

@@ -1,5 +1,5 @@
 """Generate docs/reference/comlrl.md from the dataclasses in CoMLRL's wheel, and compare the tables in
-`marl_ray.config.comlrl` with them.
+`marl_ray.plugins.comlrl.conversion` with them.
 
     pip download --no-deps comlrl==1.4.3
     python -m tools.comlrl_settings comlrl-1.4.3-py3-none-any.whl
@@ -16,10 +16,10 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from marl_ray.config.comlrl import ACTOR_CRITIC, ADVICE, OLDER_NAMES, REINFORCE, advice
-from marl_ray.config.comlrl_environments import AGENT_MODEL, PLACES, VALUES, WITHOUT_COUNTERPART
 from marl_ray.config.compat import COMLRL, canonical_key
 from marl_ray.config.keys import settings
+from marl_ray.plugins.comlrl.conversion import ACTOR_CRITIC, ADVICE, OLDER_NAMES, REINFORCE, advice
+from marl_ray.plugins.comlrl.environments import AGENT_MODEL, PLACES, VALUES, WITHOUT_COUNTERPART
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "comlrl.md"
 HEADER = """# Settings of CoMLRL

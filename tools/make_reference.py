@@ -96,9 +96,9 @@ def cli_page() -> str:
         help_of([]),
         "```",
     ]
-    for command, summary in cli.COMMANDS.items():
-        text = f"{summary[0].upper()}{summary[1:]}."
-        lines += ["", f"## `marl-ray {command}`", "", text, "", "```text", help_of([command]), "```"]
+    for name, command in cli.all_commands().items():
+        text = f"{command.summary[0].upper()}{command.summary[1:]}."
+        lines += ["", f"## `marl-ray {name}`", "", text, "", "```text", help_of([name]), "```"]
     return "\n".join(lines) + "\n"
 
 

@@ -14,8 +14,8 @@ import yaml
 
 from benchmarks.learning import expert
 from benchmarks.learning.measures import agreement
-from marl_ray.environments.grid import GRIDS_PATH
-from marl_ray.toy import GRID_BASE_PATH, HARD_BASE_PATH, HARD_TASKS_PATH, REVISING_BASE_PATH
+from marl_ray.plugins.grid import GRID_BASE_PATH, GRIDS_PATH
+from marl_ray.toy import HARD_BASE_PATH, HARD_TASKS_PATH, REVISING_BASE_PATH
 
 CONFIGS = Path(__file__).resolve().parent.parent.parent / "configs"
 FROZEN = "{learning_rate: 0}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.learning.studies import CONFIGS, FROZEN, JOINT, Arm, Study
-from marl_ray.environments.tags import TEXTS_PATH
+from marl_ray.plugins.tags import TEXTS_PATH
 
 TAGS = Study(
     name="tags",

@@ -12,8 +12,8 @@ from typing import Any
 from benchmarks.learning.measures import read_lines
 from marl_ray.core.episode import Task
 from marl_ray.data.loading import load_tasks
-from marl_ray.environments.tags import Tagging
-from marl_ray.environments.tags.words import split_words
+from marl_ray.plugins.tags.environment import Tagging
+from marl_ray.plugins.tags.words import split_words
 
 Played = tuple[Task, Sequence[Sequence[str]]]
 """A text with the answers of all agents, [N][G]."""

@@ -10,7 +10,7 @@ bet loses 1. After two passes the higher card wins 1, and after two bets 2.
 from collections.abc import Iterator
 from typing import Any
 
-from marl_ray.gateway.game_adapters import play_aec
+from marl_ray.plugins.games.adapters import play_aec
 
 CARDS, MOVES = "JQK", ("pass", "bet")
 SEATS = ("first", "second")

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from marl_ray.gateway.game_adapters import play_aec
+from marl_ray.plugins.games.adapters import play_aec
 
 SEATS = ("X", "O")
 EMPTY = "123456789"

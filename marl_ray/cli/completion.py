@@ -64,11 +64,12 @@ def main(argv: Sequence[str]) -> int:
 
 def commands() -> list[CommandSyntax]:
     """Return the syntax of all commands."""
-    from marl_ray.cli.main import COMMANDS, module_of
+    from marl_ray.cli.main import all_commands
 
-    return [
-        CommandSyntax(name, summary, tuple(_flags(_parser_of(module_of(name))))) for name, summary in COMMANDS.items()
-    ]
+    found = []
+    for name, command in all_commands().items():
+        found.append(CommandSyntax(name, command.summary, tuple(_flags(_parser_of(command.module)))))
+    return found
 
 
 def setting_keys() -> list[str]:

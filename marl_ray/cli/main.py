@@ -6,42 +6,46 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from marl_ray import registry
 from marl_ray.cli.parser import Parser, exit_code_of
 from marl_ray.core.text import did_you_mean
+from marl_ray.registry import Command
 
 COMMANDS = {
-    "train": "train the agents",
-    "warmstart": "fine-tune the agents on good answers, of a run or of a file, before training",
-    "rewardmodel": "train a reward model on joint preferences",
-    "plan": "check a config, print it resolved, and estimate memory, placement and time",
-    "eval": "estimate pass@k, returns and levels of models on a split, and compare models",
-    "rollout": "play episodes without training and print their rewards",
-    "compare": "compare runs: paired differences, a table and a figure for a paper",
-    "score": "reward the completions in a file, without a model",
-    "convert": "write results and samples in the formats of EvalPlus, LiveCodeBench, lm-eval and inspect",
-    "export": "write the trained models of a run for transformers, the hub and other programs",
-    "serve": "serve a trained team over HTTP: an OpenAI-compatible API, an MCP tool and a page",
-    "environment": "serve an environment and its tasks to other programs, without training",
-    "report": "write an HTML report of one or several runs",
-    "scale": "change the number of generators of an agent while its run is in progress",
-    "replay": "repeat the updates of a run from its batch log and compare the metrics",
-    "explain": "show the type, default and description of settings, or the JSON Schema",
-    "doctor": "describe this machine, and check the code paths that need a GPU",
-    "completion": "print a completion script for bash, zsh or fish",
-    "sandbox": "run programs in the sandbox, or check its isolation on this machine",
+    "train": Command("marl_ray.cli.train", "train the agents"),
+    "eval": Command(
+        "marl_ray.cli.eval", "estimate pass@k, returns and levels of models on a split, and compare models"
+    ),
+    "rollout": Command("marl_ray.cli.rollout", "play episodes without training and print their rewards"),
+    "score": Command("marl_ray.cli.score", "reward the completions in a file, without a model"),
+    "scale": Command("marl_ray.cli.scale", "change the number of generators of an agent while its run is in progress"),
+    "replay": Command("marl_ray.cli.replay", "repeat the updates of a run from its batch log and compare the metrics"),
+    "explain": Command(
+        "marl_ray.cli.explain", "show the type, default and description of settings, or the JSON Schema"
+    ),
+    "completion": Command("marl_ray.cli.completion", "print a completion script for bash, zsh or fish"),
+    "sandbox": Command(
+        "marl_ray.sandbox.__main__", "run programs in the sandbox, or check its isolation on this machine"
+    ),
 }
-"""Summary by command. The module of a command has `main(arguments) -> exit code`."""
+"""Commands of the core by name."""
+
+
+def all_commands() -> dict[str, Command]:
+    """Return the commands of the core and of plug-ins by name."""
+    return COMMANDS | registry.commands()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the console script `marl-ray` and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    commands = all_commands()
     parser = Parser(
         prog="marl-ray",
         usage="marl-ray COMMAND ...",
         description="Train several language models that solve tasks together.",
         epilog="commands:\n"
-        + "\n".join(f"  {name:<11} {text}" for name, text in COMMANDS.items())
+        + "\n".join(f"  {name:<11} {command.summary}" for name, command in commands.items())
         + "\n\nmarl-ray COMMAND --help shows the flags of a command.",
     )
     if "--version" in arguments[:1]:
@@ -51,13 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="store_true", help="show the versions of marl-ray, torch, vllm and ray")
     if not arguments or arguments[0].startswith("-"):
         parser.parse_args(arguments)
-        parser.error(f"give a command: {', '.join(COMMANDS)}")
-    command, *rest = arguments
-    if command not in COMMANDS:
-        parser.error(f"unknown command {command}{did_you_mean(command, COMMANDS)}")
-    return importlib.import_module(module_of(command)).main(rest)
-
-
-def module_of(command: str) -> str:
-    """Return the module of a command."""
-    return "marl_ray.sandbox.__main__" if command == "sandbox" else f"marl_ray.cli.{command}"
+        parser.error(f"give a command: {', '.join(commands)}")
+    name, *rest = arguments
+    if name not in commands:
+        parser.error(f"unknown command {name}{did_you_mean(name, commands)}")
+    return importlib.import_module(commands[name].module).main(rest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from marl_ray.core.text import did_you_mean
 if TYPE_CHECKING:
     from marl_ray.config import Config
     from marl_ray.storage.resume import SavedRun
+    from marl_ray.trainer.context import RunInputs
 
 logger = logging.getLogger(__name__)
 ALGORITHMS = ("magrpo", "grpo")
@@ -53,13 +55,33 @@ def _train(options: argparse.Namespace) -> None:
     configure_logging(options)
     config, saved = read_config(options)
     if options.dry_run:
-        from marl_ray.cli.plan import print_dry_run
-
         print_dry_run(config, saved)
     else:
         from marl_ray.launch.run import train
 
         train(config, saved)
+
+
+def print_dry_run(config: Config, saved: SavedRun | None) -> RunInputs | None:
+    """Check the config and print it with its budget. Return None if the run is complete. Raises UserError."""
+    from marl_ray.cluster.placement_plan import describe_demands
+    from marl_ray.config import to_yaml
+    from marl_ray.config.budget import describe_budget
+    from marl_ray.launch.run_checks import check
+    from marl_ray.storage.resume import RunIsDone
+
+    try:
+        inputs = check(config, saved, dry=True)
+    except RunIsDone as done:
+        if config.output.resume == "never":
+            raise
+        sys.stderr.write(f"{done}\n")
+        return None
+    notes = [describe_budget(config, len(inputs.train_tasks) or None), *inputs.prompt_notes]
+    notes += [*(prompt.excerpt for prompt in inputs.rendered_prompts), describe_demands(config)]
+    sys.stdout.write(to_yaml(config))
+    sys.stderr.write("\n".join(notes) + "\n")
+    return inputs
 
 
 def algorithm(name: str) -> str:

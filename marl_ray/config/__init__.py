@@ -5,7 +5,6 @@ from marl_ray.config.loader import from_tree, load, to_tree, to_yaml
 from marl_ray.config.resource_sections import Deadlines, GeneratorResources, LearnerResources
 from marl_ray.config.schema import ALGORITHMS, AgentConfig, Config, CreditConfig, LoraConfig, OptimizerConfig
 from marl_ray.config.sections import (
-    CodeCompletionConfig,
     ExternalConfig,
     JudgeConfig,
     ModelConfig,
@@ -16,7 +15,6 @@ from marl_ray.config.values import parse_overrides
 __all__ = [
     "ALGORITHMS",
     "AgentConfig",
-    "CodeCompletionConfig",
     "Config",
     "ConfigSource",
     "CreditConfig",

@@ -8,12 +8,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from marl_ray import registry
 from marl_ray.config.compat import KEY_ALIASES, KL_SWITCH, VALUE_ALIASES, canonical_key, compat_settings
 from marl_ray.config.keys import Setting, agent_keys, mapping_of, refuse, sections, settings
 from marl_ray.config.schema import ALGORITHMS, Config
 from marl_ray.config.validation import PLUGINS
 from marl_ray.config.values import describe, json_schema_of
-from marl_ray.plugins import MODULE_ATTRIBUTE
+from marl_ray.registry import MODULE_ATTRIBUTE
 
 SENTENCE_END = re.compile(r"(?<!Dr\.)(?<=[^.][.])\s")
 """Space after a full stop that ends a sentence, not after an ellipsis or a title."""
@@ -94,10 +95,21 @@ def describe_section(key: str) -> str:
     """Return the description of a section: the docstring of its class."""
     if key in ALGORITHMS:
         return FLAT_SECTION
-    cls: Any = Config
-    for name in key.split("."):
-        cls = next(field.default_factory for field in dataclasses.fields(cls) if field.name == name)
+    first, *rest = key.split(".")
+    cls: Any = _section_of(Config, first)
+    if cls is None:
+        cls = registry.attribute(registry.sections()[first], f"section {first}")
+    for name in rest:
+        cls = _section_of(cls, name)
     return " ".join((inspect.getdoc(cls) or "").split())
+
+
+def _section_of(cls: Any, name: str) -> Any:
+    """Return the class of the section that is a field of another, None if there is none of this name."""
+    for field in dataclasses.fields(cls):
+        if field.name == name:
+            return field.default_factory
+    return None
 
 
 def as_yaml(value: Any) -> str:

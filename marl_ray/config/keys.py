@@ -14,10 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from marl_ray.config.comlrl import SECTIONS, TRAINERS, advice
+from marl_ray import registry
 from marl_ray.config.compat import NULL_IS_DEFAULT, aliases_in_section, refuse_reference
+from marl_ray.config.dialects import advice, foreign_sections
 from marl_ray.config.resource_sections import GeneratorResources, LearnerResources
-from marl_ray.config.schema import ALGORITHMS, Config
+from marl_ray.config.schema import Config
 from marl_ray.config.values import OneTo100
 from marl_ray.core.errors import UserError
 
@@ -68,12 +69,18 @@ class Setting:
     null_is_default: bool
 
 
-@functools.cache
 def settings(algorithm: str) -> Mapping[str, Setting]:
     """Return every setting by its key in a file, including `agents` and `num_agents`, which share one field."""
-    return dict(_walk(Config, (), algorithm)) | {
-        f"{algorithm}.num_agents": Setting(OneTo100, None, Config, ("num_agents",), null_is_default=True)
-    }
+    return _settings(algorithm, tuple(registry.sections().items()))
+
+
+@functools.cache
+def _settings(algorithm: str, sections: tuple[tuple[str, str], ...]) -> Mapping[str, Setting]:
+    found = dict(_walk(Config, (), algorithm))
+    for name, target in sections:
+        found |= _walk(registry.attribute(target, f"section {name}"), (name,), algorithm)
+    found[f"{algorithm}.num_agents"] = Setting(OneTo100, None, Config, ("num_agents",), null_is_default=True)
+    return found
 
 
 @functools.cache
@@ -90,7 +97,7 @@ def _walk(cls: type, path: tuple[str, ...], algorithm: str) -> Iterator[tuple[st
         hint, place = types_of(cls)[field.name], (*path, field.name)
         if dataclasses.is_dataclass(hint):
             yield from _walk(typing.cast(type, hint), place, algorithm)
-        elif place != ("algorithm",):
+        elif place not in (("algorithm",), ("plugin_sections",)):
             key = _key(place, algorithm)
             default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
             yield key, Setting(hint, None if key in derived else default, cls, place, key in nullable)
@@ -157,11 +164,11 @@ def _unknown(key: str, known: Iterable[str], algorithm: str, prefix: str) -> Use
     path = f"{section}." if section else ""
     refuse_reference(name, prefix + path)
     if path == f"{algorithm}." and (replacement := advice(name)) is not None:
-        return UserError(f"unknown setting '{prefix}{key}', known from CoMLRL: {replacement}")
+        return UserError(f"unknown setting '{prefix}{key}', {replacement}")
     siblings = list(dict.fromkeys(k[len(path) :].split(".")[0] for k in known if k.startswith(path)))
     names = siblings if prefix else [*siblings, *aliases_in_section(section, algorithm)]
     if not section and not prefix:
-        names += sorted(SECTIONS | TRAINERS.keys() - set(ALGORITHMS))
+        names += foreign_sections()
     every = [*(f"{prefix}{k}" for k in known if prefix), *settings(algorithm)]
     hint = f"known here: {', '.join(siblings)}"
     if nearest := _nearest(name, [prefix + path + sibling for sibling in names], every):

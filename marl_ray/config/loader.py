@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from marl_ray.config.centralized import centralize
-from marl_ray.config.comlrl import adopt, is_comlrl
+from marl_ray import registry
 from marl_ray.config.compat import canonical_key, canonical_keys, canonical_values, compat_settings
+from marl_ray.config.dialects import adopt, dialect_of
 from marl_ray.config.keys import (
     AGENT_KEYS,
     agent_keys,
@@ -33,6 +33,7 @@ from marl_ray.config.validation import check, count_agents, derive, shared_polic
 from marl_ray.config.values import accepts_null, convert, read_yaml
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import pluralize
+from marl_ray.registry import load_plug_ins
 
 Flat = dict[str, Any]
 """Values by dotted key. `agents` is a list of such mappings, one per agent, or None."""
@@ -46,8 +47,9 @@ def load(
     a message per setting that was adapted to the others. Raises UserError."""
     tree = read_yaml(Path(path))
     other = next(name for name in ALGORITHMS if name != algorithm)
-    single_agent_comlrl = algorithm == "magrpo" and is_comlrl(tree)
-    if algorithm not in tree and other in tree and not single_agent_comlrl:
+    # A file of another program may train a single agent with its section grpo, as magrpo does here.
+    is_foreign = algorithm == "magrpo" and dialect_of(tree) is not None
+    if algorithm not in tree and other in tree and not is_foreign:
         raise UserError(f"{path} has a section '{other}': run it with python -m marl_ray.train_{other}")
     return from_tree(tree, algorithm, overrides, note)
 
@@ -57,7 +59,9 @@ def from_tree(
 ) -> Config:
     """Return the validated config of nested dictionaries with the section names of a file, or of a file of CoMLRL.
     Raises UserError."""
-    tree, overrides = adopt(tree, algorithm, overrides or {}, note)
+    overrides = overrides or {}
+    load_plug_ins(_modules(overrides.get("plugins", tree.get("plugins"))))
+    tree, overrides = adopt(tree, algorithm, overrides, note)
     flat = _canonical(flatten(tree, sections(settings(algorithm))), algorithm)
     flat["agents"] = _entries(flat.get("agents"), algorithm)
     for key in sorted(overrides, key=lambda key: key.startswith("agents.")):  # last, when the number of agents is known
@@ -83,6 +87,13 @@ def to_tree(config: Config) -> dict[str, Any]:
 def to_yaml(config: Config) -> str:
     """Return the config as YAML."""
     return yaml.safe_dump(to_tree(config), sort_keys=False)
+
+
+def _modules(names: Any) -> Sequence[str]:
+    """Return the setting `plugins` before its conversion: a list of modules, or one."""
+    if names is None:
+        return ()
+    return convert(names, tuple[str, ...], "plugins")  # type: ignore[no-any-return]
 
 
 def _canonical(flat: Flat, algorithm: str) -> Flat:
@@ -197,13 +208,19 @@ def _resolve(flat: Flat, algorithm: str) -> Config:
     given = _convert_all({key: value for key, value in flat.items() if key != "agents"}, algorithm)
     compat = compat_settings(given.get("compat", known["compat"].default), given, entries, algorithm)
     run = {key: setting.default for key, setting in known.items()} | compat | given
-    entries = centralize(run, entries, algorithm)
+    for plug_in in registry.plug_ins():
+        if plug_in.adapt:
+            entries = registry.attribute(plug_in.adapt, "plug-in")(run, entries, algorithm)
     count = count_agents(entries, run[f"{algorithm}.num_agents"], algorithm)
     derive(run, entries or (), algorithm)
     own = [_convert_agent(entry, number, algorithm) for number, entry in enumerate(entries or [{}] * count)]
     run["agents"] = tuple(_agent(run, own, number, algorithm) for number in range(count))
     places = {setting.place: run[key] for key, setting in known.items()}
-    config: Config = _assemble(Config, (), {**places, ("algorithm",): algorithm})
+    plugin_sections = {}
+    for name, target in registry.sections().items():
+        plugin_sections[name] = _assemble(registry.attribute(target, f"section {name}"), (name,), places)
+    places |= {("algorithm",): algorithm, ("plugin_sections",): plugin_sections}
+    config: Config = _assemble(Config, (), places)
     check(config)
     return config
 

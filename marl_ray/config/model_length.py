@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 
 from marl_ray.core.files import expand_home
+from marl_ray.registry import bundled_models
 from marl_ray.toy import MODELS
 
 MAX_LENGTH = 2048
@@ -19,10 +20,10 @@ def default_max_length(models: Iterable[object]) -> int:
 def _positions(name: object) -> int | None:
     if not isinstance(name, str) or not name:
         return None
+    bundled = MODELS | bundled_models()
+    folder = bundled[name] if name in bundled else expand_home(name)
     try:
-        settings = json.loads(
-            (MODELS.get(name) or expand_home(name)).joinpath("config.json").read_text(encoding="utf-8")
-        )
+        settings = json.loads(folder.joinpath("config.json").read_text(encoding="utf-8"))
         positions = settings.get("text_config", settings).get("max_position_embeddings")
     except (OSError, ValueError, AttributeError):  # not here, or damaged, which the checks of the run report
         return None

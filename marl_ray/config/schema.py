@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from marl_ray.config import sections, team_sections, tracker_sections
-from marl_ray.config.gateway_section import GatewayConfig
+from marl_ray.config import sections, tracker_sections
 from marl_ray.config.resource_sections import GeneratorResources, LearnerResources, ResourcesConfig
-from marl_ray.config.tool_section import ToolUseConfig
 from marl_ray.config.values import (
     AtLeastOne,
     Decay,
@@ -30,6 +28,7 @@ from marl_ray.core.ids import PolicyId
 from marl_ray.credit.requirements import loss_requirements
 
 ALGORITHMS = ("magrpo", "grpo")
+SectionT = TypeVar("SectionT", bound=Section)
 Importance = Literal["auto", "none", "truncate", "mask"]
 
 
@@ -300,18 +299,29 @@ class Config(Section):
     reward_processor: sections.RewardProcessorConfig = field(default_factory=sections.RewardProcessorConfig)
     sandbox: sections.SandboxConfig = field(default_factory=sections.SandboxConfig)
     code_generation: sections.CodeGenerationConfig = field(default_factory=sections.CodeGenerationConfig)
-    code_completion: sections.CodeCompletionConfig = field(default_factory=sections.CodeCompletionConfig)
-    travel: sections.TravelConfig = field(default_factory=sections.TravelConfig)
-    partners: team_sections.PartnersConfig = field(default_factory=team_sections.PartnersConfig)
-    centralized: team_sections.CentralizedConfig = field(default_factory=team_sections.CentralizedConfig)
-    reward_model: team_sections.RewardModelConfig = field(default_factory=team_sections.RewardModelConfig)
     judge: sections.JudgeConfig = field(default_factory=sections.JudgeConfig)
-    gateway: GatewayConfig = field(default_factory=GatewayConfig)
-    tool_use: ToolUseConfig = field(default_factory=ToolUseConfig)
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     wandb: tracker_sections.WandbConfig = field(default_factory=tracker_sections.WandbConfig)
     trackio: tracker_sections.TrackioConfig = field(default_factory=tracker_sections.TrackioConfig)
     mlflow: tracker_sections.MlflowConfig = field(default_factory=tracker_sections.MlflowConfig)
+    plugins: tuple[str, ...] = ()
+    """Modules with plug-ins of your own, such as [my_environment]: each has a `PLUGIN` (docs/how-to/extend.md).
+    Plug-ins of installed packages need no mention."""
+    plugin_sections: Mapping[str, Any] = field(default_factory=dict)
+    """Sections of plug-ins by key. `config.travel` is `config.plugin_sections["travel"]`."""
+
+    def __getattr__(self, name: str) -> Section:
+        if name == "plugin_sections" or name not in self.plugin_sections:  # the first while a copy has no fields yet
+            raise AttributeError(f"the config has no section {name!r}")
+        section: Section = self.plugin_sections[name]
+        return section
+
+    def section(self, cls: type[SectionT]) -> SectionT:
+        """Return the section of a plug-in by its class; its defaults if the config has none."""
+        for section in self.plugin_sections.values():
+            if isinstance(section, cls):
+                return section
+        return cls()
 
     @property
     def importance(self) -> Importance:
@@ -335,8 +345,8 @@ class Config(Section):
 
     @property
     def team_size(self) -> int:
-        """Number of agents without frozen partners."""
-        return self.num_agents - len(self.partners.stand_in)
+        """Number of agents without those that a plug-in's section adds to the team."""
+        return self.num_agents - sum(section.added_agents for section in self.plugin_sections.values())
 
     @property
     def policies(self) -> tuple[PolicyId, ...]:

@@ -233,24 +233,6 @@ class CodeGenerationConfig(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CodeCompletionConfig(Section):
-    """Environment code_completion: the methods of a class are divided among the agents."""
-
-    strategy: Literal["param_count", "round_robin", "balanced"] = "param_count"
-    """Assignment of methods to agents. param_count: methods with one parameter (including `self`) to the first agent,
-    with two to the second, all others to the last; round_robin: in turn; balanced: similar amounts of code."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TravelConfig(Section):
-    """Environment travel: two agents plan one trip."""
-
-    wishes: Literal["multiplied", "added"] = "multiplied"
-    """Weight of the budget and of the traveller's wishes. multiplied: a plan that does not meet one of them earns
-    little; added: their mean is one of the parts of the plan's quality, as in CoMLRL."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeConfig(Section):
     """Model that scores answers, for environments that use an LLM judge (`marl_ray.external.llm_judge`)."""
 

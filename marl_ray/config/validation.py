@@ -23,7 +23,7 @@ from marl_ray.data import DATASETS, OBJECT, SAMPLERS, infer_type
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external import MODES
 from marl_ray.learning import OPTIMIZERS
-from marl_ray.plugins import Registry
+from marl_ray.registry import Registry
 from marl_ray.rollout import HANDOFFS, JOINT_MODES
 from marl_ray.telemetry import SINKS
 
@@ -100,9 +100,10 @@ def derive(run: dict[str, Any], entries: Sequence[Mapping[str, Any]], algorithm:
         run["environment"] = DATASETS.get(run["dataset.type"]).environment
         if not run["environment"]:
             raise UserError(f"dataset.type {run['dataset.type']} has no environment of its own: set environment")
-    for name in ("centralized", "reward_model"):
-        if run["environment"] == name and run[f"{name}.environment"] is None and run["dataset.type"]:
-            run[f"{name}.environment"] = DATASETS.get(run["dataset.type"]).environment
+    # An environment around another one names it in its section; by default it is the one of the data set.
+    inner = f"{run['environment']}.environment"
+    if inner in run and run[inner] is None and run["dataset.type"]:
+        run[inner] = DATASETS.get(run["dataset.type"]).environment
     if run["model.max_length"] is None:
         models = [run["model.name"], run[f"{algorithm}.reference_model"]]
         models += [entry.get(key) for entry in entries for key in ("name", "reference_model")]

@@ -42,6 +42,11 @@ class Section:
     __slots__ = ()
     __pydantic_config__: ClassVar[Mapping[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
 
+    @property
+    def added_agents(self) -> int:
+        """Number of agents that the settings of a plug-in add to a team, such as frozen partners."""
+        return 0
+
 
 INVALID_TEXT = re.compile("[\0\ud800-\udfff]")
 """Characters that no file, path or model accepts."""

@@ -5,7 +5,7 @@ trees --returns.py--> returns and baselines --estimators.py--> advantages --grou
 
 from __future__ import annotations
 
-from marl_ray.plugins import Registry
+from marl_ray.registry import Registry
 
 ESTIMATORS = Registry(
     "estimator",

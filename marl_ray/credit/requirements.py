@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from marl_ray.core.errors import UserError
 from marl_ray.credit import CRITICS, ESTIMATORS, LOSSES
-from marl_ray.plugins import Registry
+from marl_ray.registry import Registry
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from marl_ray.core.errors import UserError
-from marl_ray.plugins import IN_MEMORY, Registry
+from marl_ray.registry import IN_MEMORY, Registry, types_by_name
 
 DATASETS = Registry(
     "dataset.type",
@@ -11,21 +11,9 @@ DATASETS = Registry(
         "humaneval": "marl_ray.data.convert:HUMANEVAL",
         "coophumaneval": "marl_ray.data.convert:COOPHUMANEVAL",
         "mbpp": "marl_ray.data.convert:MBPP",
-        "classeval": "marl_ray.data.classeval:CLASSEVAL",
         "toy": "marl_ray.data.convert:TOY",
-        "bug_fix": "marl_ray.data.convert:BUG_FIX",
         "apps": "marl_ray.data.convert:APPS",
         "livecodebench": "marl_ray.data.convert:LIVECODEBENCH",
-        "solver_tester": "marl_ray.data.convert:SOLVER_TESTER",
-        "tags": "marl_ray.data.texts:TAGS",
-        "grid": "marl_ray.data.grids:GRID",
-        "grid_private": "marl_ray.data.grids:GRID_PRIVATE",
-        "tldr": "marl_ray.data.texts:TLDR",
-        "arxiv": "marl_ray.data.texts:ARXIV",
-        "function_calls": "marl_ray.data.function_calls:FUNCTION_CALLS",
-        "word_builder": "marl_ray.data.buildings:WORD_BUILDER",
-        "house_builder": "marl_ray.data.buildings:HOUSE_BUILDER",
-        "travel": "marl_ray.data.travel:TRAVEL",
         "prompts": "marl_ray.data.prompts:PROMPTS",
     },
     needs="task",
@@ -50,40 +38,27 @@ SAMPLERS = Registry(
 """Functions from the training tasks, the epoch (from 0) and its random stream to the order of the tasks in the epoch.
 """
 
-_TYPE_BY_NAME = {
-    "coophumaneval": "coophumaneval",  # before "humaneval", which its name contains
-    "humanevalpack": "bug_fix",
+_TYPES_BY_NAME = {
+    "coophumaneval": "coophumaneval",
     "humaneval": "humaneval",
     "mbpp": "mbpp",
     "toy": "toy",
     "livecodebench": "livecodebench",
     "code_generation_lite": "livecodebench",
-    "classeval": "classeval",
-    "quixbugs": "bug_fix",
-    "bug_fix": "bug_fix",
-    "bugfix": "bug_fix",
-    "bundled:tags": "tags",
-    "bundled:grid": "grid",
-    "tldr": "tldr",
-    "bundled:posts": "tldr",
-    "arxiv": "arxiv",
-    "bundled:abstracts": "arxiv",
-    "bfcl": "function_calls",
-    "bundled:requests": "function_calls",
-    "travelplanner": "travel",
-    "bundled:trips": "travel",
-    "bundled:words": "word_builder",
-    "bundled:houses": "house_builder",
 }
+"""dataset.type by a part of the names of its datasets."""
 
 
 def infer_type(name: str) -> str:
     """Return the type that a hub id, file name or bundled name contains. Raises UserError if it contains none."""
     if source_name(name) is not None:
         return "prompts"
+    types = _TYPES_BY_NAME | types_by_name()
+    # A longer part decides before a shorter one that it contains, such as coophumaneval before humaneval.
+    parts = sorted(types, key=len, reverse=True)
     for text in (name.replace("\\", "/").rsplit("/", 1)[-1].lower(), name.lower()):
-        for part, dataset_type in _TYPE_BY_NAME.items():
+        for part in parts:
             if part in text:
-                return dataset_type
+                return types[part]
     available = ", ".join(DATASETS.entries)
     raise UserError(f"cannot infer dataset.type from the name {name!r}: set it (available: {available})")

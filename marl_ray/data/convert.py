@@ -20,7 +20,6 @@ from marl_ray.data import evalplus
 from marl_ray.data.date_windows import DATE
 from marl_ray.data.function_problems import FunctionCase, apps_cases, function_task
 from marl_ray.data.loading import DataRow, UnsupportedRow
-from marl_ray.environments.bug_fix.patching import diff_lines, parse_buggy_program
 from marl_ray.environments.code_generation.extraction import parse
 from marl_ray.sandbox import StdioCase, count_tests, stdio_tests
 
@@ -52,43 +51,14 @@ class Conversion:
 def _humaneval(dataset: str, row: DataRow, number: int) -> Task:
     """Convert a row with HumanEval's fields: task_id, prompt, entry_point, test. In EvalPlus's rows base_input and
     plus_input with canonical_solution take the place of test."""
-    return _checked(_from_humaneval(row, dataset, number))
+    return checked(task_of_humaneval(row, dataset, number))
 
 
-def _mbpp(row: DataRow, number: int) -> Task:
+def task_of_mbpp(row: DataRow, number: int) -> Task:
     """Convert a row with MBPP's fields (text, code, test_list, test_setup_code; `prompt` and `test_imports` in its
     sanitized version), or with HumanEval's fields."""
     own = not row.get("entry_point") and ("test_list" in row or "code" in row)
-    return _checked(_from_mbpp(row, number) if own else _from_humaneval(row, "mbpp", number))
-
-
-def _bug_fix(row: DataRow, number: int) -> Task:
-    """Convert a row with HumanEval's fields, `buggy_solution` and optionally `canonical_solution`, such as QuixBugs.
-
-    Both solutions are complete programs, or the continuation of `declaration` if the row has one. HumanEvalPack also
-    has `import` (code before the declaration) and `test_setup` (code before the test).
-    """
-    setup, test = text_of(row, "test_setup"), text_of(row, "test")
-    task = _from_humaneval({**row, "test": f"{setup}\n{test}"} if setup and test else row, "bug_fix", number)
-    buggy, reference = _program(row, "buggy_solution"), _program(row, "canonical_solution")
-    if not buggy:
-        raise UserError(f"task {task.id} has no buggy program (field buggy_solution)")
-    for field, program in (("buggy_solution", buggy), ("canonical_solution", reference)):
-        if program:
-            _check_program(task, field, program)
-    if reference and not diff_lines(buggy, reference).size:
-        raise UserError(f"task {task.id}: canonical_solution is the same program as buggy_solution")
-    return _checked(replace(task, fields={**task.fields, "buggy": buggy, "reference": reference}))
-
-
-def _solver_tester(row: DataRow, number: int) -> Task:
-    """Convert a row with a reference solution, which becomes part of the task for a solver and testers.
-
-    Rows have HumanEval's fields with `canonical_solution` (the continuation of the prompt, or a program), or MBPP's
-    fields with `code` (a program).
-    """
-    task = _mbpp(row, number)  # accepts HumanEval's fields too
-    return replace(task, fields={**task.fields, "reference": _reference(row, task)})
+    return checked(_from_mbpp(row, number) if own else task_of_humaneval(row, "mbpp", number))
 
 
 def _apps(row: DataRow, number: int) -> Task:
@@ -109,7 +79,7 @@ def _apps(row: DataRow, number: int) -> Task:
     if tests.get("fn_name"):
         question = _question(task_id, row, "question")
         cases = apps_cases(task_id, inputs, outputs)
-        return _checked(function_task(task_id, question, str(tests["fn_name"]), text_of(row, "starter_code"), cases))
+        return checked(function_task(task_id, question, str(tests["fn_name"]), text_of(row, "starter_code"), cases))
     return _script_task(task_id, row, "question", list(zip(inputs, outputs, strict=True)))
 
 
@@ -152,17 +122,17 @@ def _livecodebench_function(task_id: str, row: DataRow, pairs: Sequence[tuple[An
         values = [_json(line, task_id, "an argument of a test") for line in lines]
         cases.append(FunctionCase(values, [_json(result, task_id, "the output of a test")]))
     question = _question(task_id, row, "question_content")
-    return _checked(function_task(task_id, question, name, text_of(row, "starter_code"), cases))
+    return checked(function_task(task_id, question, name, text_of(row, "starter_code"), cases))
 
 
 HUMANEVAL, COOPHUMANEVAL, TOY = (
     Conversion("code_generation", partial(_humaneval, name)) for name in ("humaneval", "coophumaneval", "toy")
 )
-MBPP, APPS, LIVECODEBENCH = (Conversion("code_generation", task) for task in (_mbpp, _apps, _livecodebench))
-BUG_FIX, SOLVER_TESTER = Conversion("bug_fix", _bug_fix), Conversion("solver_tester", _solver_tester)
+MBPP, APPS, LIVECODEBENCH = (Conversion("code_generation", task) for task in (task_of_mbpp, _apps, _livecodebench))
 
 
-def _checked(task: Task) -> Task:
+def checked(task: Task) -> Task:
+    """Return the task. Raises UserError if its tests cannot be counted."""
     try:
         count_tests(task.fields["tests"], task.fields["entry_point"])
     except ValueError as error:
@@ -170,7 +140,8 @@ def _checked(task: Task) -> Task:
     return task
 
 
-def _from_humaneval(row: DataRow, dataset_type: str, number: int) -> Task:
+def task_of_humaneval(row: DataRow, dataset_type: str, number: int) -> Task:
+    """Return the task of a row with HumanEval's fields, whose tests are not checked yet. Raises UserError."""
     task_id = id_of(row, dataset_type, number)
     entry_point = text_of(row, "entry_point")
     if not entry_point:
@@ -210,46 +181,20 @@ def _from_mbpp(row: DataRow, number: int) -> Task:
     return Task(task_id, prompt, {"entry_point": function.name, "tests": (setup, *asserts) if setup else asserts})
 
 
-def _program(row: DataRow, field: str) -> str:
-    """Return a program without surrounding blank lines, so line numbers start at its first line; empty if missing."""
-    body = text_of(row, field)
-    above = [text_of(row, name).rstrip("\n") for name in ("import", "declaration") if body and text_of(row, name)]
-    return "\n".join([*above, body]).replace("\r", "\n").strip("\n").rstrip()
-
-
-def _check_program(task: Task, field: str, program: str) -> None:
-    entry_point = task.fields["entry_point"]
-    try:
-        if entry_point not in parse_buggy_program(program).functions:
-            raise UserError(f"task {task.id}: {field} has no function {entry_point}, its entry point")
-    except ValueError as error:
-        raise UserError(f"task {task.id}: {field} {error}") from None
-
-
-def _reference(row: DataRow, task: Task) -> str:
-    body, entry_point = text_of(row, "canonical_solution"), task.fields["entry_point"]
-    programs = [f"{text_of(row, 'prompt')}{body}", body] if body else [text_of(row, "code")]
-    if not any(programs):
-        raise UserError(f"task {task.id} has no reference solution (field canonical_solution, or code)")
-    for program in programs:
-        if any(isinstance(node, ast.FunctionDef) and node.name == entry_point for node in _statements(program)):
-            return program
-    raise UserError(f"task {task.id}: its reference solution has no function {entry_point}, its entry point")
-
-
 def _tested_function(code: str, tests: tuple[str, ...]) -> ast.FunctionDef | None:
     """Return the function of `code` that most tests call. The outermost call of the first test breaks ties."""
-    functions = {node.name: node for node in _statements(code) if isinstance(node, ast.FunctionDef)}
+    functions = {node.name: node for node in statements_of(code) if isinstance(node, ast.FunctionDef)}
     calls: Counter[str] = Counter()
     for test in tests:
         # Breadth first, so an outer call comes before its arguments.
-        nodes = [node for statement in _statements(test) for node in ast.walk(statement)]
+        nodes = [node for statement in statements_of(test) for node in ast.walk(statement)]
         names = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
         calls.update(dict.fromkeys(name for name in names if name in functions).keys())
     return functions[calls.most_common(1)[0][0]] if calls else None
 
 
-def _statements(code: str) -> list[ast.stmt]:
+def statements_of(code: str) -> list[ast.stmt]:
+    """Return the statements of a program, none if it has a syntax error."""
     tree = parse(code)
     return tree.body if tree is not None else []
 
@@ -332,6 +277,15 @@ def _pickled_text(data: bytes) -> str:
     if len(texts) != 1:
         raise ValueError(f"the pickle has {len(texts)} texts")
     return texts[0]
+
+
+def text_task(dataset: str, field: str, row: DataRow, number: int) -> Task:
+    """Return the task of a row with a text in `field`. Raises UserError."""
+    task_id = id_of(row, dataset, number, "id")
+    text = text_of(row, field)
+    if not text:
+        raise UserError(f"task {task_id} has no text (field {field})")
+    return Task(task_id, text.strip(), {})
 
 
 def id_of(row: DataRow, dataset: str, number: int, *fields: str) -> str:

@@ -23,14 +23,9 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
 from marl_ray.core.text import pluralize
 from marl_ray.data import DATASETS, SOURCES, infer_type, source_name
-from marl_ray.environments.builder import HOUSES_PATH, WORDS_PATH
-from marl_ray.environments.function_calls import REQUESTS_PATH
-from marl_ray.environments.grid import GRIDS_PATH
-from marl_ray.environments.tags import TEXTS_PATH
-from marl_ray.environments.travel import TRIPS_PATH
-from marl_ray.environments.writing import ABSTRACTS_PATH, POSTS_PATH
 from marl_ray.models.names import is_hub_id
-from marl_ray.toy import HARD_TASKS_PATH, TASKS_PATH
+from marl_ray.registry import bundled_rows
+from marl_ray.toy import ROWS
 
 if TYPE_CHECKING:
     from marl_ray.data.convert import DatasetType
@@ -42,19 +37,6 @@ LOCAL_SUFFIXES = (".jsonl", ".parquet", ".json", ".csv")
 _ENDINGS = f"{', '.join(LOCAL_SUFFIXES[:-1])} or {LOCAL_SUFFIXES[-1]}"
 OTHER_SUFFIXES = (".tsv", ".txt", ".gz", ".zip", ".arrow")
 """Suffixes of files, which no hub id has."""
-BUNDLED = {
-    "bundled:toy": TASKS_PATH,
-    "bundled:toy-hard": HARD_TASKS_PATH,
-    "bundled:tags": TEXTS_PATH,
-    "bundled:grid": GRIDS_PATH,
-    "bundled:posts": POSTS_PATH,
-    "bundled:abstracts": ABSTRACTS_PATH,
-    "bundled:requests": REQUESTS_PATH,
-    "bundled:trips": TRIPS_PATH,
-    "bundled:words": WORDS_PATH,
-    "bundled:houses": HOUSES_PATH,
-}
-"""Files of the bundled datasets, whose rows have the field `split`."""
 MAX_BAD_SHARE = 0.05
 """Maximum share of a dataset's rows that may be left out because they cannot be read."""
 LISTED_ROWS = 5
@@ -73,7 +55,7 @@ def load_tasks(
     """Return the tasks of a split (with slices) in the dataset's order.
 
     `name` is a hub id, the path of a .jsonl, .parquet, .json or .csv file (with the single split `test`, also called
-    `train`), or one of `BUNDLED`. Rows that are no tasks are treated as `DatasetConfig.on_bad_row` says.
+    `train`), or bundled with the package. Rows that are no tasks are treated as `DatasetConfig.on_bad_row` says.
     """
     return list(load_tasks_by_row(name, split, dataset_type, on_bad_row).values())
 
@@ -228,10 +210,11 @@ def _bound(text: str | None, default: int, size: int, name: str, split: str) -> 
 
 
 def _bundled(name: str) -> dict[str, list[DataRow]]:
-    if name not in BUNDLED:
-        raise UserError(f"there is no dataset {name!r}; bundled with the package: {', '.join(BUNDLED)}")
+    bundled = ROWS | bundled_rows()
+    if name not in bundled:
+        raise UserError(f"there is no dataset {name!r}; bundled with the package: {', '.join(bundled)}")
     splits: dict[str, list[DataRow]] = {}
-    for row in _local(BUNDLED[name]):
+    for row in _local(bundled[name]):
         splits.setdefault(str(row.get("split")), []).append(row)
     return splits
 

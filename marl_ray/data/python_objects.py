@@ -1,7 +1,7 @@
 """Names for the objects that a Python program gives as settings: environments, data sets and other plug-ins.
 
 A config holds names only. A class or function of a module gets the name `module:Attr`, which other programs can import.
-Any other object gets a name that begins with `in_memory:` and exists for one call (`marl_ray.plugins.in_memory`).
+Any other object gets a name that begins with `in_memory:` and exists for one call (`marl_ray.registry.in_memory`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from marl_ray.core.errors import UserError
 from marl_ray.environments.base import Environment
 from marl_ray.environments.reward import RewardEnvironment, fingerprint_of_rows, rows_of
-from marl_ray.plugins import IN_MEMORY, MODULE_ATTRIBUTE
+from marl_ray.registry import IN_MEMORY, MODULE_ATTRIBUTE
 
 
 @dataclass(frozen=True, slots=True)

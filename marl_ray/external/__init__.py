@@ -6,7 +6,7 @@ wording of feedback is part of each environment.
 
 from __future__ import annotations
 
-from marl_ray.plugins import Registry
+from marl_ray.registry import Registry
 
 MODES = Registry(
     "external.mode",

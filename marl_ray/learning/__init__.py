@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from marl_ray.plugins import Registry
+from marl_ray.registry import Registry
 
 OPTIMIZERS = Registry(
     "optimizer",

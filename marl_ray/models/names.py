@@ -21,6 +21,7 @@ from marl_ray.models.tokenization import (
     load_tokenizer,
 )
 from marl_ray.models.weight_files import check_folder, check_shapes
+from marl_ray.registry import bundled_models
 from marl_ray.toy import MODELS
 
 HUB_ID = re.compile(r"(\w([\w.-]*\w)?/)?(?=.{1,96}$)\w([\w.-]*\w)?", re.ASCII)
@@ -36,14 +37,15 @@ def resolve_model(name: str, fetch: bool = True) -> str:
     `bundled:smollm2-135m` is downloaded on first use, unless `fetch` is false (`marl_ray.models.smollm2`).
     """
     if name.startswith("bundled:"):
-        if name in MODELS:
-            return str(MODELS[name])
+        folders = MODELS | bundled_models()
+        if name in folders:
+            return str(folders[name])
         if name == SMOLLM2:
             try:
                 return str(smollm2() if fetch else smollm2_folder())
             except UserError as error:
                 raise UserError(f"model {name} cannot be loaded: {error}") from None
-        raise UserError(f"model {name} does not exist; bundled models: {', '.join([*MODELS, SMOLLM2])}")
+        raise UserError(f"model {name} does not exist; bundled models: {', '.join([*folders, SMOLLM2])}")
     path = expand_home(name)
     if path.is_dir():
         if not (path / "config.json").exists():

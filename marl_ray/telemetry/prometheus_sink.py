@@ -9,7 +9,7 @@ from email.message import Message
 from typing import Any, NamedTuple
 
 from marl_ray.config.sections import OutputConfig
-from marl_ray.core.page_server import Page, PageServer
+from marl_ray.http.page_server import Page, PageServer
 from marl_ray.telemetry.metrics import MetricRow
 from marl_ray.telemetry.sinks import Sink
 

@@ -16,14 +16,6 @@ from marl_ray.cluster.capacity_plan import (
     reference_parameters,
     suggest_settings,
 )
-from marl_ray.cluster.capacity_report import (
-    BUS,
-    DECODE_STEP,
-    HOST_LAYER,
-    estimate_throughputs,
-    report_lines,
-    shortage_message,
-)
 from marl_ray.cluster.hardware import GIB, NodeSpec, parse_cluster
 from marl_ray.cluster.memory_estimate import (
     CUDA_CONTEXT,
@@ -35,6 +27,14 @@ from marl_ray.cluster.memory_estimate import (
 )
 from marl_ray.config import AgentConfig, Config
 from marl_ray.core.ids import ActorId, PolicyId
+from marl_ray.plugins.planner.capacity_report import (
+    BUS,
+    DECODE_STEP,
+    HOST_LAYER,
+    estimate_throughputs,
+    report_lines,
+    shortage_message,
+)
 from tests.factories import make_config
 
 

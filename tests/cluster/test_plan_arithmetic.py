@@ -10,12 +10,12 @@ import pytest
 from transformers import AutoConfig
 
 from marl_ray.cluster.capacity_plan import plan_capacity
-from marl_ray.cluster.capacity_report import Throughput, estimate_throughputs
 from marl_ray.cluster.hardware import GIB, parse_cluster
 from marl_ray.cluster.memory_estimate import ModelInfo
 from marl_ray.config import Config
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.learning.logprobs import HEAD_CHUNK_NUMBERS
+from marl_ray.plugins.planner.capacity_report import Throughput, estimate_throughputs
 from tests.factories import make_config
 
 FOLDER = Path(__file__).parent / "models"

@@ -12,10 +12,11 @@ from email.message import Message
 
 import pytest
 
-from marl_ray.core import connections, page_server
+from marl_ray.core import connections
 from marl_ray.core.connections import FILES, MIN_CONNECTIONS, connection_limit, raise_file_limit
 from marl_ray.core.errors import UserError
-from marl_ray.core.page_server import Page, PageServer
+from marl_ray.http import page_server
+from marl_ray.http.page_server import Page, PageServer
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.helpers import QUICK, rows, train, without_times
-from tests.reports.traces import check_trace
+from tests.plugins.report.traces import check_trace
 
 SMALL = [
     *QUICK,

@@ -12,8 +12,8 @@ from marl_ray.core.episode import Task
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.sandbox import Sandbox
-from tests.environments.bug_fix.helpers import task as bug_fix_task
-from tests.environments.code_completion.helpers import TASK as CLASS_TASK
+from tests.plugins.bug_fix.helpers import task as bug_fix_task
+from tests.plugins.code_completion.helpers import TASK as CLASS_TASK
 
 THIRD = 1 / 3
 BOUNDS = {

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from marl_ray.core.errors import UserError
-from marl_ray.gateway.prompt_renderer import PromptRenderer, SampledConversations
 from marl_ray.models import names, smollm2
-from tests.gateway.scripted_agents import gateway_config
+from marl_ray.plugins.gateway.prompt_renderer import PromptRenderer, SampledConversations
+from tests.plugins.gateway.scripted_agents import gateway_config
 
 
 @pytest.fixture

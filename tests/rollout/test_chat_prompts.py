@@ -16,7 +16,7 @@ from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Episode, Generation, SamplingSpec, Task
 from marl_ray.core.errors import UserError
 from marl_ray.external.transition import Transition
-from marl_ray.reports.run_summary import episode_text
+from marl_ray.results.run_summary import episode_text
 from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.telemetry.metrics import episode_record
 from tests.environments.talk import Talk

@@ -16,7 +16,7 @@ from marl_ray.core.episode import Completion, Episode, Generation, Node, Samplin
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.external.transition import Transition
-from marl_ray.reports.run_summary import episode_text
+from marl_ray.results.run_summary import episode_text
 from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.sandbox import ExecutionReport, Program, Sandbox
 from marl_ray.telemetry.metrics import episode_metrics, episode_record, joint_samples, rollout_metrics

@@ -19,7 +19,7 @@ from marl_ray.credit.estimators import marloo
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.credit.returns import action_returns, completion_returns
 from marl_ray.external.transition import Transition
-from marl_ray.reports.run_summary import episode_text
+from marl_ray.results.run_summary import episode_text
 from marl_ray.rollout import JOINT_MODES
 from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.rollout.turn import sample_turn

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from docs.examples import kuhn_poker, tic_tac_toe
-from marl_ray.toy import KUHN_BASE_PATH, TIC_TAC_TOE_BASE_PATH
+from marl_ray.plugins.games import KUHN_BASE_PATH, TIC_TAC_TOE_BASE_PATH
 from tools.toy.make_grid import make_policy
 from tools.toy.scenes import Scene
 

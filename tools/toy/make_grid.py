@@ -30,12 +30,12 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen2Config,
 from marl_ray.config import ExternalConfig
 from marl_ray.core.chat import as_text
 from marl_ray.core.episode import Task
-from marl_ray.data.grids import GRID
-from marl_ray.environments.grid import GRIDS_PATH, LetterGrid, PrivateGrid
-from marl_ray.environments.grid.attempt import FilledGrid
-from marl_ray.environments.grid.prompts import spaced
 from marl_ray.external.transition import Transition
-from marl_ray.toy import GRID_BASE_PATH
+from marl_ray.plugins.grid import GRID_BASE_PATH, GRIDS_PATH
+from marl_ray.plugins.grid.attempt import FilledGrid
+from marl_ray.plugins.grid.environment import LetterGrid, PrivateGrid
+from marl_ray.plugins.grid.prompts import spaced
+from marl_ray.plugins.grid.rows import GRID
 from tools.toy.make_base import make_tokenizer, tokenise, train
 from tools.toy.scenes import Scene
 

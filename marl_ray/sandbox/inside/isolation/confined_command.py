@@ -25,7 +25,7 @@ _PR_SET_PDEATHSIG = 1
 class ConfinedCommand:
     """A running command, as its launcher sees it. Raises OSError if a restriction cannot be enforced.
 
-    `confinement` has `folder`, `files`, `readable`, `port` and `processes` (see `marl_ray.gateway.launcher`). `run`
+    `confinement` has `folder`, `files`, `readable`, `port` and `processes` (see the launcher of the gateway). `run`
     becomes the command, with its other limits. `pid` is the parent of the command's first process, and `listening` the
     socket that the command connects to.
     """

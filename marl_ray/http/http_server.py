@@ -1,0 +1,180 @@
+"""The HTTP server of the package.
+
+uvicorn serves with h11, whose parser is strict. Signals are handled by `StopSignals`: a stop rejects new requests,
+waits for answers in progress at most `drain_s` seconds, and then closes the connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+import uvicorn
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from marl_ray.core.connections import CHECK_S, HEADER_S, WRITE_S, BoundedListener, connection_limit
+from marl_ray.http.request_formats import ApiError
+from marl_ray.http.request_guard import ServerLimits
+
+HEADER_BYTES = 1 << 16
+T = TypeVar("T")
+KEEP_ALIVE_S = 120
+"""Seconds until the server closes an idle connection. Clients and proxies close theirs earlier by default (httpx after
+5 s, nginx after 60 s, Go after 90 s), so that no client sends a request on a connection that is about to close."""
+CONNECTIONS = 512
+"""Connections of a server with few requests in progress."""
+
+
+def error_handlers() -> dict[Any, Any]:
+    """Return the handlers by exception that answer in the format of the API."""
+    return {ApiError: _api_error, HTTPException: _http_error, Exception: _failure}
+
+
+class _Uvicorn(uvicorn.Server):
+    """A uvicorn server that leaves signals alone, and calls `on_ready` as soon as it accepts connections."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Protocol(H11Protocol):
+    """uvicorn's protocol of a connection, which limits the connection's waits."""
+
+    def __init__(self, listening: BoundedListener, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._listening = listening
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._connection = self._listening.connections[transport.get_extra_info("peername")]
+        self._connection.end = transport.abort
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.transport.get_protocol() is not self:
+            return  # a WebSocket, whose own protocol notices a client that has gone
+        if self._is_answering():
+            self._connection.begin_request()
+        else:  # the headers of a request have begun
+            self._connection.shorten_wait(HEADER_S)
+
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        self._connection.begin_request()
+        super().handle_websocket_upgrade(event)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()  # begins the next request if it has arrived already
+        if not self._is_answering():
+            self._connection.await_request(KEEP_ALIVE_S)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._connection.shorten_wait(WRITE_S)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._is_answering():
+            self._connection.begin_request()
+        else:
+            self._connection.await_request(KEEP_ALIVE_S)
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+
+async def serve_http(
+    guard: Any,
+    listening: BoundedListener,
+    limits: ServerLimits,
+    on_ready: Callable[[], None],
+    ws: Literal["none", "auto"] = "none",
+    reserved_files: int = 0,
+) -> None:
+    """Serve until the task is cancelled, then stop as the module's docstring says. Call `on_ready` as soon as the
+    server accepts connections. `ws` auto: accept WebSockets too, which `guard` does not check. `reserved_files` are
+    descriptors that the process needs beside the connections. Raises UserError if there are too few."""
+    # Clients may keep as many idle connections as they have requests in progress.
+    listening.limit = connection_limit(max(CONNECTIONS, 2 * limits.requests), reserved_files)
+    settings = uvicorn.Config(
+        guard,
+        http=partial(_Protocol, listening),  # type: ignore[arg-type]
+        ws=ws,
+        ws_max_size=limits.body_bytes,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        h11_max_incomplete_event_size=HEADER_BYTES,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=round(limits.drain_s),
+    )
+    server = _Uvicorn(settings, on_ready)
+    serving = asyncio.ensure_future(server.serve(sockets=[listening]))
+    ending = asyncio.ensure_future(_end_overdue(listening))
+    try:
+        await asyncio.shield(serving)
+    except asyncio.CancelledError:
+        guard.is_stopping = True
+        server.should_exit = True
+        done, _ = await asyncio.wait({serving}, timeout=limits.drain_s + 5)
+        if not done:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+        raise
+    finally:
+        ending.cancel()
+
+
+async def _end_overdue(listening: BoundedListener) -> None:
+    while True:
+        await asyncio.sleep(CHECK_S)
+        listening.end_overdue()
+
+
+async def _api_error(request: Request, error: ApiError) -> Response:
+    headers = {"retry-after": "1"} if error.status in (429, 503) else None
+    return JSONResponse(error.body(), error.status, headers)
+
+
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    return JSONResponse(ApiError(error.status_code, error.detail).body(), error.status_code)
+
+
+async def _failure(request: Request, error: Exception) -> Response:
+    return JSONResponse(ApiError(500, "the server failed; its log has the cause").body(), 500)
+
+
+async def until_disconnect(request: Request, answering: asyncio.Future[T]) -> T:
+    """Return the answers. If the client closes the connection, stop the models."""
+
+    async def wait_for_end() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    gone = asyncio.ensure_future(wait_for_end())
+    either: set[asyncio.Future[Any]] = {answering, gone}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise ApiError(499, "the client closed the connection")
+        return answering.result()
+    finally:
+        for task in either:
+            task.cancel()
+        await asyncio.gather(*either, return_exceptions=True)

@@ -1,0 +1,122 @@
+"""Bug fix: of several agents, the first diagnoses the bug in a program and the others patch disjoint functions.
+
+docs/reference/environments/bug_fix.md describes roles, rewards and feedback. `BugFixPatchers` has no diagnosis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+from marl_ray.core.episode import Outcome, Task
+from marl_ray.core.errors import UserError
+from marl_ray.core.text import pluralize
+from marl_ray.environments.execution import CodeEnvironment, SandboxSlice, execution_counts
+from marl_ray.plugins.bug_fix import prompts
+from marl_ray.plugins.bug_fix.attempt import RepairAttempt, repair_attempt
+from marl_ray.plugins.bug_fix.feedback import FEEDBACK_BY_MODE, RepairEvidence, diagnose_repair
+from marl_ray.plugins.bug_fix.patching import assign_functions, count_changed_tokens, parse_buggy_program
+from marl_ray.sandbox import ExecutionReport
+
+PARSES, KEPT, FIXED, SMALL, DIAGNOSIS = 0.5, 0.5, 1.5, 0.5, 0.5
+
+
+class BugFix(CodeEnvironment[RepairAttempt]):
+    """Bug fix with a diagnosis. Tasks have the fields `buggy` (a program), `reference` (a correct program or an empty
+    string), `entry_point` and `tests` (see `Program.tests`)."""
+
+    modes = tuple(FEEDBACK_BY_MODE)
+    diagnoses: ClassVar[bool] = True
+    """Whether the first of several agents writes a diagnosis."""
+
+    def __init__(self, num_agents: int, count_untrusted: bool = True, sandbox_slice: SandboxSlice = 1) -> None:
+        super().__init__(num_agents, count_untrusted, sandbox_slice)
+        self.has_diagnosis = self.diagnoses and num_agents > 1
+        self.patchers = num_agents - self.has_diagnosis
+        self.max_reward = PARSES + KEPT + FIXED + SMALL + DIAGNOSIS * self.has_diagnosis
+
+    def check_task(self, task: Task) -> None:
+        """Raise UserError unless the task has a buggy program with a function for every patcher."""
+        if "buggy" not in task.fields:
+            raise UserError(f"task {task.id} has no buggy program: set dataset.type to bug_fix, or another environment")
+        functions = len(parse_buggy_program(task.fields["buggy"]).functions)
+        if functions < self.patchers:
+            raise UserError(
+                f"task {task.id} has {pluralize(functions, 'function')} for {pluralize(self.patchers, 'patcher')}: "
+                f"lower num_agents by {self.patchers - functions}, or leave the task out of the split"
+            )
+
+    def roles(self, task: Task) -> list[str]:
+        return prompts.role_names(self.has_diagnosis, self.patchers)
+
+    def first_prompts(self, task: Task) -> list[str]:
+        buggy = parse_buggy_program(task.fields["buggy"])
+        return prompts.first_prompts(task.prompt, buggy, self.has_diagnosis, assign_functions(buggy, self.patchers))
+
+    def revisions(self, task: Task) -> list[str]:
+        shares = assign_functions(parse_buggy_program(task.fields["buggy"]), self.patchers)
+        return prompts.revisions(self.has_diagnosis, shares)
+
+    def attempt(self, task: Task, responses: Sequence[str], last: bool) -> RepairAttempt:
+        return repair_attempt(task, responses, self.has_diagnosis, self._visible(last))
+
+    def outcome(self, attempt: RepairAttempt, report: tuple[ExecutionReport, ExecutionReport]) -> Outcome:
+        """Return the reward by levels, from the reports on the patched and the buggy program."""
+        after, before = report
+        failure = after.infra_error or before.infra_error
+        if failure:
+            return Outcome(0.0, evidence=RepairEvidence(after, frozenset()), failure=failure)
+        if attempt.program[0] == attempt.program[1]:
+            after = before  # equal programs: a test may have timed out in only one of two executions
+        was, now = self._passing(before), self._passing(after)
+        failing = before.total - len(was)
+        given = sum(bool(patch.parts) for patch in attempt.patches) / self.patchers
+        runs = given > 0 and after.syntax_error is None
+        kept = len(was & now) / len(was) if was else 1.0
+        fixed = len(now - was) / failing if failing else 0.0
+        accepted = runs and kept == fixed == 1.0
+        small = _smallness(attempt) if accepted else 0.0
+
+        levels = {"parses": PARSES * given * runs, "kept": KEPT * kept * runs}
+        levels |= {"fixed": FIXED * fixed * runs, "small": SMALL * small}
+        metrics = {
+            "patch_given": given,
+            "syntax_ok": float(after.syntax_error is None),
+            "tests_passed_rate": len(now) / after.total if runs and after.total else 0.0,
+            "all_passed": float(accepted),
+            "tests_kept_rate": kept * runs,
+            "tests_fixed_rate": fixed * runs,
+            "changed_lines": float(attempt.diff.size),
+            "changed_tokens": float(attempt.tokens),
+        }
+        if attempt.diagnosis is not None:
+            levels["diagnosis"] = DIAGNOSIS * small * attempt.diagnosed
+            metrics["diagnosis_given"] = float(not attempt.diagnosis.problem)
+            metrics["diagnosis_right"] = float(accepted and attempt.diagnosed)
+        reward, evidence = math.fsum(levels.values()), RepairEvidence(after, was)
+        return Outcome(reward, levels, metrics, execution_counts(after), evidence=evidence)
+
+    def feedback(self, attempt: RepairAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
+        patching = prompts.role_names(False, self.patchers)
+        return FEEDBACK_BY_MODE[mode](diagnose_repair(attempt, outcome, patching, agent, self._slice))
+
+    def previous_answers(self, attempt: RepairAttempt) -> list[str]:
+        """Return the diagnosis in its form and each patcher's functions, or the whole response without either."""
+        return attempt.answers
+
+    def question(self, task: Task, attempt: RepairAttempt) -> str:
+        return prompts.question(task.prompt, attempt.buggy, self.roles(task), attempt.answers)
+
+
+class BugFixPatchers(BugFix):
+    """Bug fix without a diagnosis: all agents patch."""
+
+    diagnoses = False
+
+
+def _smallness(attempt: RepairAttempt) -> float:
+    """Return how small the patch is, from 0 to 1, relative to the reference or to the program's length."""
+    if attempt.needed:
+        return min(1.0, attempt.needed / max(1, attempt.tokens))
+    return max(0.0, 1.0 - attempt.tokens / count_changed_tokens("", attempt.buggy.text))

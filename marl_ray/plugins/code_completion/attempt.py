@@ -1,0 +1,96 @@
+"""A parsed joint action of code completion: the methods in the responses, and the merged class.
+
+Of each response the class contains the agent's own methods, with the helper methods and imports that they need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from marl_ray.core.episode import Task
+from marl_ray.plugins.code_completion.extraction import ClassAnswer, extract_methods
+from marl_ray.plugins.code_completion.skeleton import Skeleton, assign_methods, merge_methods, parse_skeleton
+from marl_ray.sandbox import Program
+
+
+@dataclass(frozen=True, slots=True)
+class ClassAttempt:
+    """A parsed joint action. `shares` are the names of each agent's methods; `starts` are the lines of the program on
+    which methods start, including missing ones and helper methods."""
+
+    responses: tuple[str, ...]
+    skeleton: Skeleton
+    shares: tuple[tuple[str, ...], ...]
+    answers: tuple[ClassAnswer, ...]
+    starts: dict[str, int]
+    program: Program
+
+    def problem(self, agent: int, method: str) -> str:
+        """Return why a method of the agent does not count, empty if it counts."""
+        answer = self.answers[agent]
+        if method in answer.methods:
+            return ""
+        if method in answer.broken:
+            return "does not parse"
+        return "no method of that name" if self.responses[agent].strip() else "empty answer"
+
+    @property
+    def valid(self) -> int:
+        """Number of methods that parse and come from their own agent."""
+        return sum(not self.problem(agent, name) for agent, names in enumerate(self.shares) for name in names)
+
+    @property
+    def overlap(self) -> tuple[str, ...]:
+        """The methods that more than one agent wrote."""
+        names = [slot.name for slot in self.skeleton.slots]
+        return tuple(name for name in names if sum(name in answer.methods for answer in self.answers) > 1)
+
+    def foreign(self, agent: int) -> tuple[str, ...]:
+        """Return the methods that the agent wrote for another agent."""
+        written = self.answers[agent].methods
+        return tuple(s.name for s in self.skeleton.slots if s.name in written and s.name not in self.shares[agent])
+
+
+def shares_of(task: Task, strategy: str, num_agents: int) -> tuple[tuple[str, ...], ...]:
+    return assign_methods(strategy, _skeleton(task).slots, num_agents)
+
+
+def class_attempt(
+    task: Task, responses: Sequence[str], shares: tuple[tuple[str, ...], ...], visible: int | None
+) -> ClassAttempt:
+    """Parse a joint action. `visible` are the tests that feedback may mention, as in `Program`."""
+    skeleton = _skeleton(task)
+    answers = tuple(_cached_methods(response, skeleton.class_name) for response in responses)
+    source, starts = _merge(skeleton, shares, answers)
+    program = Program(source, task.fields["tests"], skeleton.class_name, visible=visible)
+    return ClassAttempt(tuple(responses), skeleton, shares, answers, starts, program)
+
+
+_cached_methods = lru_cache(maxsize=256)(extract_methods)
+"""In joint mode `cross` each response is part of many joint actions of its node."""
+
+
+def _skeleton(task: Task) -> Skeleton:
+    fields = task.fields
+    return parse_skeleton(task.prompt, fields["class_name"], fields["methods"], fields["lengths"])
+
+
+def _merge(
+    skeleton: Skeleton, owned: Sequence[Sequence[str]], answers: Sequence[ClassAnswer]
+) -> tuple[str, dict[str, int]]:
+    """Return the program, and the line on which each method starts. The first of two equal helper methods is used."""
+    decorators = {slot.name: slot.decorators for slot in skeleton.slots}
+    future: dict[str, None] = {}
+    imports: dict[str, None] = {}
+    methods: dict[str, str] = {}
+    for names, answer in zip(owned, answers, strict=True):
+        taken = answer.with_helpers(names, skeleton.members)
+        if not taken:
+            continue
+        future |= dict.fromkeys(answer.imports_of(taken.values(), future=True))
+        imports |= dict.fromkeys(answer.imports_of(taken.values(), future=False))
+        for name, method in taken.items():
+            methods.setdefault(name, method.code(skeleton.indent, decorators.get(name, ())))
+    return merge_methods(skeleton, [line for line in future if line not in skeleton.lines], imports, methods)

@@ -1,0 +1,186 @@
+"""The environment `gateway`: programs play the episodes. docs/how-to/train_a_program.md describes its use."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from marl_ray.config.keys import key_of
+from marl_ray.core.chat import Prompt
+from marl_ray.core.episode import Outcome, Task
+from marl_ray.core.errors import UserError
+from marl_ray.credit.requirements import estimator_requirements
+from marl_ray.environments import ENVIRONMENTS
+from marl_ray.environments.base import Environment, Executor
+from marl_ray.environments.text_environment import TextAttempt
+from marl_ray.plugins.gateway.program_episode import task_as_data
+from marl_ray.plugins.gateway.programs import FUNCTIONS, CommandProgram, EpisodeProgram, FunctionProgram
+from marl_ray.plugins.gateway.prompt_renderer import PromptRenderer
+from marl_ray.plugins.gateway.service_program import ServiceProgram
+
+if TYPE_CHECKING:
+    from marl_ray.config import Config
+    from marl_ray.plugins.gateway.gateway_server import GatewayServer
+    from marl_ray.plugins.gateway.options import GatewayConfig
+
+NAME = "gateway"
+JUDGED_FIELDS = ("entry_point",)
+"""Fields of a task that a program may read whose answers another environment judges."""
+MAX_PROBE_CHARS = 400
+"""Characters of a task that stand for the unknown prompts of a program when a run checks its models."""
+
+
+class GatewayEnvironment(Environment[TextAttempt]):
+    """Episodes of programs that call the agents over HTTP, or in this process. The environment has no turns: its
+    prompts are the judge's prompts, or the beginning of the task, and only stand for the program's prompts in checks
+    of the models."""
+
+    modes = ("level_feedback", "level_passed", "passed")
+    plays_turns = False
+
+    def __init__(self, config: Config, program: EpisodeProgram, judge: Environment[Any] | None) -> None:
+        super().__init__(config.num_agents)
+        self.program, self.judge = program, judge
+        settings = config.section(GatewayConfig)
+        fields = settings.task_fields
+        self._named_fields = fields or ()
+        self._fields = JUDGED_FIELDS if fields is None and judge is not None else fields
+        """Fields of a task that a program reads, None for all."""
+        self.names = list(settings.roles) or [f"agent_{number}" for number in range(config.num_agents)]
+        self.limit = asyncio.Semaphore(settings.concurrency)
+        """Places of running episodes."""
+        self.failures = 0
+        """Number of failed episodes so far."""
+        self._renderers: list[PromptRenderer] = []
+        self._server: GatewayServer | None = None
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        check_settings(config)
+        settings = config.section(GatewayConfig)
+        judge = None
+        if settings.judge is not None:
+            judge = ENVIRONMENTS.get(settings.judge).from_config(config)
+        return cls(config, make_program(settings), judge)
+
+    def check_task(self, task: Task) -> None:
+        if self.judge is not None:
+            self.judge.check_task(task)
+        for name in self._named_fields:
+            if name not in task_as_data(task):
+                raise UserError(f"gateway.task_fields: task {task.id} has no field {name}")
+
+    def shown(self, task: Task) -> dict[str, Any]:
+        """Return the task as a program reads it."""
+        data = task_as_data(task)
+        if self._fields is None:
+            return data
+        return {name: value for name, value in data.items() if name in ("id", "prompt", *self._fields)}
+
+    def roles(self, task: Task) -> list[str]:
+        return self.names
+
+    def first_prompts(self, task: Task) -> Sequence[Prompt]:
+        if self.judge is not None:
+            return self.judge.first_prompts(task)
+        return [task.prompt[:MAX_PROBE_CHARS] or task.id] * self.num_agents
+
+    def make_runner(self, config: Config, transition: Any, generators: Sequence[Any], executor: Executor) -> Any:
+        from marl_ray.plugins.gateway.gateway_runner import GatewayRunner
+
+        return GatewayRunner(config, self, transition, generators, executor)
+
+    async def server(self, config: Config) -> GatewayServer:
+        """Return the running server of this environment."""
+        from marl_ray.plugins.gateway.gateway_server import GatewayServer
+
+        if self._server is None:
+            service = self.program if isinstance(self.program, ServiceProgram) else None
+            self._server = GatewayServer(config.section(GatewayConfig), service)
+        await self._server.start()
+        return self._server
+
+    def renderers(self, config: Config) -> list[PromptRenderer]:
+        """Return the rendering of each agent's prompts. The tokenizers are loaded once."""
+        if not self._renderers:
+            self._renderers = [PromptRenderer(agent, config.model) for agent in config.agents]
+        return self._renderers
+
+    async def close(self) -> None:
+        await self.program.close()
+        if self._server is not None:
+            await self._server.close()
+            self._server = None
+
+    def attempt(self, task: Task, responses: Sequence[str], last: bool) -> TextAttempt:
+        raise UserError("environment gateway scores programs and not answers: use the environment gateway.judge")
+
+    def outcome(self, attempt: TextAttempt, report: Any) -> Outcome:
+        raise NotImplementedError
+
+    def feedback(self, attempt: TextAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
+        return []
+
+    def previous_answers(self, attempt: TextAttempt) -> list[str]:
+        return [""] * self.num_agents
+
+    def revisions(self, task: Task) -> list[str]:
+        return [""] * self.num_agents
+
+
+def make_program(config: GatewayConfig) -> EpisodeProgram:
+    """Return the program of a config. Raises UserError."""
+    if config.command is not None and config.function is not None:
+        raise UserError("environment gateway needs one program: set gateway.command or gateway.function, not both")
+    if config.service:
+        return ServiceProgram(config)
+    if config.function is not None:
+        return FunctionProgram(FUNCTIONS.get(config.function), config.function)
+    if config.command is None:
+        raise UserError("environment gateway needs one program: set gateway.command or gateway.function")
+    return CommandProgram(config)
+
+
+def check_settings(config: Config) -> None:
+    """Raise UserError for settings that have no meaning for episodes of programs."""
+    section, gateway = config.algorithm, config.section(GatewayConfig)
+    for module in ("starlette", "uvicorn"):
+        if importlib.util.find_spec(module) is None:
+            raise UserError(f"environment gateway needs {module}: pip install 'marl-ray[serve]'")
+    if config.rollout.num_turns != 1:
+        raise UserError(f"{section}.num_turns is {config.rollout.num_turns}, but the program decides: set it to 1")
+    if config.rollout.joint_mode != "aligned":
+        mode = config.rollout.joint_mode
+        raise UserError(f"{section}.joint_mode is {mode}, but a program is one joint action: set it to aligned")
+    check_credit(config, NAME)
+    if config.credit.overlong == "penalty":
+        raise UserError(f"{section}.overlong penalty is for one answer per episode: set it to mask or none")
+    if gateway.roles and len(set(gateway.roles)) != config.num_agents:
+        raise UserError(f"gateway.roles should have {config.num_agents} different names, one per agent")
+    if (gateway.reward == "judge") != (gateway.judge is not None):
+        raise UserError("gateway.reward judge and gateway.judge belong together: set both or neither")
+    if gateway.judge == NAME:
+        raise UserError("gateway.judge should be another environment, such as code_generation")
+    if gateway.function is not None and gateway.reward in ("file", "post"):
+        raise UserError(f"gateway.reward {gateway.reward} is for gateway.command: a function returns its reward")
+    if gateway.sandbox != "none" and gateway.command is None:
+        where = "a function runs in the driver" if gateway.function is not None else "you start the service yourself"
+        raise UserError(f"gateway.sandbox {gateway.sandbox} is for gateway.command: {where}")
+    if gateway.service and (gateway.function is not None or gateway.reward not in ("post", "judge")):
+        raise UserError("a service posts its results: set gateway.reward to post or judge, and no gateway.function")
+
+
+def check_credit(config: Config, name: str) -> None:
+    """Raise UserError for a critic or an estimator that needs more than the rewards of the episodes of a task. The
+    environment `name` has no more."""
+    if config.credit.critic != "none":
+        raise UserError(f"{config.algorithm}.critic {config.credit.critic} needs one state per episode: set it to none")
+    for number, agent in enumerate(config.agents):
+        needs, key = estimator_requirements(agent.estimator), key_of(config, number, "estimator")
+        if needs.second_argument or needs.whole_batch:
+            raise UserError(
+                f"{key} {agent.estimator} needs more than the rewards of siblings, which environment {name} has: use "
+                "magrpo, marloo, maremax or mareinforce"
+            )

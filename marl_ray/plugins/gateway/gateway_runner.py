@@ -1,0 +1,212 @@
+"""Episodes of programs: the runs of one task are the joint actions of one node."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from marl_ray.config import Config
+from marl_ray.core.chat import Prompt
+from marl_ray.core.concurrency import gather
+from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Stop, Task, bounded_outcome
+from marl_ray.environments.base import Executor
+from marl_ray.environments.plugin_checks import TURN_NAMES
+from marl_ray.external.transition import Transition
+from marl_ray.plugins.gateway.options import GatewayConfig
+from marl_ray.plugins.gateway.program_episode import AgentAccess, AgentCall, ProgramEpisode, TokenGenerator
+from marl_ray.plugins.gateway.program_result import ProgramFailed, ProgramResult, parse_result
+from marl_ray.rollout.episode_runner import EpisodeRunner
+
+if TYPE_CHECKING:
+    from marl_ray.plugins.gateway.environment import GatewayEnvironment
+    from marl_ray.plugins.gateway.gateway_server import GatewayServer
+
+logger = logging.getLogger(__name__)
+
+LOGGED_FAILURES = 10
+"""Number of failed episodes of a run whose reasons are logged; all are counted in the metric `gateway/failed`."""
+NOT_CALLED = Completion((), "", (), "not_called", ())
+"""Stands for the completions of an agent that a program did not call."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedEpisode:
+    """A finished run of a program: its calls, and its outcome, or the reason why there is none."""
+
+    calls: tuple[AgentCall, ...]
+    outcome: Outcome | None
+    failure: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+class GatewayRunner(EpisodeRunner):
+    """Runs programs in place of turns. `run_episode` plays G runs of a task."""
+
+    def __init__(
+        self,
+        config: Config,
+        environment: GatewayEnvironment,
+        transition: Transition,
+        generators: Sequence[Any],
+        executor: Executor,
+    ) -> None:
+        super().__init__(config, environment, transition, generators, executor)
+        self.gateway, self._generators = environment, list[TokenGenerator](generators)
+        self._judge: EpisodeRunner | None = None
+        if environment.judge is not None:
+            self._judge = EpisodeRunner(config, environment.judge, transition, generators, executor)
+
+    async def run_episode(
+        self,
+        task: Task,
+        num_generations: int | Sequence[int],
+        *key: str | int,
+        evaluation: bool = False,
+        on_node: Callable[[Node], None] = lambda node: None,
+        priority: int = 0,
+    ) -> Episode:
+        """Return the episode of a task, with one joint action per run of the program that has a reward."""
+        size = num_generations if isinstance(num_generations, int) else num_generations[0]
+        names = (*key, task.id)
+        played = await gather(*(self._play(task, (*names, number), evaluation, priority) for number in range(size)))
+        unscored = [one.outcome for one in played if one.outcome is not None and one.outcome.unscored]
+        kept = [one for one in played if one.outcome is not None and not one.outcome.unscored]
+        if not kept:
+            lost = Stop((), "unscored", unscored[0].failure) if unscored else Stop((), "infra_error", played[0].failure)
+            return Episode(task, None, [lost], unscored=unscored)
+        node = self._node(kept, sum(one.outcome is None for one in played))
+        on_node(node)
+        return Episode(task, node, unscored=unscored)
+
+    async def _play(self, task: Task, key: tuple[str | int, ...], evaluation: bool, priority: int) -> PlayedEpisode:
+        """Return one run of the program."""
+        config, environment = self.config.section(GatewayConfig), self.gateway
+        async with environment.limit:
+            server = await environment.server(self.config)
+            for attempt in range(config.retries + 1):
+                # Every attempt has the same random numbers: an answer does not depend on the number of attempts.
+                episode = ProgramEpisode(
+                    task,
+                    self._agents(evaluation),
+                    (self.config.seed, key),
+                    config.max_calls,
+                    priority,
+                    self._task_data(task),
+                    server.base_url,
+                )
+                try:
+                    outcome = await self._attempt(episode, server)
+                except ProgramFailed as error:
+                    failure = str(error)
+                else:
+                    return self._finished(episode, outcome, 0, attempt)
+            return self._failed(episode, failure)
+
+    async def _attempt(self, episode: ProgramEpisode, server: GatewayServer) -> Outcome:
+        """Return the outcome of one run of the program. Raises ProgramFailed."""
+        environment, timeout_s = self.gateway, self.config.section(GatewayConfig).timeout_s
+        failure, value = "", None
+        with server.serving(episode):
+            try:
+                async with asyncio.timeout(timeout_s):
+                    value = await environment.program.play(episode)
+            except TimeoutError:
+                failure = f"it ran longer than {timeout_s:g} s (gateway.timeout_s)"
+            except ProgramFailed as error:
+                failure = str(error)
+            except BaseException:
+                episode.cancel()
+                raise
+        await episode.finish()
+        if episode.broken is not None:
+            raise episode.broken
+        if failure or episode.failure:
+            raise ProgramFailed(failure or episode.failure)
+        result = parse_result(value, environment.names, not self._judge)
+        outcome = bounded_outcome(await self._outcome(episode, result))
+        if outcome.failure and not outcome.unscored:
+            raise ProgramFailed(outcome.failure)
+        return outcome
+
+    def _failed(self, episode: ProgramEpisode, reason: str) -> PlayedEpisode:
+        task = episode.task.id
+        self.gateway.failures += 1
+        if self.gateway.failures <= LOGGED_FAILURES:
+            more = "; more are only counted, in gateway/failed" if self.gateway.failures == LOGGED_FAILURES else ""
+            logger.warning(f"an episode of task {task} failed: {reason}{more}")
+        if self.config.section(GatewayConfig).on_failure == "lost":
+            return PlayedEpisode((), None, f"{task}: {reason}")
+        return self._finished(episode, Outcome(0.0), 1, self.config.section(GatewayConfig).retries)
+
+    def _finished(self, episode: ProgramEpisode, outcome: Outcome, failed: int, retried: int) -> PlayedEpisode:
+        counts = {
+            "gateway/failed": failed,
+            "gateway/retried": retried,
+            "gateway/calls": len(episode.calls),
+            "gateway/rewritten": episode.rewritten,
+        }
+        return PlayedEpisode(tuple(episode.calls), replace(outcome, counts={**outcome.counts, **counts}))
+
+    async def _outcome(self, episode: ProgramEpisode, result: ProgramResult) -> Outcome:
+        """Return the outcome of a result: the program's reward, or the judge's, which may be unscored. Raises
+        ProgramFailed."""
+        metrics = {name: value for name, value in result.metrics.items() if name not in TURN_NAMES}
+        if self._judge is None:
+            return Outcome(result.reward, metrics=metrics, rewards=result.rewards)
+        answers = result.answers
+        if answers is None:
+            last = {call.agent: call.completion.text for call in episode.calls}
+            answers = tuple(last.get(agent, "") for agent in range(self.config.num_agents))
+        (outcome,) = await self._judge.outcomes([self._judge.environment.attempt(episode.task, answers, True)])
+        if outcome.failure and not outcome.unscored:
+            raise ProgramFailed(f"the judge gave no verdict: {outcome.failure}")
+        return replace(outcome, metrics={**outcome.metrics, **metrics})
+
+    def _task_data(self, task: Task) -> dict[str, Any]:
+        """Return the task as the program reads it, with the prompts of the judge."""
+        data = self.gateway.shown(task)
+        if self.gateway.judge is not None:
+            prompts = self.gateway.judge.first_prompts(task)
+            data["prompts"] = dict(zip(self.gateway.names, prompts, strict=True))
+        return data
+
+    def _agents(self, evaluation: bool) -> list[AgentAccess]:
+        renderers = self.gateway.renderers(self.config)
+        return [
+            AgentAccess(name, self._generators[agent], self.sampling(evaluation, agent, (), 1), renderers[agent])
+            for agent, name in enumerate(self.gateway.names)
+        ]
+
+    def _node(self, played: Sequence[PlayedEpisode], lost: int) -> Node:
+        """Return the runs of a task as one node. `lost` is the number of runs without a reward."""
+        agents = range(self.config.num_agents)
+        prompts: list[list[Prompt]] = [[] for _ in agents]
+        prompt_ids: list[list[tuple[int, ...]]] = [[] for _ in agents]
+        completions: list[list[Completion]] = [[] for _ in agents]
+        callers: list[list[int]] = [[] for _ in agents]
+        actions: list[JointAction] = []
+        for number, one in enumerate(played):
+            for agent in agents:
+                own = [call for call in one.calls if call.agent == agent] or [AgentCall(agent, "", (), NOT_CALLED)]
+                prompts[agent] += [call.prompt for call in own]
+                prompt_ids[agent] += [call.prompt_ids for call in own]
+                completions[agent] += [call.completion for call in own]
+                callers[agent] += [number] * len(own)
+            outcome = one.outcome
+            assert outcome is not None
+            if not number and lost:
+                outcome = replace(outcome, counts={**outcome.counts, "gateway/failed": lost})
+            actions.append(self._rewarded(tuple(len(completions[agent]) - 1 for agent in agents), outcome))
+        return Node(
+            0,
+            [of_agent[0] for of_agent in prompts],
+            [() for _ in agents],
+            completions,
+            actions,
+            other_prompts=prompts,
+            other_prompt_ids=prompt_ids,
+            callers=callers,
+        )

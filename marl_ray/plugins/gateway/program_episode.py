@@ -1,0 +1,294 @@
+"""One run of a program: its calls of the agents, as they were sampled, and its reward."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from marl_ray.core.chat import Prompt, TokenPrompt
+from marl_ray.core.episode import Completion, Generation, SamplingSpec, Task
+from marl_ray.core.errors import UserError
+from marl_ray.core.random_streams import stream_seed
+from marl_ray.environments.reward import TaskRow
+from marl_ray.http.request_formats import ApiError
+from marl_ray.plugins.gateway.prompt_renderer import (
+    PromptRenderer,
+    RenderedRequest,
+    SampledConversations,
+    TemplateMessage,
+)
+from marl_ray.plugins.gateway.tool_calls import REASONING_BEGINS, CallFormat, ToolCall, parse_tool_calls
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCall:
+    """One completion of one agent: the prompt as the program sent it, and the token ids of prompt and completion."""
+
+    agent: int
+    prompt: Prompt
+    prompt_ids: tuple[int, ...]
+    completion: Completion
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """Settings of a request that a run does not fix: the number of choices, stop texts, a limit of tokens, and a JSON
+    schema as text ("": none)."""
+
+    choices: int = 1
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    json_schema: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallAnswer:
+    """One choice of an answer: its text, without tool calls, and the tool calls."""
+
+    text: str
+    tool_calls: tuple[ToolCall, ...]
+    finish_reason: str
+    tokens: int
+    prompt_tokens: int
+
+
+class TokenGenerator(Protocol):
+    """One agent's generators, which read token ids as they are. `stream` gives the same completion as `generate`."""
+
+    async def generate(self, prompt: TokenPrompt, sampling: SamplingSpec, priority: int = 0) -> Generation: ...
+
+    async def stream(
+        self, prompt: TokenPrompt, sampling: SamplingSpec, on_text: Callable[[str], None]
+    ) -> Generation: ...
+
+
+class CallListener(Protocol):
+    """Receives the parts of a call's text while it is sampled."""
+
+    def start(self, prompt_tokens: int, calls: CallFormat | None) -> None:
+        """Begin. `calls` is the format of tool calls, and None if the call has no tools."""
+
+    def add(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAccess:
+    """What all episodes share about one agent: its model name in requests, its generators, sampling and prompts."""
+
+    name: str
+    generators: TokenGenerator
+    sampling: SamplingSpec
+    renderer: PromptRenderer
+
+
+@dataclass(slots=True)
+class ProgramEpisode:
+    """The calls of one episode. `key` names its random streams; `token` authorises the program's requests.
+
+    The random numbers of a call are a function of the prompt's token ids and of the number of earlier calls with these
+    ids, so that concurrent calls get the same answers in any order.
+    """
+
+    task: Task
+    agents: Sequence[AgentAccess]
+    key: tuple[int, tuple[str | int, ...]]
+    """Seed and name of the random streams."""
+    max_calls: int
+    priority: int = 0
+    task_data: Mapping[str, Any] = field(default_factory=dict)
+    """The task as the program reads it."""
+    base_url: str = ""
+    """Address of the gateway, with /v1."""
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    calls: list[AgentCall] = field(default_factory=list)
+    requests: int = 0
+    rewritten: int = 0
+    """Number of requests whose earlier answers were rendered in another way."""
+    posted: Any = None
+    """Last reward that the program has posted."""
+    reported: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set as soon as a reward was posted."""
+    failure: str = ""
+    """Reason why the episode fails whatever its reward is."""
+    broken: UserError | None = None
+    """Error of the generators, which ends the run and not only the episode."""
+    _streamed: set[asyncio.Future[Any]] = field(default_factory=set)
+    _conversations: dict[int, SampledConversations] = field(default_factory=dict)
+    _equal_prompts: Counter[tuple[int, tuple[int, ...]]] = field(default_factory=Counter)
+    _tool_texts: dict[str, str] = field(default_factory=dict)
+
+    def agent(self, name: str) -> int:
+        """Return the number of an agent. Raises ApiError (404) for an unknown name."""
+        names = [access.name for access in self.agents]
+        if name not in names:
+            known = ", ".join(names)
+            raise ApiError(
+                404, f"the model {name[:100]!r} does not exist: there are {known}", "model_not_found", "model"
+            )
+        return names.index(name)
+
+    async def chat(
+        self,
+        agent: int,
+        messages: Sequence[TemplateMessage],
+        tools: Sequence[Any] = (),
+        options: CallOptions = CallOptions(),
+        listener: CallListener | None = None,
+    ) -> list[CallAnswer]:
+        """Return the answers to a conversation. Raises ApiError, and UserError if the template rejects it."""
+        restored = [self._as_sampled(message) for message in messages]
+        request = self.agents[agent].renderer.chat(restored, tools, self._of(agent))
+        prompt = [{"role": str(m["role"]), "content": str(m["content"] or "")} for m in restored]
+        return await self._sample(agent, prompt, request, options, tools, True, listener)
+
+    async def complete(
+        self,
+        agent: int,
+        prompt: str,
+        options: CallOptions = CallOptions(),
+        listener: CallListener | None = None,
+    ) -> list[CallAnswer]:
+        """Return the answers to a text, which does not go through the chat template. Raises ApiError."""
+        request = self.agents[agent].renderer.text(prompt, self._of(agent))
+        return await self._sample(agent, prompt, request, options, (), False, listener)
+
+    async def ask(self, name: str, messages: str | Sequence[TemplateMessage], **options: Any) -> str:
+        """Return an agent's answer as text, for functions that play an episode. A text is one user message. `options`
+        as in `CallOptions`."""
+        given = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        (answer, *_) = await self.chat(self.agent(name), given, (), CallOptions(**options))
+        return answer.text
+
+    def keep(self, call: asyncio.Future[Any]) -> None:
+        """Keep a streamed call in the episode, also if the program does not read it to its end."""
+        self._streamed.add(call)
+
+    async def finish(self) -> None:
+        """Wait until the calls that the program has begun to read are sampled to their ends."""
+        await asyncio.gather(*self._streamed, return_exceptions=True)
+
+    def cancel(self) -> None:
+        """Stop all streamed calls."""
+        for call in self._streamed:
+            call.cancel()
+
+    def _of(self, agent: int) -> SampledConversations:
+        return self._conversations.setdefault(agent, SampledConversations())
+
+    def _as_sampled(self, message: TemplateMessage) -> TemplateMessage:
+        """Return an assistant message with tool calls of this episode as the text that was sampled."""
+        calls = message.get("tool_calls") or ()
+        known = next((self._tool_texts[call["id"]] for call in calls if call.get("id") in self._tool_texts), None)
+        return message if known is None else {"role": "assistant", "content": known}
+
+    async def _sample(
+        self,
+        agent: int,
+        prompt: Prompt,
+        request: RenderedRequest,
+        options: CallOptions,
+        tools: Sequence[Any],
+        is_chat: bool,
+        listener: CallListener | None,
+    ) -> list[CallAnswer]:
+        if self.requests >= self.max_calls:
+            raise ApiError(403, f"the episode has made {self.max_calls} calls, the limit (gateway.max_calls)", "limit")
+        self.requests += 1
+        self.rewritten += request.is_rewritten
+        access = self.agents[agent]
+        sampling = self._sampling(agent, request.token_ids, options)
+        given = TokenPrompt(request.token_ids)
+        try:
+            if listener is None or options.choices > 1:
+                generation = await access.generators.generate(given, sampling, self.priority)
+            else:
+                generation = await self._stream(
+                    access, given, sampling, access.renderer.call_format if tools else None, listener
+                )
+        except UserError as error:
+            self.broken = error
+            raise
+        if not generation.completions:
+            problem = f"{len(request.token_ids)} tokens of the prompt and {sampling.max_new_tokens} of the answer"
+            raise ApiError(400, f"{problem} exceed the context of the model", "context_length_exceeded", "messages")
+        return [
+            self._record(agent, prompt, request, completion, tools, is_chat) for completion in generation.completions
+        ]
+
+    async def _stream(
+        self,
+        access: AgentAccess,
+        given: TokenPrompt,
+        sampling: SamplingSpec,
+        calls: CallFormat | None,
+        listener: CallListener,
+    ) -> Generation:
+        """Return one completion, whose parts reach the listener. Raises ApiError if the parts are not the completion: a
+        generator was lost after the first part, and newer weights gave another text."""
+        parts: list[str] = []
+
+        def add(text: str) -> None:
+            parts.append(text)
+            listener.add(text)
+
+        listener.start(len(given.token_ids), calls)
+        generation = await access.generators.stream(given, sampling, add)
+        if any(completion.text != "".join(parts) for completion in generation.completions):
+            self.failure = "a generator was lost while it sampled a stream, and the repeated answer has another text"
+            raise ApiError(503, self.failure, "unavailable")
+        return generation
+
+    def _sampling(self, agent: int, token_ids: tuple[int, ...], options: CallOptions) -> SamplingSpec:
+        sampling, (seed, key) = self.agents[agent].sampling, self.key
+        equal = self._equal_prompts[agent, token_ids]
+        self._equal_prompts[agent, token_ids] += 1
+        limit = sampling.max_new_tokens if options.max_tokens is None else options.max_tokens
+        digest = hashlib.sha256(repr(token_ids).encode()).hexdigest()
+        return replace(
+            sampling,
+            num_generations=options.choices,
+            max_new_tokens=min(sampling.max_new_tokens, limit),
+            # A JSON value may be complete before any minimum.
+            min_new_tokens=0 if options.json_schema else min(sampling.min_new_tokens, limit),
+            json_schema=options.json_schema or sampling.json_schema,
+            stop=tuple(dict.fromkeys((*sampling.stop, *options.stop))),
+            seed=stream_seed(seed, "gateway", *key, agent, digest, equal),
+        )
+
+    def _record(
+        self,
+        agent: int,
+        prompt: Prompt,
+        request: RenderedRequest,
+        completion: Completion,
+        tools: Sequence[Any],
+        is_chat: bool,
+    ) -> CallAnswer:
+        self.calls.append(AgentCall(agent, prompt, request.token_ids, completion))
+        renderer = self.agents[agent].renderer
+        self._of(agent).answered.append(renderer.answered(request, completion, is_chat))
+        text, called = completion.text, tuple[ToolCall, ...]()
+        if tools:
+            raw = renderer.raw_text(completion)
+            in_reasoning = request.text.rstrip().endswith(REASONING_BEGINS)
+            text, called = parse_tool_calls(text, raw, tools, renderer.call_format, in_reasoning)
+            renderer.count_calls(len(called))
+            self._tool_texts |= {call.id: completion.text for call in called}
+        reason = "length" if completion.finish_reason == "length" else "tool_calls" if called else "stop"
+        return CallAnswer(text, called, reason, len(completion.token_ids), len(request.token_ids))
+
+
+def task_as_data(task: Task) -> dict[str, Any]:
+    """Return a task as the data of its JSON file: its id, prompt and fields. A row of prompts has its columns."""
+    data: dict[str, Any] = {"id": task.id, "prompt": task.prompt}
+    for name, value in task.fields.items():
+        if isinstance(value, TaskRow):
+            data |= dict(value.columns) | {"prompt": value.prompt}
+        else:
+            data.setdefault(name, value)
+    return data

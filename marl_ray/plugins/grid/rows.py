@@ -1,0 +1,27 @@
+"""Dataset types of letter grids."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from marl_ray.core.episode import Task
+from marl_ray.core.errors import UserError
+from marl_ray.data.convert import Conversion, id_of, lines_of, text_of
+from marl_ray.data.loading import DataRow
+from marl_ray.plugins.grid.prompts import description
+
+
+def _grid(dataset: str, row: DataRow, number: int) -> Task:
+    """Convert a row with `target`, a list of rows of equal length, and `letters`, by default the target's."""
+    task_id, target = id_of(row, dataset, number), lines_of(row, "target")
+    if not target:
+        raise UserError(f"task {task_id} has no target (field target, a list of rows)")
+    letters = text_of(row, "letters") or "".join(sorted(set("".join(target))))
+    is_valid = all(letter.isalpha() and letter.islower() for letter in letters) and set("".join(target)) <= set(letters)
+    if not is_valid or len({len(line) for line in target}) != 1:
+        raise UserError(f"task {task_id}: the rows of a target need equal lengths and lower-case letters of `letters`")
+    prompt = description(len(target), len(target[0]), letters)
+    return Task(task_id, prompt, {"target": target, "letters": letters})
+
+
+GRID, GRID_PRIVATE = (Conversion(name, partial(_grid, name)) for name in ("grid", "grid_private"))

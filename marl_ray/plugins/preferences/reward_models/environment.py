@@ -1,0 +1,167 @@
+"""The environment `reward_model`: the tasks of another environment, rewarded by a learned model of joint preferences.
+
+The environment of the task is still executed, so that prompts, feedback, levels and metrics are its own, and the metric
+`task_reward` shows how far the learned reward and the task's reward agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
+
+from marl_ray.core.chat import Prompt
+from marl_ray.core.concurrency import gather
+from marl_ray.core.episode import Evidence, Outcome, Task
+from marl_ray.core.errors import UserError
+from marl_ray.environments.base import Environment, Executor, collect_programs, group_reports
+from marl_ray.environments.wrapped_environment import WrappedEnvironment, base_environment
+from marl_ray.plugins.preferences.reward_models.joint_text import JointText, joint_text
+from marl_ray.plugins.preferences.reward_models.reward_model import RewardModel, is_reward_model
+
+if TYPE_CHECKING:
+    from marl_ray.config import Config
+    from marl_ray.plugins.preferences.reward_models.options import RewardModelConfig
+
+NAME = "reward_model"
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredAttempt:
+    """The attempt of the task's environment and the text that the reward model reads."""
+
+    of_task: Any
+    text: JointText
+
+    @property
+    def program(self) -> tuple[Any, ...]:
+        """The programs of the task's attempt, then the text."""
+        return (*collect_programs([self.of_task]), self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceOfTask:
+    """The outcome of the task's environment."""
+
+    outcome: Outcome
+
+    def data(self) -> dict[str, Any]:
+        own = {} if self.outcome.evidence is None else self.outcome.evidence.data()
+        return {"task_reward": self.outcome.reward, **own}
+
+    def lines(self) -> list[str]:
+        return [] if self.outcome.evidence is None else self.outcome.evidence.lines()
+
+
+class LearnedReward(WrappedEnvironment[ScoredAttempt]):
+    """An environment `base` whose reward is the score of a reward model, the same for all agents.
+
+    The model reads the prompts that agents have before any of them answers, in later turns too, and the answers of the
+    turn (`joint_text`). It is loaded on first use, and computes in a thread of this process.
+    """
+
+    def __init__(self, base: Environment[Any], settings: RewardModelConfig) -> None:
+        super().__init__(base, base.num_agents)
+        self.settings = settings
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        settings = config.section(RewardModelConfig)
+        base = base_environment(config, "reward_model.environment", settings.environment, config.agents)
+        if not settings.name:
+            raise UserError(
+                "environment reward_model needs a model: set reward_model.name to a folder of marl-ray rewardmodel"
+            )
+        if not is_reward_model(settings.name):
+            raise UserError(f"{settings.name} is no reward model: train one from it with marl-ray rewardmodel")
+        return cls(base, settings)
+
+    @property
+    def interchangeable_agents(self) -> bool:  # type: ignore[misc, override]
+        """False: the model may prefer one order of answers."""
+        return False
+
+    @cached_property
+    def model(self) -> RewardModel:
+        """The reward model, loaded on first use."""
+        settings = self.settings
+        assert settings.name is not None
+        return RewardModel.load(settings.name, settings.device, settings.max_length, settings.threads)
+
+    def roles(self, task: Task) -> list[str]:
+        return self.base.roles(task)
+
+    def first_prompts(self, task: Task) -> Sequence[Prompt]:
+        return self.base.first_prompts(task)
+
+    def order(self, task: Task) -> list[list[int]]:
+        return self.base.order(task)
+
+    def prompt_after(self, task: Task, agent: int, prompt: Any, answers: Mapping[int, str]) -> Prompt:
+        return self.base.prompt_after(task, agent, prompt, answers)
+
+    def revisions(self, task: Task) -> list[str]:
+        return self.base.revisions(task)
+
+    def attempt(self, task: Task, responses: Sequence[str], last: bool) -> ScoredAttempt:
+        text = joint_text(self.base.first_prompts(task), responses)
+        return ScoredAttempt(self.base.attempt(task, responses, last), text)
+
+    async def execute(self, programs: Sequence[Any], sandbox: Executor) -> list[Any]:
+        texts = list(dict.fromkeys(one for one in programs if isinstance(one, JointText)))
+        others = [one for one in programs if not isinstance(one, JointText)]
+        reports, scores = await gather(self._executed(others, sandbox), asyncio.to_thread(self._scores, texts))
+        remaining, score_of = iter(reports), dict(zip(texts, scores, strict=True))
+        return [score_of[one] if isinstance(one, JointText) else next(remaining) for one in programs]
+
+    async def _executed(self, programs: Sequence[Any], sandbox: Executor) -> list[Any]:
+        return await super().execute(programs, sandbox) if programs else []
+
+    def _scores(self, texts: Sequence[JointText]) -> list[float]:
+        return self.model.score([one.text for one in texts]) if texts else []
+
+    def outcome(self, attempt: ScoredAttempt, report: Any) -> Outcome:
+        return _scored(self.base.outcome(attempt.of_task, _task_report(attempt, report)), report[-1])
+
+    def feedback(self, attempt: ScoredAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
+        return self.base.feedback(attempt.of_task, _task_outcome(outcome), mode, agent)
+
+    def previous_answers(self, attempt: ScoredAttempt) -> list[str]:
+        return self.base.previous_answers(attempt.of_task)
+
+    def solved(self, attempt: ScoredAttempt, outcome: Outcome, tests: str) -> bool:
+        return self.base.solved(attempt.of_task, _task_outcome(outcome), tests)
+
+    def question(self, task: Task, attempt: ScoredAttempt) -> str:
+        return self.base.question(task, attempt.of_task)
+
+    def probes(self, attempt: ScoredAttempt, report: Any) -> list[Any]:
+        return self.base.probes(attempt.of_task, _task_report(attempt, report))
+
+    def probed_outcome(self, attempt: ScoredAttempt, report: Any, outcome: Outcome, reports: Sequence[Any]) -> Outcome:
+        if outcome.failure:
+            return outcome
+        of_task = (attempt.of_task, _task_report(attempt, report), _task_outcome(outcome), reports)
+        return _scored(self.base.probed_outcome(*of_task), report[-1])
+
+
+def _task_report(attempt: ScoredAttempt, report: Sequence[Any]) -> Any:
+    """Return the report on the task's attempt, without the score."""
+    return group_reports([attempt.of_task], report[:-1])[0]
+
+
+def _scored(outcome: Outcome, score: float) -> Outcome:
+    """Return the outcome of the task with the score as its reward."""
+    if outcome.failure:
+        return outcome
+    evidence: Evidence = EvidenceOfTask(outcome)
+    metrics = {**outcome.metrics, "task_reward": outcome.reward}
+    return replace(outcome, reward=score, levels={NAME: score}, metrics=metrics, rewards=(), evidence=evidence)
+
+
+def _task_outcome(outcome: Outcome) -> Outcome:
+    """Return the outcome of the task's environment."""
+    assert isinstance(outcome.evidence, EvidenceOfTask), "an outcome of this environment"
+    return outcome.evidence.outcome

@@ -1,0 +1,79 @@
+"""`marl-ray rewardmodel`: pairs of joint answers in, a folder with a reward model out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from marl_ray.config import Config
+from marl_ray.core.chat import as_text
+from marl_ray.core.errors import UserError
+from marl_ray.core.files import complete_folder, output_folder
+from marl_ray.core.text import pluralize
+from marl_ray.plugins.preferences.epochs import change, train_epochs
+from marl_ray.plugins.preferences.preference_file import PreferencesFile
+from marl_ray.plugins.preferences.reward_models.joint_text import joint_text
+from marl_ray.plugins.preferences.reward_models.options import RewardModelConfig
+from marl_ray.plugins.preferences.reward_models.preference_fit import RewardModelTrainer, TextPair
+from marl_ray.plugins.preferences.reward_models.reward_model import RewardModel
+from marl_ray.plugins.preferences.selection import held_out_prompts
+
+NAME = "reward_model"
+
+
+@dataclass(frozen=True, slots=True)
+class RewardModelRequest:
+    """The arguments of `marl-ray rewardmodel`, other than the config. `name` None: the first agent's model;
+    `learning_rate` None: the first agent's."""
+
+    preferences: tuple[Path, ...]
+    folder: Path
+    name: str | None
+    epochs: int
+    batch_size: int
+    learning_rate: float | None
+    held_out: float
+    pairs: int
+    head_only: bool = False
+
+
+def make_reward_model(config: Config, request: RewardModelRequest) -> str:
+    """Train a reward model, write it, and return a summary. The folder is complete or absent. Raises UserError."""
+    if config.environment == NAME:
+        config = replace(config, environment=config.section(RewardModelConfig).environment or "")
+    target = output_folder(request.folder)
+    learning_rate = config.agents[0].learning_rate if request.learning_rate is None else request.learning_rate
+    if learning_rate == 0:
+        raise UserError("agent 0 has learning_rate 0: give --learning-rate")
+    pairs = text_pairs(config, request.preferences, request.pairs)
+    held = held_out_prompts([pair.prompt for pair in pairs], request.held_out, config.seed, "preferences")
+    trained, held_out = ([pair for pair in pairs if (pair.prompt in held) is side] for side in (False, True))
+    settings = config.section(RewardModelConfig)
+    name = request.name or config.agents[0].name
+    model = RewardModel.load(name, settings.device, settings.max_length, settings.threads)
+    steps = request.epochs * math.ceil(len(trained) / request.batch_size)
+    trainer = RewardModelTrainer(model, config.optimizer, learning_rate, steps, request.head_only)
+    parts, sizes = (trained, held_out), (request.epochs, request.batch_size)
+    fits = train_epochs(
+        "reward model", "preference", parts, *sizes, config.seed, ["reward_model"], trainer.step, trainer.fit
+    )
+    with complete_folder(target) as path:
+        model.save(path)
+    return (
+        f"reward model in {target}; {pluralize(len(pairs), 'preference')}; held-out loss: {change(fits)}; "
+        f"next: --override environment={NAME} reward_model.environment={config.environment} reward_model.name={target}"
+    )
+
+
+def text_pairs(config: Config, files: Sequence[Path], count: int) -> list[TextPair]:
+    """Return the distinct pairs of all files, `count` per prompt of an episode. Raises UserError."""
+    found: dict[TextPair, None] = {}
+    for path in files:
+        file = PreferencesFile(path, config, {})
+        for pair in file.pairs(count):
+            prompts = file.prompts_of(pair)
+            texts = [joint_text(prompts, side.answers).text for side in (pair.chosen, pair.rejected)]
+            found[TextPair("\n".join(map(as_text, prompts)), texts[0], texts[1])] = None
+    return list(found)

@@ -1,0 +1,66 @@
+"""The application of a trained team: the API, the MCP tool and the page."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Mount, Route
+
+from marl_ray.http.http_server import error_handlers
+from marl_ray.http.request_guard import LOCAL_NAMES, RequestGuard, ServerLimits
+from marl_ray.plugins.serve.api_routes import ApiRoutes
+from marl_ray.plugins.serve.mcp_tool import mcp_app, mcp_installed
+from marl_ray.plugins.serve.team_player import TeamPlayer
+
+PAGE_HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "x-frame-options": "DENY"}
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def make_app(player: TeamPlayer, roles: list[str | None], limits: ServerLimits, key: str | None, host: str) -> Any:
+    """Return the guarded ASGI application."""
+    routes: list[Any] = [*ApiRoutes(player, roles, limits).routes(), Route("/", _page)]
+    mounted = mcp_app(player, limits.answer_s, limits.body_bytes) if mcp_installed() else None
+    if mounted is not None:
+        routes.append(Mount("/", mounted))
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            if mounted is not None:
+                await stack.enter_async_context(mounted.router.lifespan_context(mounted))
+            yield
+
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=error_handlers())
+    names = None if key is not None else tuple(dict.fromkeys((*LOCAL_NAMES, host)))
+    return RequestGuard(app, limits, key, names)
+
+
+@cache
+def page() -> tuple[str, str]:
+    """Return the page and its Content-Security-Policy, which names the hashes of its script and style."""
+    text = resources.files("marl_ray.plugins.serve").joinpath("templates/page.html").read_text(encoding="utf-8")
+    hashes = {}
+    for tag in ("script", "style"):
+        content = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digests = (base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in content)
+        hashes[tag] = " ".join(f"'sha256-{digest}'" for digest in digests)
+    policy = (
+        f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']}; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return text, policy
+
+
+async def _page(request: Request) -> Response:
+    text, policy = page()
+    return HTMLResponse(text, headers=PAGE_HEADERS | {"content-security-policy": policy})

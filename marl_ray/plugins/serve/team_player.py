@@ -1,0 +1,226 @@
+"""Answers of the team and of single agents, from the generators and the sandbox of an evaluation.
+
+The team plays a request as an evaluation plays a task, with the same prompts, sampling and feedback. A request without
+tests has no verdict to give feedback about, so only its first turn is played and no program runs.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from marl_ray.actors.generator_group import GeneratorGroup
+from marl_ray.actors.text_streams import OnText
+from marl_ray.config import Config
+from marl_ray.core.chat import Prompt, with_system_prompt
+from marl_ray.core.episode import Completion, Generation, Node, SamplingSpec, Task
+from marl_ray.core.errors import UserError
+from marl_ray.core.random_streams import stream_seed
+from marl_ray.environments.base import Environment, Executor
+from marl_ray.environments.joint_program import joint_program
+from marl_ray.external.transition import Transition
+from marl_ray.http.reply_format import Usage
+from marl_ray.http.request_formats import ApiError, SamplingRequest
+from marl_ray.models.json_schemas import schema_text
+from marl_ray.plugins.serve.untested import Untested
+from marl_ray.rollout.episode_runner import EpisodeRunner
+
+OnEvent = Callable[[dict[str, Any]], None]
+"""Receives the events of an answer: parts of an agent's text, and the verdict of a turn."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """An answer: its text, the reason of its end (`stop` or `length`), its tokens and, for the team, its turns."""
+
+    text: str
+    finish_reason: str
+    usage: Usage
+    turns: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _AgentStream:
+    """The generators of one agent for one request (a `CompletionGenerator`); called once per turn."""
+
+    agent: int
+    generators: GeneratorGroup
+    request: SamplingRequest
+    seed: int
+    usage: Usage
+    on_event: OnEvent | None
+    turn: int = 0
+
+    async def generate(
+        self, prompt: Prompt, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
+    ) -> Generation:
+        self.turn += 1
+        sampling = requested_sampling(sampling, self.request, stream_seed(self.seed, self.agent, self.turn))
+        on_text = None if self.on_event is None else self._on_text(self.on_event, self.turn)
+        generation = await self.generators.stream(prompt, sampling, on_text, history=history)
+        self.usage.add(generation)
+        return generation
+
+    def _on_text(self, on_event: OnEvent, turn: int) -> OnText:
+        return lambda text: on_event({"event": "delta", "turn": turn, "agent": f"agent_{self.agent}", "text": text})
+
+
+def requested_sampling(sampling: SamplingSpec, request: SamplingRequest, seed: int) -> SamplingSpec:
+    """Return the sampling with the settings of a request in place of the config's, and the stop texts of both."""
+    tokens = request.max_completion_tokens or request.max_tokens or sampling.max_new_tokens
+    return replace(
+        sampling,
+        num_generations=1,
+        max_new_tokens=tokens,
+        min_new_tokens=min(sampling.min_new_tokens, tokens),
+        temperature=sampling.temperature if request.temperature is None else request.temperature,
+        top_p=sampling.top_p if request.top_p is None else request.top_p,
+        seed=seed,
+        stop=(*sampling.stop, *request.stops),
+    )
+
+
+class TeamPlayer:
+    """The team of a config. `generators` has one entry per agent, shared by agents of one policy."""
+
+    def __init__(
+        self, config: Config, environment: Environment[Any], generators: Sequence[GeneratorGroup], sandbox: Executor
+    ) -> None:
+        self.config, self.environment, self.sandbox = config, environment, sandbox
+        self.generators = generators
+        self._transition = Transition(config.external, environment)
+
+    async def ask_team(self, task: Task, request: SamplingRequest, on_event: OnEvent | None = None) -> Answer:
+        """Return the team's answer: the joint program of the last turn. Raises ApiError."""
+        self._check(task, request)
+        usage, seed = Usage(), secrets.randbits(62) if request.seed is None else request.seed
+        generators = [_AgentStream(a, s, request, seed, usage, on_event) for a, s in enumerate(self.generators)]
+        config, environment, tested = self.config, self.environment, bool(task.fields["tests"])
+        if not tested:
+            config = replace(config, rollout=replace(config.rollout, num_turns=1))
+            environment = Untested(environment)
+        turns: list[dict[str, Any]] = []
+
+        def on_node(node: Node) -> None:
+            turns.append(turn_record(node, tested))
+            if tested and on_event is not None:
+                on_event({"event": "verdict"} | {k: v for k, v in turns[-1].items() if k != "agents"})
+
+        runner = EpisodeRunner(config, environment, self._transition, generators, self.sandbox)
+        episode = await runner.run_episode(task, 1, "eval", evaluation=True, on_node=on_node)
+        nodes = [node for _, node in episode.nodes()]
+        if not nodes:
+            if episode.stopped_by("prompt_too_long"):
+                raise self._too_long()
+            raise ApiError(503, "the sandbox gave no verdict: try again", "sandbox_unavailable")
+        completions = [group[0] for group in nodes[-1].completions]
+        return self._answer(task, completions, usage, turns)
+
+    async def ask_agent(
+        self,
+        agent: int,
+        prompt: Prompt,
+        request: SamplingRequest,
+        choice: int,
+        on_text: OnText | None,
+    ) -> Answer:
+        """Return one agent's answer to a text, which is not put into the chat template, or to messages, after the
+        agent's system prompt if they have no system message. Raises ApiError."""
+        settings = self.config.agents[agent]
+        eval_temperature = self.config.evaluation.eval_temperature
+        sampling = SamplingSpec(
+            1,
+            settings.max_new_tokens,
+            settings.temperature if eval_temperature is None else eval_temperature,
+            settings.top_p,
+            self.config.model.top_k,
+            0,
+            min_new_tokens=settings.min_new_tokens,
+            stop=settings.stop,
+            template_kwargs=settings.chat_template_kwargs,
+            json_schema=schema_text(settings.json_schema),
+        )
+        seed = secrets.randbits(62) if request.seed is None else stream_seed(request.seed, agent, choice)
+        sampling = requested_sampling(sampling, request, seed)
+        if not isinstance(prompt, str) and not any(message["role"] == "system" for message in prompt):
+            prompt = with_system_prompt(prompt, settings.system_prompt)
+        try:
+            generation = await self.generators[agent].stream(prompt, sampling, on_text, raw=isinstance(prompt, str))
+        except UserError as error:
+            if not isinstance(prompt, str) and "chat template" in str(error):
+                raise ApiError(400, str(error), "invalid_value", "messages") from None
+            raise
+        if not generation.completions:
+            raise self._too_long()
+        usage = Usage()
+        usage.add(generation)
+        (completion,) = generation.completions
+        return Answer(completion.text, _finish_reason([completion]), usage)
+
+    def _check(self, task: Task, request: SamplingRequest) -> None:
+        """Raise ApiError if the environment cannot play the task."""
+        if request.n not in (None, 1) or request.stops:
+            name = "stop" if request.stops else "n"
+            raise ApiError(400, f"{name} is not supported for the model team", "unsupported_parameter", name)
+        try:
+            self.environment.check_task(task)
+            self.environment.roles(task)
+            self.environment.first_prompts(task)
+        except UserError as error:
+            raise ApiError(400, str(error), "invalid_value", "marl_ray.fields") from None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            name = f"{type(error).__name__}: {error}"[:200]
+            raise ApiError(
+                400,
+                f"the environment {self.config.environment} needs further fields of the task ({name})",
+                "invalid_value",
+                "marl_ray.fields",
+            ) from None
+
+    def _answer(
+        self, task: Task, completions: Sequence[Completion], usage: Usage, turns: list[dict[str, Any]]
+    ) -> Answer:
+        responses = [completion.text for completion in completions]
+        text = joint_program(self.environment, task, responses)
+        return Answer(text, _finish_reason(completions), usage, turns)
+
+    def _too_long(self) -> ApiError:
+        length = self.config.model.max_length
+        message = f"the prompt and max_tokens exceed the context of {length} tokens"
+        return ApiError(400, message, "context_length_exceeded")
+
+
+def turn_record(node: Node, tested: bool) -> dict[str, Any]:
+    """Return a turn as plain data: each agent's part and, if a program ran, the reward and the evidence."""
+    action = node.joint_actions[0]
+    completions = [group[index] for group, index in zip(node.completions, action.indices, strict=True)]
+    record = {"turn": node.turn + 1, "agents": _parts(node.prompts, completions)}
+    if not tested:
+        return record
+    evidence = {} if action.outcome.evidence is None else action.outcome.evidence.data()
+    return {
+        **record,
+        "reward": action.reward,
+        "levels": dict(action.outcome.levels),
+        "metrics": dict(action.outcome.metrics),
+        **evidence,
+    }
+
+
+def _parts(prompts: Sequence[Any], completions: Sequence[Completion]) -> list[dict[str, Any]]:
+    return [
+        {
+            "agent": f"agent_{agent}",
+            "prompt": prompt,
+            "text": completion.text,
+            "finish_reason": _finish_reason([completion]),
+            "completion_tokens": len(completion.token_ids),
+        }
+        for agent, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
+    ]
+
+
+def _finish_reason(completions: Sequence[Completion]) -> str:
+    return "length" if any(completion.finish_reason == "length" for completion in completions) else "stop"

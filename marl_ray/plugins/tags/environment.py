@@ -1,0 +1,89 @@
+"""Tags: agents read the same short text at the same time and name words of it; different words count.
+
+docs/reference/environments/tags.md describes prompts and rewards. No agent sees the words of another, so agents can
+avoid equal words only by a division of the text that they have learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from marl_ray.core.episode import Outcome, Task
+from marl_ray.core.errors import UserError
+from marl_ray.environments.text_environment import TextAttempt, TextEnvironment
+from marl_ray.plugins.tags import prompts
+from marl_ray.plugins.tags.words import content_words, relative_positions, split_words
+
+TOTAL_WORDS = 6
+"""Number of words that all agents together are asked for."""
+NO_POSITION = 0.5
+"""Position of an agent without valid words."""
+
+
+@dataclass(frozen=True)
+class Tags(TextAttempt):
+    """The words of one joint action. `named` are each agent's words, at most as many as it was asked for; `valid` are
+    the different content words of the text among them; `positions` are mean relative positions of valid words."""
+
+    named: tuple[tuple[str, ...], ...]
+    valid: tuple[tuple[str, ...], ...]
+    positions: tuple[float, ...]
+
+
+class Tagging(TextEnvironment[Tags]):
+    """Readers of one text. Six words are divided equally between the agents. Tasks have no fields."""
+
+    interchangeable_agents = True
+
+    def __init__(self, num_agents: int) -> None:
+        super().__init__(num_agents)
+        if TOTAL_WORDS % num_agents:
+            raise UserError(f"environment tags divides {TOTAL_WORDS} words equally: set num_agents to 1, 2, 3 or 6")
+        self.words_per_agent = TOTAL_WORDS // num_agents
+
+    def check_task(self, task: Task) -> None:
+        """Raise UserError if the text has too few words to name."""
+        if len(content_words(task.prompt)) < TOTAL_WORDS:
+            raise UserError(f"task {task.id}: its text has fewer than {TOTAL_WORDS} words that can be named")
+
+    def roles(self, task: Task) -> list[str]:
+        return prompts.ROLES[: self.num_agents] if self.num_agents > 1 else ["reader"]
+
+    def first_prompts(self, task: Task) -> list[str]:
+        return [prompts.first_prompt(task.prompt, role, self.words_per_agent) for role in self.roles(task)]
+
+    def revisions(self, task: Task) -> list[str]:
+        return [prompts.revision(task.prompt, role) for role in self.roles(task)]
+
+    def attempt(self, task: Task, responses: Sequence[str], last: bool) -> Tags:
+        """Read the words on the first line of each response."""
+        content = content_words(task.prompt)
+        named = tuple(tuple(split_words(prompts.first_line(text))[: self.words_per_agent]) for text in responses)
+        valid = tuple(tuple(dict.fromkeys(word for word in own if word in content)) for own in named)
+        places = relative_positions(task.prompt)
+        positions = tuple(fmean(places[word] for word in own) if own else NO_POSITION for own in valid)
+        return Tags(tuple(map(", ".join, named)), named, valid, positions)
+
+    def outcome(self, attempt: Tags, report: None) -> Outcome:
+        said = sum(map(len, attempt.valid))
+        different = len(set().union(*attempt.valid))
+        levels = {"valid": said / TOTAL_WORDS, "shared": (different - said) / TOTAL_WORDS}
+        metrics = {
+            "different_words": float(different),
+            "shared_words": float(said - different),
+            "all_passed": float(different == TOTAL_WORDS),
+        }
+        metrics |= {f"position_{number}": place for number, place in enumerate(attempt.positions, 1)}
+        return Outcome(different / TOTAL_WORDS, levels, metrics)
+
+    def facts(self, attempt: Tags, outcome: Outcome, mode: str, agent: int) -> list[str]:
+        lines = [f"different words together: {outcome.metrics['different_words']:.0f} of {TOTAL_WORDS}"]
+        if mode == "level_passed":
+            return lines
+        own = attempt.valid[agent]
+        others = set().union(*(words for number, words in enumerate(attempt.valid) if number != agent))
+        missing = dict.fromkeys(word for word in attempt.named[agent] if word not in own)
+        lines += [f"also named by another reader: {word}" for word in own if word in others]
+        return lines + [f"does not count: {word}" for word in missing]

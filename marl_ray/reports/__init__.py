@@ -1,1 +1,0 @@
-"""Reports of runs: the closing summary, the reward plot, episodes as text, and the HTML page."""

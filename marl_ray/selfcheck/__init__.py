@@ -1,1 +1,0 @@
-"""Checks of the code paths that depend on a machine's devices (`marl-ray doctor`)."""
