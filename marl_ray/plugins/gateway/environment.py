@@ -15,6 +15,7 @@ from marl_ray.credit.requirements import estimator_requirements
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, Executor
 from marl_ray.environments.text_environment import TextAttempt
+from marl_ray.plugins.gateway.options import GatewayConfig
 from marl_ray.plugins.gateway.program_episode import task_as_data
 from marl_ray.plugins.gateway.programs import FUNCTIONS, CommandProgram, EpisodeProgram, FunctionProgram
 from marl_ray.plugins.gateway.prompt_renderer import PromptRenderer
@@ -23,7 +24,6 @@ from marl_ray.plugins.gateway.service_program import ServiceProgram
 if TYPE_CHECKING:
     from marl_ray.config import Config
     from marl_ray.plugins.gateway.gateway_server import GatewayServer
-    from marl_ray.plugins.gateway.options import GatewayConfig
 
 NAME = "gateway"
 JUDGED_FIELDS = ("entry_point",)

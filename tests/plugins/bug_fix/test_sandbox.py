@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from marl_ray.core.episode import Outcome, Task
-from marl_ray.data.convert import BUG_FIX
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments.base import collect_programs, group_reports
 from marl_ray.plugins.bug_fix.environment import BugFix, BugFixPatchers
 from marl_ray.plugins.bug_fix.patching import diff_lines
+from marl_ray.plugins.bug_fix.rows import BUG_FIX
 from marl_ray.sandbox import Limits, Sandbox, SandboxSettings
 from tests.sandbox.datasets import DATA
 

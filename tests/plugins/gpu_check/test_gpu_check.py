@@ -61,5 +61,5 @@ def test_failed_checks_are_reported_with_their_last_lines(monkeypatch: pytest.Mo
 
 
 def test_every_check_is_documented() -> None:
-    text = (Path(__file__).resolve().parent.parent / "docs" / "how-to" / "gpu.md").read_text()
+    text = (Path(__file__).resolve().parents[3] / "docs" / "how-to" / "gpu.md").read_text()
     assert all(f"| `{name}` |" in text for name in CHECKS)

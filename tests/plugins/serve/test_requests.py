@@ -24,11 +24,10 @@ from marl_ray.http.request_formats import (
     CompletionRequest,
     TeamFields,
     parse_request,
-    read_tasks,
-    task_text,
 )
 from marl_ray.http.request_guard import RequestGuard, ServerLimits
 from marl_ray.plugins.serve.app import page
+from marl_ray.plugins.serve.team_tasks import read_tasks, task_text
 
 CHAT: dict[str, Any] = {"model": "team", "messages": [{"role": "user", "content": "hello"}]}
 

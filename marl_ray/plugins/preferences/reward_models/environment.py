@@ -19,11 +19,11 @@ from marl_ray.core.errors import UserError
 from marl_ray.environments.base import Environment, Executor, collect_programs, group_reports
 from marl_ray.environments.wrapped_environment import WrappedEnvironment, base_environment
 from marl_ray.plugins.preferences.reward_models.joint_text import JointText, joint_text
+from marl_ray.plugins.preferences.reward_models.options import RewardModelConfig
 from marl_ray.plugins.preferences.reward_models.reward_model import RewardModel, is_reward_model
 
 if TYPE_CHECKING:
     from marl_ray.config import Config
-    from marl_ray.plugins.preferences.reward_models.options import RewardModelConfig
 
 NAME = "reward_model"
 
