@@ -43,7 +43,7 @@ FOLDER = "marl_ray.plugins"
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ShellCommand:
     """A command of `marl-ray`: the module whose `main(arguments)` returns the exit code, and a line for `--help`."""
 
     module: str
@@ -63,7 +63,7 @@ class PlugIn:
     """`module:Attr` by name, by the kind of the registry: environment, dataset.type, estimator, output.sinks, ..."""
     sections: Mapping[str, str] = field(default_factory=dict)
     """Sections of the config: `module:Attr` of a section's class by key."""
-    commands: Mapping[str, Command] = field(default_factory=dict)
+    commands: Mapping[str, ShellCommand] = field(default_factory=dict)
     """Commands of `marl-ray` by name."""
     rows: Mapping[str, Path] = field(default_factory=dict)
     """Files of bundled datasets, whose rows have the field `split`, by dataset.name."""
@@ -84,7 +84,7 @@ _named: list[PlugIn] = []
 
 
 def plug_ins() -> list[PlugIn]:
-    """Return all plug-ins: those of the package, of installed packages, and of the setting `plugins`."""
+    """Return the plug-ins of this package, of installed packages, and of the setting `plugins`."""
     return [*_installed(), *_named]
 
 
@@ -132,7 +132,7 @@ def sections() -> dict[str, str]:
     return _merged("sections")
 
 
-def commands() -> dict[str, Command]:
+def commands() -> dict[str, ShellCommand]:
     """Return the commands that plug-ins add, by name."""
     return _merged("commands")
 
@@ -199,7 +199,7 @@ class Registry:
 
     @property
     def entries(self) -> dict[str, str]:
-        """`module:Attr` by name: those of the core, and those of plug-ins."""
+        """`module:Attr` by name, with the names that plug-ins add."""
         entries = dict(self.core)
         for plug_in in plug_ins():
             entries.update(plug_in.names.get(self.kind, {}))

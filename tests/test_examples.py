@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from marl_ray import registry
 from marl_ray.config import load
 from marl_ray.contracts import check_dataset, check_environment
 from marl_ray.core.episode import Generation, SamplingSpec
@@ -35,6 +36,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run in the examples' folder, and remove its modules afterwards."""
     monkeypatch.chdir(EXAMPLES)
     monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.setattr(registry, "_named", [])
     yield
     for path in EXAMPLES.glob("*.py"):
         sys.modules.pop(path.stem, None)
@@ -49,8 +51,30 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     running.close()
 
 
-def test_the_example_is_short() -> None:
-    assert len((EXAMPLES / "ratio.py").read_text().splitlines()) < 60
+@pytest.mark.parametrize("name", ["ratio", "initials"])
+def test_the_example_is_short(name: str) -> None:
+    assert len((EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 60
+
+
+def test_a_plug_in_adds_names_rows_and_a_section() -> None:
+    config = load("initials.yaml", "magrpo", {"initials.max_words": 2})
+    environment = ENVIRONMENTS.get(config.environment).from_config(config)
+    tasks = load_tasks(config.dataset.name, "test", config.dataset.type)
+    check_environment(environment, tasks, [["moss otter", "wind ash nut"], ["", "w"]])
+    attempt = environment.attempt(tasks[1], ["moss otter", "wind ash nut"], last=True)
+    assert tasks[1].prompt == "island"
+    assert environment.outcome(attempt, None).reward == pytest.approx(1 / 6)
+    with pytest.raises(UserError, match=r"did you mean 'initials\.max_words'"):
+        load("initials.yaml", "magrpo", {"initials.max_word": 2})
+
+
+@pytest.mark.slow
+def test_a_plug_in_trains(tmp_path: Path) -> None:
+    small = ["magrpo.max_steps=1", f"output.base_dir={tmp_path}", "output.run_name=r", "output.save_final_model=false"]
+    result = train("--config", "initials.yaml", "--override", *small, folder=EXAMPLES)
+    assert result.returncode == 0, result.stderr
+    (first,) = rows(tmp_path / "r", "step")
+    assert 0 <= first["turn_1/level/letters"] < 1
 
 
 def test_ratio_conforms() -> None:

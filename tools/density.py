@@ -86,7 +86,7 @@ def measure(path: Path) -> Density:
 
 
 def _docstring_lines(tree: ast.Module) -> set[int]:
-    """Return the numbers of the lines of all docstrings, those of attributes included."""
+    """Return the numbers of the lines of all docstrings, docstrings of attributes included."""
     numbers: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):

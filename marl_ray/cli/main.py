@@ -9,29 +9,33 @@ from collections.abc import Sequence
 from marl_ray import registry
 from marl_ray.cli.parser import Parser, exit_code_of
 from marl_ray.core.text import did_you_mean
-from marl_ray.registry import Command
+from marl_ray.registry import ShellCommand
 
 COMMANDS = {
-    "train": Command("marl_ray.cli.train", "train the agents"),
-    "eval": Command(
+    "train": ShellCommand("marl_ray.cli.train", "train the agents"),
+    "eval": ShellCommand(
         "marl_ray.cli.eval", "estimate pass@k, returns and levels of models on a split, and compare models"
     ),
-    "rollout": Command("marl_ray.cli.rollout", "play episodes without training and print their rewards"),
-    "score": Command("marl_ray.cli.score", "reward the completions in a file, without a model"),
-    "scale": Command("marl_ray.cli.scale", "change the number of generators of an agent while its run is in progress"),
-    "replay": Command("marl_ray.cli.replay", "repeat the updates of a run from its batch log and compare the metrics"),
-    "explain": Command(
+    "rollout": ShellCommand("marl_ray.cli.rollout", "play episodes without training and print their rewards"),
+    "score": ShellCommand("marl_ray.cli.score", "reward the completions in a file, without a model"),
+    "scale": ShellCommand(
+        "marl_ray.cli.scale", "change the number of generators of an agent while its run is in progress"
+    ),
+    "replay": ShellCommand(
+        "marl_ray.cli.replay", "repeat the updates of a run from its batch log and compare the metrics"
+    ),
+    "explain": ShellCommand(
         "marl_ray.cli.explain", "show the type, default and description of settings, or the JSON Schema"
     ),
-    "completion": Command("marl_ray.cli.completion", "print a completion script for bash, zsh or fish"),
-    "sandbox": Command(
+    "completion": ShellCommand("marl_ray.cli.completion", "print a completion script for bash, zsh or fish"),
+    "sandbox": ShellCommand(
         "marl_ray.sandbox.__main__", "run programs in the sandbox, or check its isolation on this machine"
     ),
 }
 """Commands of the core by name."""
 
 
-def all_commands() -> dict[str, Command]:
+def all_commands() -> dict[str, ShellCommand]:
     """Return the commands of the core and of plug-ins by name."""
     return COMMANDS | registry.commands()
 

@@ -2,15 +2,16 @@
 
 from marl_ray.config.keywords import ConfigSource, from_keywords
 from marl_ray.config.loader import from_tree, load, to_tree, to_yaml
+from marl_ray.config.lora_section import LoraConfig
 from marl_ray.config.resource_sections import Deadlines, GeneratorResources, LearnerResources
-from marl_ray.config.schema import ALGORITHMS, AgentConfig, Config, CreditConfig, LoraConfig, OptimizerConfig
+from marl_ray.config.schema import ALGORITHMS, AgentConfig, Config, CreditConfig, OptimizerConfig
 from marl_ray.config.sections import (
     ExternalConfig,
     JudgeConfig,
     ModelConfig,
     ModelKwargs,
 )
-from marl_ray.config.values import parse_overrides
+from marl_ray.config.values import PositiveInt, Section, parse_overrides
 
 __all__ = [
     "ALGORITHMS",
@@ -27,6 +28,8 @@ __all__ = [
     "ModelConfig",
     "ModelKwargs",
     "OptimizerConfig",
+    "PositiveInt",
+    "Section",
     "from_keywords",
     "from_tree",
     "load",

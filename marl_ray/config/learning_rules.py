@@ -11,8 +11,9 @@ from typing import Any
 
 from marl_ray.config.budget import nodes_per_episode
 from marl_ray.config.keys import AGENT_KEYS, key_of
+from marl_ray.config.lora_section import MAX_SERVED_RANK, LoraConfig
 from marl_ray.config.resource_sections import takes_turns
-from marl_ray.config.schema import MAX_SERVED_RANK, Config, LoraConfig
+from marl_ray.config.schema import Config
 from marl_ray.core.text import pluralize
 from marl_ray.credit import requirements
 from marl_ray.credit.requirements import Requirements, critic_requirements, estimator_requirements, loss_requirements

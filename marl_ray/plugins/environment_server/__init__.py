@@ -5,11 +5,11 @@ in the agent's place.
 the messages of OpenEnv: `reset`, `step` and `state`. docs/how-to/serve_an_environment.md describes its use.
 """
 
-from marl_ray.registry import Command, PlugIn
+from marl_ray.registry import PlugIn, ShellCommand
 
 PLUGIN = PlugIn(
     commands={
-        "environment": Command(
+        "environment": ShellCommand(
             "marl_ray.plugins.environment_server.command",
             "serve an environment and its tasks to other programs, without training",
         ),

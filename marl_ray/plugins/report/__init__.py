@@ -1,11 +1,11 @@
 """Pages and pictures of runs: an HTML report with episodes and curves, a trace, and comparisons of runs."""
 
-from marl_ray.registry import Command, PlugIn
+from marl_ray.registry import PlugIn, ShellCommand
 
 PLUGIN = PlugIn(
     commands={
-        "report": Command("marl_ray.plugins.report.command", "write an HTML report of one or several runs"),
-        "compare": Command(
+        "report": ShellCommand("marl_ray.plugins.report.command", "write an HTML report of one or several runs"),
+        "compare": ShellCommand(
             "marl_ray.plugins.report.comparison.command",
             "compare runs: paired differences, a table and a figure for a paper",
         ),

@@ -4,19 +4,19 @@ The server process has the HTTP endpoints and runs episodes; it runs no guest co
 programs in the sandbox workers, as in an evaluation.
 """
 
-from marl_ray.registry import Command, PlugIn
+from marl_ray.registry import PlugIn, ShellCommand
 
 PLUGIN = PlugIn(
     commands={
-        "serve": Command(
+        "serve": ShellCommand(
             "marl_ray.plugins.serve.command",
             "serve a trained team over HTTP: an OpenAI-compatible API, an MCP tool and a page",
         ),
-        "export": Command(
+        "export": ShellCommand(
             "marl_ray.plugins.serve.export.command",
             "write the trained models of a run for transformers, the hub and other programs",
         ),
-        "convert": Command(
+        "convert": ShellCommand(
             "marl_ray.plugins.serve.formats.command",
             "write results and samples in the formats of EvalPlus, LiveCodeBench, lm-eval and inspect",
         ),
