@@ -66,14 +66,20 @@ class GeneratorGroup:
         self.replicas = view or Supervisor(specs, generator_restarts(deadlines, restarts), initialize, start_lock)
         self.workers_per_replica = workers_per_replica
         self._ids = [spec.id for spec in specs]
-        self._deadlines, self._reserve, self._release = deadlines, reserve, release
+        self._deadlines = deadlines
+        self._reserve = reserve
+        self._release = release
         self._drains = drains
         self._in_flight: Counter[Handle[GenerationActor]] = Counter()
+        """Number of sequences in flight on each replica."""
         self._streams = TextStreams(self, deadlines.rollout_s)
 
     async def start(self) -> list[str]:
         """Start all replicas and return their notes."""
-        return [note for notes in await self.replicas.start() for note in notes]
+        notes = []
+        for replica_notes in await self.replicas.start():
+            notes += replica_notes
+        return notes
 
     async def close(self) -> None:
         """End all replicas."""
@@ -119,7 +125,8 @@ class GeneratorGroup:
             raise UserError(f"{replicas} replicas: an agent needs at least one generator")
         self._remove(self.replicas.retired())
         self._remove(self._ids[replicas:])
-        for spec in await self._reserve_replicas(replicas - len(self._ids)):
+        missing = replicas - len(self._ids)
+        for spec in await self._reserve_replicas(missing):
             self._ids.append(spec.id)
             self.replicas.add(spec)
         self._ids.sort(key=lambda id: id.replica)
@@ -132,13 +139,15 @@ class GeneratorGroup:
     async def _reserve_replicas(self, number: int) -> list[ActorSpec[GenerationActor]]:
         """Reserve resources for replicas under the first unused numbers. Raises UserError without reserving any if the
         cluster has no place for all."""
-        if number and self._reserve is None:
+        if not number:
+            return []
+        if self._reserve is None:
             raise UserError("a generator that shares its GPU with the learner cannot have further replicas")
         used = {id.replica for id in self._ids}
+        unused = (replica for replica in count() if replica not in used)
         specs: list[ActorSpec[GenerationActor]] = []
         try:
-            for replica in islice((replica for replica in count() if replica not in used), number):
-                assert self._reserve is not None
+            for replica in islice(unused, number):
                 specs.append(await self._reserve(replica))
         except BaseException:
             for spec in specs:
@@ -207,7 +216,7 @@ class GeneratorGroup:
         was_late = False
         while True:
             serving = await self.replicas.wait_ready()
-            replica = min(serving, key=lambda replica: (self.replicas.is_suspect(replica), self._in_flight[replica]))
+            replica = min(serving, key=self._load)
             self._in_flight[replica] += sequences
             try:
                 return await replica.call(method, *args, **kwargs).within(deadline)
@@ -219,3 +228,7 @@ class GeneratorGroup:
                 self.replicas.report_lost(replica, str(error))
             finally:
                 self._in_flight[replica] -= sequences
+
+    def _load(self, replica: Handle[GenerationActor]) -> tuple[bool, int]:
+        """Return the order of preference for a call: a replica whose heartbeat is overdue comes last."""
+        return self.replicas.is_suspect(replica), self._in_flight[replica]

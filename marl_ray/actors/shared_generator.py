@@ -79,13 +79,14 @@ class SharedGeneratorView:
         self, policy: PolicyId, initialize: Initialize[GenerationActor], processes: SharedGeneratorProcesses
     ) -> None:
         self.initialize = initialize
-        self._policy, self._processes = policy, processes
+        self._policy = policy
+        self._processes = processes
         self._supervisor = processes.supervisor
         self._handles: dict[Handle[SharedGenerator], SharedGeneratorHandle] = {}
         self._shared: dict[Handle[GenerationActor], Handle[SharedGenerator]] = {}
-        self.early: dict[Handle[SharedGenerator], str] = {}
+        self.early: dict[Handle[SharedGenerator], str | None] = {}
         """Processes that have this policy's adapter, and do not serve before they have the adapters of all policies;
-        with the reason of a loss, or an empty text."""
+        with the reason of a loss, or None while the process is alive."""
 
     @property
     def _is_first(self) -> bool:
@@ -98,7 +99,9 @@ class SharedGeneratorView:
 
     async def start(self) -> list[list[str]]:
         """Start the processes, if this is the first policy; all groups of a run are started together."""
-        return await self._supervisor.start() if self._is_first else []
+        if not self._is_first:
+            return []
+        return await self._supervisor.start()
 
     async def close(self) -> None:
         """End the processes for all policies; all groups of a run are closed together."""
@@ -135,7 +138,8 @@ class SharedGeneratorView:
         if shared not in self._handles:
             id = ActorId("generator", self._policy, shared.id.replica)
             handle = SharedGeneratorHandle(id, shared.actor, shared.incarnation, shared.location)
-            self._handles[shared], self._shared[handle] = handle, shared
+            self._handles[shared] = handle
+            self._shared[handle] = shared
         return self._handles[shared]
 
 
@@ -161,10 +165,11 @@ class SharedGeneratorProcesses:
             for view in self.views:
                 await view.initialize(view.handle(shared))
                 # From now on this policy's updates reach the process, while other policies send their adapters.
-                view.early[shared] = ""
-            losses = [view.early[shared] for view in self.views if view.early[shared]]
+                view.early[shared] = None
+            reasons = [view.early[shared] for view in self.views]
         finally:
             for view in self.views:
                 view.early.pop(shared, None)
-        if losses:
-            raise UserError(losses[0])
+        for reason in reasons:
+            if reason is not None:
+                raise UserError(reason)

@@ -46,8 +46,8 @@ from marl_ray.telemetry.trackers import require_trackers
 from marl_ray.trainer.context import RunInputs
 
 if TYPE_CHECKING:
-    from marl_ray.actors.learner_actor import AgreementProbe  # these import Ray, which a dry run does without
     from marl_ray.actors.run_actors import RunActors
+    from marl_ray.actors.weight_update_client import AgreementProbe  # these import Ray, which a dry run does without
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
     require_trackers(config)
     require_peft(config.lora)
     require_optimizer(config.optimizer)
-    check_sandbox(config)
+    check_sandbox(config.sandbox)
     describe_demands(config)
     _check_schemas(config)
     templates = _check_models(config, dry)
@@ -282,7 +282,7 @@ async def check_logprob_agreement(config: Config, actors: RunActors, inputs: Run
 def agreement_probe(config: Config, inputs: RunInputs, agent: int) -> AgreementProbe | None:
     """Return the comparison for generators that start during a run. None for GPUs used in turns, which do not hold
     engine and learner at once, and without a bound."""
-    from marl_ray.actors.learner_actor import AgreementProbe
+    from marl_ray.actors.weight_update_client import AgreementProbe
 
     bound = config.loop.max_logprob_gap
     if bound is None or takes_turns(config.resources.residency):
