@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from marl_ray.actors.generation_actor import GenerationActor
@@ -76,10 +76,8 @@ class GeneratorGroup:
 
     async def start(self) -> list[str]:
         """Start all replicas and return their notes."""
-        notes = []
-        for replica_notes in await self.replicas.start():
-            notes += replica_notes
-        return notes
+        notes = await self.replicas.start()
+        return list(chain.from_iterable(notes))
 
     async def close(self) -> None:
         """End all replicas."""

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import ray
@@ -83,10 +84,8 @@ class LearnerGroup:
 
     async def start(self) -> list[str]:
         """Start all ranks and return their notes."""
-        notes = []
-        for rank_notes in await self.ranks.start():
-            notes += rank_notes
-        return notes + self._notes
+        notes = await self.ranks.start()
+        return [*chain.from_iterable(notes), *self._notes]
 
     async def close(self) -> None:
         """End all ranks."""
@@ -156,9 +155,7 @@ class LearnerGroup:
 
     def engine_handles(self) -> list[Handle[GenerationActor]]:
         """Return the serving generators of the policy; none before `connect`."""
-        if self._generators is None:
-            return []
-        return self._generators.replicas.serving()
+        return self._generators.replicas.serving() if self._generators else []
 
     async def save(self, folder: str) -> None:
         """Write model and optimizer state for `load`."""
@@ -173,10 +170,10 @@ class LearnerGroup:
     async def finish_save(self, may_restart: bool = True) -> None:
         """Wait until the copy is on disk. If a rank is lost meanwhile, the next incarnation makes the same copy again;
         unless the learner `may_restart`, ActorDied is raised."""
+        deadline = self._deadline("checkpoint_s", "to write its checkpoint")
 
         async def write(ranks: Sequence[Handle[LearnerActor]]) -> None:
             # Beside other calls, which wait for each other and for the device: a write uses neither.
-            deadline = self._deadline("checkpoint_s", "to write its checkpoint")
             with self._report_losses(ranks):
                 await gather(*(rank.call(LearnerActor.finish_save).within(deadline) for rank in ranks))
 
@@ -212,8 +209,7 @@ class LearnerGroup:
     async def fingerprint(self, texts: list[str]) -> str:
         """Return the fingerprint of the tokenizer."""
         deadline = self._deadline("start_s", "to check its tokenizer")
-        fingerprints = await self._run(deadline, LearnerActor.fingerprint, texts)
-        return fingerprints[0]
+        return (await self._run(deadline, LearnerActor.fingerprint, texts))[0]
 
     async def _learn_batch(self, ranks: Sequence[Handle[LearnerActor]], queue: GroupQueue) -> UpdateStats:
         """Send each group once: when it arrives, or with the complete batch on a device that the engines share."""
@@ -312,8 +308,8 @@ class LearnerGroup:
         deadline = self._deadline("start_s", "to connect its ranks")
         nodes = {rank.location.ip for rank in ranks if rank.location is not None}
         on_one_machine = len(nodes) == 1
-        # Within a call, a rank may wait for another rank as long as the call may take.
         limits = self._deadlines
+        # Within a call, a rank may wait for another rank as long as the call may take.
         timeout_s = max(limits.start_s, limits.learn_s, limits.sync_s, limits.checkpoint_s)
         rendezvous = await ranks[0].call(LearnerActor.open_rendezvous, on_one_machine, timeout_s).within(deadline)
         notes = await self._call_unlocked(ranks, deadline, LearnerActor.join_rendezvous, rendezvous)
@@ -322,16 +318,10 @@ class LearnerGroup:
     async def _connect_ranks(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
         """Connect the ranks to the generators, which reject earlier incarnations from now on."""
         deadline = self._deadline("sync_s", "to connect to its generators", GRACE_S)
-        await self._call_unlocked(
-            ranks,
-            deadline,
-            LearnerActor.connect,
-            self._connected.replicas.serving(),
-            ranks[0].incarnation,
-            self._connected.workers_per_replica,
-            self.transport,
-            self._deadlines.sync_s,
-        )
+        serving = self._connected.replicas.serving()
+        workers = self._connected.workers_per_replica
+        arguments = (serving, ranks[0].incarnation, workers, self.transport, self._deadlines.sync_s)
+        await self._call_unlocked(ranks, deadline, LearnerActor.connect, *arguments)
 
     @property
     def _connected(self) -> GeneratorGroup:

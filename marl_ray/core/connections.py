@@ -74,7 +74,8 @@ class ServerConnection(socket.socket):
     def __init__(self, listener: BoundedListener, accepted: socket.socket, address: Any) -> None:
         family, kind, protocol = accepted.family, accepted.type, accepted.proto
         super().__init__(family, kind, protocol, fileno=accepted.detach())
-        self._listener, self._address = listener, address
+        self._listener = listener
+        self._address = address
         self.end: Callable[[], object] = self.shut
         """Ends the connection at once."""
         self.waits_since: float | None = None
@@ -91,12 +92,14 @@ class ServerConnection(socket.socket):
 
     def begin_request(self) -> None:
         """Note that the headers of a request are complete."""
-        self.waits_since = self.deadline = None
+        self.waits_since = None
+        self.deadline = None
 
     def shorten_wait(self, seconds: float) -> None:
         """Let the present wait end after at most `seconds` from now."""
         end = time.monotonic() + seconds
-        self.deadline = end if self.deadline is None else min(self.deadline, end)
+        if self.deadline is None or end < self.deadline:
+            self.deadline = end
 
     def shut(self) -> None:
         """End both directions, so that a thread that reads or writes continues."""
