@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from marl_ray.cluster.capacity_plan import ActorPlacement, CapacityPlan, ModelInfos, suggest_settings
+from marl_ray.cluster.capacity_plan import ActorPlacement, CapacityPlan, ModelInfos
 from marl_ray.cluster.hardware import CPU_CORE, GIB, DeviceSpec
 from marl_ray.cluster.memory_estimate import (
     DTYPE_BYTES,
@@ -23,6 +23,7 @@ from marl_ray.cluster.memory_estimate import (
     engine_batch,
     optimizer_state_bytes,
 )
+from marl_ray.cluster.memory_savings import suggest_settings
 from marl_ray.cluster.placement_plan import AgentPlacement, PlacementPlan, describe_shortage
 from marl_ray.config import AgentConfig, Config
 from marl_ray.config.budget import completions_per_episode, nodes_per_episode, sequences_in_flight

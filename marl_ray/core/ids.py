@@ -51,6 +51,11 @@ class ActorId:
     policy: PolicyId | None
     replica: int = 0
 
+    @property
+    def first_agent(self) -> int:
+        """The first agent of a generator or a learner, whose settings the actor has."""
+        return self.replica if self.policy is None else self.policy.number
+
     def __str__(self) -> str:
         if self.policy is None:
             return f"{self.kind} {self.replica}"
