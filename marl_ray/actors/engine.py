@@ -146,11 +146,12 @@ class Engine:
         future: Future = Future()
 
         def command() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(method(self._engine))
-                except Exception as error:
-                    future.set_exception(error)
+            if not future.set_running_or_notify_cancel():
+                return  # the caller has been cancelled meanwhile
+            try:
+                future.set_result(method(self._engine))
+            except Exception as error:  # of this command alone: the thread continues
+                future.set_exception(error)
 
         self._inbox.put(command)
         return asyncio.wrap_future(future)
@@ -197,6 +198,7 @@ class Engine:
         """Return after the current step or command, or at once during an update. Raises ActorBroken."""
         future: Future = Future()
         self._heartbeats.put(future)
+        # A paused engine may be in a weight update, which takes longer than a heartbeat may.
         if self._paused:
             self._answer_heartbeats()
         self._inbox.put(self._answer_heartbeats)
@@ -224,7 +226,7 @@ class Engine:
     def _run(self, spec: EngineSpec, built: Future[None]) -> None:
         try:
             self._build(spec)
-        except BaseException as error:
+        except BaseException as error:  # for the constructor, which waits in another thread
             built.set_exception(error)
             return
         built.set_result(None)
@@ -300,7 +302,7 @@ class Engine:
             future.set_exception(self._broken())
             return
         self._request_count += 1
-        name = name or str(self._request_count)
+        name = name or str(self._request_count)  # requests of groups have numbers, streamed ones names
         parameters = sampling_parameters(sampling, self._stop_ids)
         if on_tokens is not None:
             parameters.output_kind = type(parameters.output_kind).CUMULATIVE

@@ -92,6 +92,7 @@ class GeneratorGroup:
     @property
     def sequences_in_flight(self) -> int:
         """Number of sequences that replicas are sampling or have queued."""
+        # A copy, since the live values are read on another thread (`actor_gauges`).
         return sum(list(self._in_flight.values()))
 
     async def drain(self, generators: Sequence[Handle[GenerationActor]]) -> None:
@@ -101,6 +102,7 @@ class GeneratorGroup:
             return
         deadline = Deadline(self._deadlines.rollout_s, "rollout_s", "to finish its completions")
         calls = [generator.call(GenerationActor.drain).within(deadline) for generator in generators]
+        # The loss of one generator must not cancel the others, which would be left paused.
         results = await asyncio.gather(*calls, return_exceptions=True)
         for generator, result in zip(generators, results, strict=True):
             if isinstance(result, ActorDied | DeadlineExceeded):
@@ -122,12 +124,12 @@ class GeneratorGroup:
         if replicas < 1:
             raise UserError(f"{replicas} replicas: an agent needs at least one generator")
         self._remove(self.replicas.retired())
-        self._remove(self._ids[replicas:])
+        self._remove(self._ids[replicas:])  # the highest numbers, whose bundles were added last
         missing = replicas - len(self._ids)
         for spec in await self._reserve_replicas(missing):
             self._ids.append(spec.id)
             self.replicas.add(spec)
-        self._ids.sort(key=lambda id: id.replica)
+        self._ids.sort(key=lambda id: id.replica)  # a removed number may have been used again
         try:
             await self.replicas.wait_ready(all_members=True)
         except UserError:
@@ -215,11 +217,13 @@ class GeneratorGroup:
         while True:
             serving = await self.replicas.wait_ready()
             replica = min(serving, key=self._load)
+            # Before the first await, so that calls which start together spread over the replicas.
             self._in_flight[replica] += sequences
             try:
                 return await replica.call(method, *args, **kwargs).within(deadline)
             except (ActorDied, DeadlineExceeded) as error:
                 is_late = isinstance(error, DeadlineExceeded)
+                # One late call may be the fault of its replica. Two on different incarnations are a limit too short.
                 if was_late and is_late:
                     raise
                 was_late = is_late

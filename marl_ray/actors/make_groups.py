@@ -142,6 +142,7 @@ def _engine_settings(
     agent_plan = placement.plan.agents[policy.number]
     settings = agent.generator
     on_gpu = agent_plan.generator_gpus > 0
+    # The limit of sequences is for GPUs; on a CPU `engine_arguments` has a default.
     engine = EngineSpec(
         model=resolve_model(agent.name),
         dtype=wire_dtype(agent, on_gpu),
@@ -184,12 +185,14 @@ def make_learner_groups(
         arguments = {policy: learner_arguments(config, policy, on_gpus, optimizer_steps) for policy in policies}
         options = {
             "num_cpus": settings.cpus,
+            # On a shared device the plan and not Ray decides on the GPUs (`BundleGpus`).
             "num_gpus": agent_plan.learner_gpus if agent_plan.device is None else 0,
             "runtime_env": {"env_vars": learner_environment(arguments[first].threads, agent_plan)},
         }
         start = Deadline(deadlines.start_s, "start_s", "to start")
         restarts = RestartPolicy(start, settings.max_restarts, deadlines.heartbeat_s, REMEDY)
         if len(policies) > 1:
+            # One process with one rank, in which all policies have the learner of the first one as their base.
             id = learner_id(config, first)
             placed = options | {"scheduling_strategy": placement.strategy(id)}
             spec = ActorSpec(id, SharedLearner, (id, arguments, placement.shared_gpus(id)), placed)

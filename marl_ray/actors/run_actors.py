@@ -108,6 +108,7 @@ async def start_actors(
     plan = make_plan(config, _cluster_has_gpus())
     if startup is None:
         startup = StartupTimer()
+    # All resources are reserved at once: a run with a part of its actors would hold them for nothing.
     with startup.part("placement"):
         placement = await reserve(plan, config.resources.deadlines.placement_s)
     devices = make_devices(config, plan, kv_cache_bytes)
@@ -115,6 +116,7 @@ async def start_actors(
     initialize = {learner.policy: learner.initialize_generator for learner in learners}
     if nodes is None:
         nodes = cluster_nodes()
+    # Ray may place an engine on any node, so the smallest GPU decides on the size of its batch.
     gpu_memory = min((node.device_memory for node in nodes if node.gpus), default=0.0)
     groups: dict[PolicyId, GeneratorGroup] = {}
     for policies in config.generator_groups:
@@ -141,7 +143,7 @@ async def start_actors(
         for notes in await gather(*map(start, actors.groups)):
             for note in notes:
                 logger.info(note)
-    except BaseException:
+    except BaseException:  # also after a signal, which cancels the start
         await actors.close()
         raise
     return actors

@@ -49,13 +49,14 @@ class SharedGenerator(Actor):
         for member in others:
             member.shared_engine = first.engine
             notes += await member.start()
-        if self.id.replica > 0:
-            return notes
-        return [*notes, f"{self.id} has one engine for {', '.join(map(str, self._members))}"]
+        if self.id.replica == 0:  # the other replicas are alike
+            policies = ", ".join(map(str, self._members))
+            notes.append(f"{self.id} has one engine for {policies}")
+        return notes
 
     async def heartbeat(self) -> None:
         first = next(iter(self._members.values()))
-        await first.heartbeat()
+        await first.heartbeat()  # of the engine, which is the same for all
 
     async def call_generator(self, policy: PolicyId, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of a policy's `GenerationActor`."""
@@ -68,6 +69,7 @@ class SharedGeneratorHandle(Handle[GenerationActor]):
 
     def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Submit a method call without waiting for its result."""
+        # Not serialised, unlike calls to a shared learner: the actor is asynchronous.
         reference = self.actor.call_generator.remote(self.id.policy, method.__name__, *args, **kwargs)
         return Call(self, method.__name__, reference)
 
@@ -124,7 +126,7 @@ class SharedGeneratorView:
         """End this incarnation of a process, for all policies."""
         shared = self._shared[handle]
         if shared in self.early:
-            self.early[shared] = reason
+            self.early[shared] = reason  # the supervisor ignores losses of actors that do not serve yet
         self._supervisor.report_lost(shared, reason)
 
     def confirm_success(self) -> None:
@@ -135,6 +137,7 @@ class SharedGeneratorView:
 
     def handle(self, shared: Handle[SharedGenerator]) -> Handle[GenerationActor]:
         """Return the policy's handle of an incarnation of a process, always the same object."""
+        # Groups count requests in flight, and devices their engines, by this object.
         if shared not in self._handles:
             id = ActorId("generator", self._policy, shared.id.replica)
             handle = SharedGeneratorHandle(id, shared.actor, shared.incarnation, shared.location)

@@ -32,6 +32,7 @@ class StartBarrier:
             try:
                 yield True
             except BaseException as error:
+                # The other ranks fail too: they would wait for the last one in their process group.
                 self._failure = str(error) or type(error).__name__
                 raise
             finally:
@@ -42,8 +43,9 @@ class StartBarrier:
             complete = self._condition.wait_for(lambda: len(self.ranks) == self._num_ranks)
             await wait_within(deadline_s, f"the ranks beside {rank.id} to start", "start_s", complete)
         except BaseException:
-            del self.ranks[rank.id]
+            del self.ranks[rank.id]  # so that its next incarnation can take the place
             raise
+        # Without a deadline: the work of the last rank has its own.
         await self._condition.wait_for(lambda: self._is_over)
         if self._failure is not None:
             raise UserError(f"{rank.id} starts only together with all its ranks: {self._failure}")

@@ -158,6 +158,7 @@ class Supervisor(Generic[A]):
         def is_hopeless() -> bool:
             return self._is_lost() or (all_members and bool(self.retired()))
 
+        # Without a deadline: every phase of a start has one (see above).
         await self._condition.wait_for(lambda: is_ready() or is_hopeless())
         if self._error is not None:
             raise self._error
@@ -189,6 +190,7 @@ class Supervisor(Generic[A]):
         """Return whether the previous incarnation ended with the same error before any success, and end the actor."""
         previous = member.last_loss
         location = member.handle and member.handle.location
+        # Incarnations end alike if their errors are the same but for the process.
         member.last_loss = reason.replace(str(location), "")
         is_the_same = member.last_loss == previous
         if self._policy.remedy is None or self._succeeded or not is_the_same:
@@ -296,6 +298,7 @@ class Supervisor(Generic[A]):
 
     def _may_start(self, member: _Member[A]) -> bool:
         """Return whether a restart is left, and count it. The first start of an actor is no restart."""
+        # Losses of a long run, such as lost nodes, are forgotten after a while.
         now = time.monotonic()
         member.restarts = [at for at in member.restarts if at > now - RESTART_WINDOW_S]
         if member.incarnation == member.previous_incarnations:

@@ -88,7 +88,8 @@ class WeightUpdateClient:
             raise ReceiverLostError(f"lost in {stage}: {self.failed}")
 
     def update_weights(self, version: WeightVersion, update: WeightUpdate | None) -> list[Acknowledgement]:
-        """Send a whole update, which is stored once in Ray's object store and read in place, or only the version."""
+        """Send a whole update, or only the version."""
+        # Stored once: as an argument, Ray would serialise the update for each call. Generators read it in place.
         stored = None if update is None else ray.put(update)
         calls = []
         for generator in self._generators:
@@ -106,6 +107,7 @@ class WeightUpdateClient:
     def _wait(self, purpose: str, calls: Sequence[Call[R]], on_loss: Callable[[], None] | None = None) -> list[R]:
         """Return the results of the remaining generators, and drop lost generators. Call `on_loss` at each error, and
         if a stage did not succeed."""
+        # One deadline for all stages of an update; errors state what was left of it.
         remaining_s = round(max(0.0, self._end - time.monotonic()), 1)
 
         def check(result: R | Exception) -> None:

@@ -7,13 +7,20 @@ from dataclasses import dataclass, replace
 
 from marl_ray.cluster.capacity_plan import ModelInfos, plan_capacity
 from marl_ray.cluster.hardware import NodeSpec
-from marl_ray.config import Config
+from marl_ray.config import AgentConfig, Config, GeneratorResources
 from marl_ray.learning.arguments import microbatch_tokens
 
 SMALLER_OPTIMIZERS = {"adamw": ("adamw_8bit", "adafactor"), "adamw_8bit": ("adafactor",)}
 """Optimizers with a smaller state, by optimizer."""
 MIN_SAVING = 0.01
 """Least share of the missing memory that a suggested setting saves."""
+SAVINGS_OF_ACTORS: tuple[tuple[bool | None, str, str, int | bool, Callable[[AgentConfig], bool]], ...] = (
+    (True, "learner", "offload_reference", True, lambda agent: _has_reference_on_gpu(agent)),
+    (False, "generator", "kv_cache_mb", 128, lambda agent: agent.generator.kv_cache_mb > 128),
+    (None, "generator", "max_num_seqs", 64, lambda agent: (agent.generator.max_num_seqs or 256) > 64),
+    (True, "generator", "tensor_parallel", 2, lambda agent: _has_a_whole_gpu(agent.generator)),
+)
+"""Settings below `resources`: with GPUs, without, or both (None); section, key and value; whether it helps an agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +37,26 @@ def memory_savings(config: Config, gpus: int) -> list[Saving]:
     then settings that change training."""
     savings: list[Saving] = []
     learners = [agent.learner for agent in config.agents]
-    generators = [agent.generator for agent in config.agents]
     has_gpus = gpus > 0
     for tokens in (2048, 512):
         if tokens < microbatch_tokens(config, has_gpus):
             savings.append(_of_optimizer(config, "microbatch_tokens", tokens))
     if not config.optimizer.gradient_checkpointing:
         savings.append(_of_optimizer(config, "gradient_checkpointing", True))
-    if has_gpus and any(agent.reference_kl_coef and not agent.learner.offload_reference for agent in config.agents):
-        savings.append(_of_actors("learner", "offload_reference", True))
-    if not has_gpus and any(generator.kv_cache_mb > 128 for generator in generators):
-        savings.append(_of_actors("generator", "kv_cache_mb", 128))
-    if any((generator.max_num_seqs or 256) > 64 for generator in generators):
-        savings.append(_of_actors("generator", "max_num_seqs", 64))
-    if has_gpus and any(generator.tensor_parallel == 1 and generator.gpus is None for generator in generators):
-        savings.append(_of_actors("generator", "tensor_parallel", 2))
+    for on_gpus, section, key, value, helps in SAVINGS_OF_ACTORS:
+        if on_gpus in (None, has_gpus) and any(map(helps, config.agents)):
+            savings.append(_of_actors(section, key, value))
     if has_gpus and config.resources.residency is None:
+        most_ranks = max(learner.ranks for learner in learners)
         ranks = 2
         while ranks <= gpus:
-            if ranks > max(learner.ranks for learner in learners):
+            if ranks > most_ranks:
                 savings.append(_of_actors("learner", "ranks", ranks))
             ranks *= 2
         is_offloaded = all(learner.cpu_offload for learner in learners)
         if not is_offloaded and config.optimizer.optimizer == "adamw":
             savings.append(Saving("resources.learner.cpu_offload", "true", _offload))
+    # From here on the settings change training.
     for name in SMALLER_OPTIMIZERS.get(config.optimizer.optimizer, ()):
         savings.append(Saving(f"{config.algorithm}.optimizer", name, _switch_optimizer(name)))
     if not config.lora.rank and not any(learner.offload_reference for learner in learners):
@@ -77,6 +80,14 @@ def suggest_settings(config: Config, models: ModelInfos, nodes: Sequence[NodeSpe
         if not plan.shortages:
             break
     return [f"{setting}: {value}" for setting, value in taken.items()], not missing
+
+
+def _has_reference_on_gpu(agent: AgentConfig) -> bool:
+    return bool(agent.reference_kl_coef) and not agent.learner.offload_reference
+
+
+def _has_a_whole_gpu(generator: GeneratorResources) -> bool:
+    return generator.tensor_parallel == 1 and generator.gpus is None
 
 
 def _of_optimizer(config: Config, key: str, value: int | bool) -> Saving:

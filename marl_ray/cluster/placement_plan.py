@@ -13,7 +13,7 @@ from marl_ray.cluster.colocation import assign_gpus
 from marl_ray.config import AgentConfig, Config, LoraConfig
 from marl_ray.config.keys import key_of
 from marl_ray.config.resource_sections import Residency
-from marl_ray.core.ids import ActorId, PolicyId
+from marl_ray.core.ids import ActorId, Kind, PolicyId
 from marl_ray.core.text import pluralize
 from marl_ray.learning.arguments import wire_dtype
 
@@ -84,11 +84,25 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
             gpus = placement.generator_gpus + placement.learner_gpus
             bundles.append(Bundle((*generators, *learners), cpus, gpus))
         else:
-            bundles += [Bundle((id,), agent.generator.cpus, placement.generator_gpus) for id in generators]
-            bundles += [Bundle((id,), agent.learner.cpus, placement.learner_gpus) for id in learners]
+            bundles += _own_bundles(generators, agent.generator.cpus, placement.generator_gpus)
+            bundles += _own_bundles(learners, agent.learner.cpus, placement.learner_gpus)
         placements |= dict.fromkeys(policy.agents, placement)
-    by_agent = tuple(placements[agent] for agent in range(config.num_agents))
-    return PlacementPlan((*bundles, *_sandbox_bundles(config)), by_agent)
+    bundles += sandbox_plan(config).bundles
+    return PlacementPlan(tuple(bundles), _in_order(placements))
+
+
+def _in_order(placements: Mapping[int, AgentPlacement]) -> tuple[AgentPlacement, ...]:
+    """Return the placements of all agents by their numbers. Policies are placed in the order of their first agents."""
+    return tuple(placements[agent] for agent in sorted(placements))
+
+
+def _own_bundles(actors: Sequence[ActorId], cpus: float, gpus: float) -> list[Bundle]:
+    """Return a bundle for each actor."""
+    return [Bundle((actor,), cpus, gpus) for actor in actors]
+
+
+def _replicas(kind: Kind, policy: PolicyId | None, number: int) -> list[ActorId]:
+    return [ActorId(kind, policy, replica) for replica in range(number)]
 
 
 def _check_undivided(config: Config, policy: PolicyId, gpus: float) -> None:
@@ -110,8 +124,7 @@ def _own_generators(config: Config, policy: PolicyId) -> list[ActorId]:
     """Return the generators of a policy; none if it uses the generators of an earlier policy."""
     if policy != config.generator_policies(policy)[0]:
         return []
-    replicas = config.agents[policy.number].generator.replicas
-    return [ActorId("generator", policy, replica) for replica in range(replicas)]
+    return _replicas("generator", policy, config.agents[policy.number].generator.replicas)
 
 
 def _own_learners(config: Config, policy: PolicyId) -> list[ActorId]:
@@ -122,13 +135,9 @@ def _own_learners(config: Config, policy: PolicyId) -> list[ActorId]:
 
 def sandbox_plan(config: Config) -> PlacementPlan:
     """Return the bundles of the sandbox workers only."""
-    return PlacementPlan(_sandbox_bundles(config), ())
-
-
-def _sandbox_bundles(config: Config) -> tuple[Bundle, ...]:
     sandbox = config.resources.sandbox
-    workers = [ActorId("sandbox", None, worker) for worker in range(sandbox.workers)]
-    return tuple(Bundle((worker,), sandbox.cpus, 0.0) for worker in workers)
+    workers = _replicas("sandbox", None, sandbox.workers)
+    return PlacementPlan(tuple(_own_bundles(workers, sandbox.cpus, 0.0)), ())
 
 
 def learner_id(config: Config, policy: PolicyId) -> ActorId:
@@ -149,10 +158,8 @@ def generator_plan(config: Config, number: int, cluster_has_gpus: bool) -> Place
         placements = tuple(_place_engine(other, cluster_has_gpus) for other in config.agents)
         if not placements[number].generator_gpus:
             _check_tensor_parallel(agent, key_of(config, number, "generator.tensor_parallel"))
-    bundles = []
-    for replica in range(agent.generator.replicas):
-        id = ActorId("generator", config.policy_of(number), replica)
-        bundles.append(Bundle((id,), agent.generator.cpus, placements[number].generator_gpus))
+    generators = _replicas("generator", config.policy_of(number), agent.generator.replicas)
+    bundles = _own_bundles(generators, agent.generator.cpus, placements[number].generator_gpus)
     return PlacementPlan(tuple(bundles), placements)
 
 
@@ -163,9 +170,12 @@ def _place_engine(agent: AgentConfig, cluster_has_gpus: bool) -> AgentPlacement:
 
 def _make_colocated_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
     """Return bundles of GPUs that engines and learners use in turns, and one bundle for all policies without GPUs."""
-    engine_gpus = {policy: _engine_gpus(config.agents[policy.number], cluster_has_gpus) for policy in config.policies}
-    with_engines = {}
-    for policy, gpus in engine_gpus.items():
+    engine_gpus: dict[PolicyId, float] = {}
+    with_engines: dict[PolicyId, float] = {}
+    """Policies with engines of their own. Other policies use the engines of an earlier one, and learn on its GPUs."""
+    for policy in config.policies:
+        gpus = _engine_gpus(config.agents[policy.number], cluster_has_gpus)
+        engine_gpus[policy] = gpus
         if gpus and config.generator_policies(policy)[0] == policy:
             with_engines[policy] = gpus
     shared = assign_gpus(config, with_engines)
@@ -204,9 +214,8 @@ def _make_colocated_plan(config: Config, cluster_has_gpus: bool) -> PlacementPla
     shared_gpus = {}
     for id, numbers in gpus_of.items():
         shared_gpus[id] = tuple(number % shared.per_bundle for number in numbers)
-    by_agent = tuple(placements[agent] for agent in range(config.num_agents))
-    all_bundles = (*bundles, *_sandbox_bundles(config))
-    return PlacementPlan(all_bundles, by_agent, shared_gpus, config.resources.residency)
+    bundles += sandbox_plan(config).bundles
+    return PlacementPlan(tuple(bundles), _in_order(placements), shared_gpus, config.resources.residency)
 
 
 def _gpus_of_learners(
@@ -237,16 +246,19 @@ def _check_shared_learners(
         return
     for policies in config.learner_groups:
         names = " and ".join(map(str, policies))
-        on_gpus = {engine_gpus[policy] > 0 for policy in policies}
-        if len(on_gpus) > 1:
+        with_gpus = [policy for policy in policies if engine_gpus[policy] > 0]
+        if with_gpus and len(with_gpus) < len(policies):
             raise PlacementError(
                 f"lora.share_base: the engines of {names} have GPUs and none: set resources.generator.gpus to one value"
             )
-        if config.lora.serves_adapters or on_gpus == {False}:
+        if config.lora.serves_adapters:
             continue
-        engines = [ActorId("generator", config.generator_policies(policy)[0]) for policy in policies]
-        places = {gpus[engine] for engine in engines}
-        replicas = max(config.agents[policy.number].generator.replicas for policy in policies)
+        places = set()
+        replicas = 1
+        for policy in with_gpus:
+            first = config.generator_policies(policy)[0]
+            places.add(gpus[ActorId("generator", first)])
+            replicas = max(replicas, config.agents[policy.number].generator.replicas)
         if len(places) > 1 or replicas > 1:
             raise PlacementError(
                 f"lora.share_base: the learner of {names} is on one GPU, and their engines are not: set lora.in_engine "
@@ -259,7 +271,7 @@ def _learner_ids(config: Config, policy: PolicyId) -> list[ActorId]:
     shared = learner_id(config, policy)
     if shared.policy is None:
         return [shared]
-    return [ActorId("learner", policy, rank) for rank in range(config.agents[policy.number].learner.ranks)]
+    return _replicas("learner", policy, config.agents[policy.number].learner.ranks)
 
 
 def _engine_gpus(agent: AgentConfig, cluster_has_gpus: bool) -> float:

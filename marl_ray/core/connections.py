@@ -122,7 +122,7 @@ class BoundedListener(socket.socket):
         self.limit = MIN_CONNECTIONS
         self.connections: dict[Any, ServerConnection] = {}
         """Open connections by the client's address, the oldest first."""
-        self._has_refused = False
+        self._has_refused = False  # the warning appears once
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Return a new connection. Raises BlockingIOError if another one ends first to make room, and
@@ -141,7 +141,7 @@ class BoundedListener(socket.socket):
     def end_overdue(self) -> None:
         """End the connections whose time is over."""
         now = time.monotonic()
-        for connection in list(self.connections.values()):
+        for connection in list(self.connections.values()):  # a connection that ends is removed
             if connection.deadline is not None and connection.deadline < now:
                 self._end(connection)
 

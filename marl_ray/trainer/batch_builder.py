@@ -112,8 +112,8 @@ class BatchBuilder:
     def _put_groups(self) -> None:
         """Put the groups of nodes that are complete for all agents of a policy, within the first mini-batch."""
         if critic_needs_whole_batch(self.config.credit):
-            return
-        size = self.config.optimizer.train_batch_size
+            return  # the learner reads all groups with the complete batch
+        size = self.config.optimizer.train_batch_size  # of a mini-batch; None: the whole batch
         for policy, queue in self.queues.items():
             groups_by_agent = [self.groups[agent] for agent in policy.agents]
             # The queue has the groups of all agents of the policy in turn.

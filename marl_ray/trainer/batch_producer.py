@@ -148,6 +148,7 @@ class BatchProducer:
         logged = LoggedStep(step, tuple(batches), joint_samples(episodes), row, records, samples, skipped)
         # Lanes finish in any order; the log has the batches in theirs.
         await context.condition.wait_for(lambda: context.gate.in_log == step)
+        # Invariant 4: every batch is in the log before its optimizer step.
         await asyncio.to_thread(self.log.append, logged)
         self._logged[step] = logged
         context.gate.logged(step)
@@ -174,6 +175,7 @@ class BatchProducer:
                 await self.context.condition.wait_for(can_proceed)
                 if sampler.batch == self.total:
                     return
+                # The sample belongs to this batch or an earlier one, and only to one that has started.
                 batch = sampler.latest_batch
                 while gate.started <= batch:
                     builder = self._start_batch(None)

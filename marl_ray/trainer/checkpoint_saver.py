@@ -54,6 +54,7 @@ class CheckpointSaver:
     async def save(self, learner: LearnerGroup, step: int) -> None:
         """Copy a learner's state after `step` steps, and start to write it. Wait for the learner's previous write."""
         policy = learner.policy
+        # A second copy would take the learner's memory once more.
         await self.context.condition.wait_for(lambda: policy not in self._writes)
         folder = self.context.folder.checkpoints.begin(step, policy)
         await learner.begin_save(str(folder))
@@ -94,6 +95,7 @@ class CheckpointSaver:
 
     async def _commit(self) -> None:
         """Commit the next checkpoint. A call after a cancelled one waits for the same commit."""
+        # A commit is a thread that renames folders, so it goes on if this wait is cancelled by a signal.
         if self._committing is None:
             self._committing = asyncio.create_task(self._commit_next())
         committing = self._committing

@@ -109,6 +109,7 @@ class Trainer:
                 self.evaluate(),
             )
         except (asyncio.CancelledError, UserError, ActorFailed):
+            # A checkpoint whose parts are all being written is worth the wait.
             await self.saver.finish()
             raise
         finally:
@@ -130,7 +131,7 @@ class Trainer:
         policy = learner.policy
         for step in range(self.first, self.total):
             version = step + 1
-            queue = self.producer.queue(step, policy)
+            queue = self.producer.queue(step, policy)  # which episodes fill while this policy learns from it
             self.timeline.start_learner_step(policy)
             stats = await learner.learn(queue)
             learned_at = now()
@@ -163,6 +164,7 @@ class Trainer:
 
     async def _export(self, learner: LearnerGroup) -> None:
         """Write the trained model of a policy, whose tokenizer is verified on prompts of all of its agents."""
+        # Agents of one policy have prompts of their own, and one tokenizer.
         texts: list[str] = []
         for agent in learner.policy.agents:
             texts += self.inputs.probe_texts(agent)

@@ -58,7 +58,7 @@ class StepRecorder:
         finished_updates = self._updates.pop(step)
         # Policies finish in any order; the row and its sums have them in the order of the config.
         updates = {policy: finished_updates[policy] for policy in policies}
-        rollout = self.producer.take(step)
+        rollout = self.producer.take(step)  # after the last learner has read its batch
         optimizer_steps = sum(stats.optimizer_steps for stats in updates.values())
         self.state = self.state.after(rollout.joint_samples, optimizer_steps, rollout.prompt_samples)
         context.health.check_updates(list(updates.values()), self.state.step)
@@ -67,6 +67,7 @@ class StepRecorder:
         row |= self.actors.pop_memory_metrics(step)
         self.metrics.step(row, rollout.episodes)
         self.write_spans()
+        # After the row is written: a checkpoint must not precede the metrics of its step.
         self.saver.recorded(self.state)
         context.condition.notify_all()
 
