@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from marl_ray.cluster.bundles import ROUNDING, pack
-from marl_ray.cluster.hardware import NodeSpec, gib
+from marl_ray.cluster.hardware import NodeSpec, gib, total_gpus
 from marl_ray.cluster.memory_estimate import (
     SANDBOX_PROCESS,
     MemoryEstimate,
@@ -26,8 +26,10 @@ from marl_ray.learning.arguments import wire_dtype
 
 ModelInfos = Mapping[str, ModelInfo]
 """Models with a readable configuration, by name."""
-RAY_PROCESSES, DRIVER_PROCESS = 450e6, 400e6
-"""Memory of Ray's processes on the head node and of the driver."""
+RAY_PROCESSES = 450e6
+"""Memory of Ray's processes on the head node."""
+DRIVER_PROCESS = 400e6
+"""Memory of the driver."""
 FRAGMENTED = 0.06
 """Share of a GPU that a learner cannot use: micro-batches have new shapes in each step, so that PyTorch's allocator
 keeps blocks that fit none of them. An assumption."""
@@ -54,6 +56,11 @@ class CapacityPlan:
     nodes: Sequence[NodeSpec]
     plan: PlacementPlan
     placed: tuple[ActorPlacement, ...] | None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all actors have a place and an estimate of their memory."""
+        return self.placed is not None and all(actor.memory is not None for actor in self.placed)
 
     def host_memory(self, node: int) -> float:
         """Return the bytes used on a node. Weights in the object store count once per policy."""
@@ -158,7 +165,7 @@ def _staying(device: Mapping[str, float], kind: str, residency: Residency | None
 
 def plan_capacity(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> CapacityPlan:
     """Return the capacity plan of a run on these nodes. Raises PlacementError like `make_plan`."""
-    plan = make_plan(config, cluster_has_gpus=any(node.gpus for node in nodes))
+    plan = make_plan(config, cluster_has_gpus=total_gpus(nodes) > 0)
     assignment = pack(plan.bundles, [node.resources for node in nodes])
     if assignment is None:
         return CapacityPlan(nodes, plan, None)
@@ -179,7 +186,7 @@ def plan_capacity(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec])
 def _allocate_gpus(free: list[float], amount: float) -> tuple[int, ...]:
     """Take whole GPUs, or a fraction of one, from the free shares. Returns their numbers."""
     share = min(amount, 1.0)  # of each GPU
-    numbers = []
+    numbers: list[int] = []
     for number in range(len(free)):
         if len(numbers) < math.ceil(amount) and free[number] + ROUNDING >= share:
             free[number] -= share
@@ -278,9 +285,12 @@ def engine_cache_bytes(config: Config, models: ModelInfos, nodes: Sequence[NodeS
 def reference_parameters(config: Config, models: ModelInfos, initial: int, policy: PolicyId) -> int:
     """Return the number of parameters of a policy's reference models, given that of its initial model, which with LoRA
     is in memory anyway. Raises UnknownModel."""
-    agents = [config.agents[number] for number in policy.agents]
-    initial_name = agents[0].name
-    reference_names = {agent.reference_model or agent.name for agent in agents if agent.reference_kl_coef}
+    initial_name = config.agents[policy.number].name
+    reference_names = set()
+    for number in policy.agents:
+        agent = config.agents[number]
+        if agent.reference_kl_coef:
+            reference_names.add(agent.reference_model or agent.name)
     total = 0
     for name in reference_names:
         if name == initial_name:

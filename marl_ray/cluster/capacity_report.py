@@ -96,10 +96,10 @@ def shortage_message(config: Config, models: ModelInfos, plan: CapacityPlan) -> 
         return describe_shortage(plan.plan, [node.resources for node in plan.nodes])
     if not plan.shortages:
         return ""
-    shortages = [line for line, _ in plan.shortages]
-    problem = f"this run does not fit: {shortages[0]}"
-    if len(shortages) > 1:
-        problem += f" (and {len(shortages) - 1} more)"
+    (first, _), *others = plan.shortages
+    problem = f"this run does not fit: {first}"
+    if others:
+        problem += f" (and {len(others)} more)"
     settings, enough = suggest_settings(config, models, plan.nodes)
     if enough:
         return f"{problem}. It fits with {', '.join(settings)}"
@@ -144,9 +144,12 @@ def _location(plan: CapacityPlan, actor: ActorPlacement) -> str:
 
 def _node_lines(plan: CapacityPlan) -> list[str]:
     node_of = {actor.id: actor.node for actor in plan.placed or ()}
+    cpus_on = [0.0] * len(plan.nodes)
+    for bundle in plan.plan.bundles:
+        cpus_on[node_of[bundle.actors[0]]] += bundle.cpus  # all actors of a bundle are on one node
     lines = []
     for index, node in enumerate(plan.nodes):
-        cpus = sum(bundle.cpus for bundle in plan.plan.bundles if node_of[bundle.actors[0]] == index)
+        cpus = cpus_on[index]
         cpus_of = "" if math.isinf(node.cpus) else f" of {node.cpus:g}"
         parts = [f"{cpus:g}{cpus_of} CPUs", f"{_used(plan.host_memory(index), node.memory)} of memory"]
         for gpu in range(node.gpus):
@@ -200,12 +203,19 @@ def _training(estimate: Throughput) -> str:
 def _step_seconds(estimates: Sequence[Throughput], in_turns: bool) -> float:
     """Return the seconds of a step on one device. Engines sample at the same time. Learners take turns, or share the
     device, where one launches kernels while another computes."""
-    rollout = max(estimate.rollout_s for estimate in estimates)
+    rollout = 0.0
+    one_after_another = 0.0
+    computing = 0.0
+    slowest_learner = 0.0
+    slowest_sync = 0.0
+    for estimate in estimates:
+        rollout = max(rollout, estimate.rollout_s)
+        one_after_another += estimate.learn_s + estimate.sync_s + estimate.moves_s
+        computing += estimate.compute_s
+        slowest_learner = max(slowest_learner, estimate.learn_s)
+        slowest_sync = max(slowest_sync, estimate.sync_s)
     if in_turns:
-        return rollout + sum(estimate.learn_s + estimate.sync_s + estimate.moves_s for estimate in estimates)
-    computing = sum(estimate.compute_s for estimate in estimates)
-    slowest_learner = max(estimate.learn_s for estimate in estimates)
-    slowest_sync = max(estimate.sync_s for estimate in estimates)
+        return rollout + one_after_another
     return rollout + max(computing, slowest_learner) + slowest_sync
 
 

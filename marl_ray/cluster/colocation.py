@@ -41,7 +41,7 @@ class SharedGpus:
                 else:
                     separate.append(device)
             devices = [*separate, joined]
-        numbers = {}
+        numbers: dict[int, int] = {}
         for number, device in enumerate(sorted(devices, key=min)):
             numbers |= dict.fromkeys(device, number)
         return numbers

@@ -92,6 +92,11 @@ class NodeSpec:
         return ", ".join(parts)
 
 
+def total_gpus(nodes: Sequence[NodeSpec]) -> int:
+    """Return the number of GPUs of all nodes."""
+    return sum(node.gpus for node in nodes)
+
+
 def find_device(name: str) -> DeviceSpec:
     """Return the device of that name, or the only one whose name starts with it (`H100`). Raises UserError."""
     wanted = name.upper().replace("_", "-").removeprefix("NVIDIA-")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from marl_ray.cluster.capacity_plan import ModelInfos, plan_capacity
-from marl_ray.cluster.hardware import NodeSpec
+from marl_ray.cluster.hardware import NodeSpec, total_gpus
 from marl_ray.config import AgentConfig, Config, GeneratorResources
 from marl_ray.learning.arguments import microbatch_tokens
 
@@ -48,7 +48,7 @@ def memory_savings(config: Config, gpus: int) -> list[Saving]:
             savings.append(_of_actors(section, key, value))
     if has_gpus and config.resources.residency is None:
         most_ranks = max(learner.ranks for learner in learners)
-        ranks = 2
+        ranks = 2  # powers of two, so that few plans are made
         while ranks <= gpus:
             if ranks > most_ranks:
                 savings.append(_of_actors("learner", "ranks", ranks))
@@ -68,8 +68,7 @@ def suggest_settings(config: Config, models: ModelInfos, nodes: Sequence[NodeSpe
     """Return settings that make the run fit, applied one after another, and whether it fits with all of them."""
     taken: dict[str, str] = {}
     missing = plan_capacity(config, models, nodes).missing_bytes
-    gpus = sum(node.gpus for node in nodes)
-    for saving in memory_savings(config, gpus):
+    for saving in memory_savings(config, total_gpus(nodes)):
         changed = saving.apply(config)
         plan = plan_capacity(changed, models, nodes)
         if plan.placed is None or plan.missing_bytes > (1 - MIN_SAVING) * missing:

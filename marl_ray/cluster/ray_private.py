@@ -127,10 +127,10 @@ def defer_signals() -> Iterator[None]:
     connect = worker.connect
     handlers: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        for number in STOP_SIGNALS:
-            handler = signal.getsignal(number)
+        for stop_signal in STOP_SIGNALS:
+            handler = signal.getsignal(stop_signal)
             if callable(handler):  # neither ignored nor the default
-                handlers[number] = handler
+                handlers[stop_signal] = handler
     received: list[int] = []
 
     def record(number: int, frame: object) -> None:

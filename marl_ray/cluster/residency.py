@@ -13,7 +13,7 @@ from typing import get_args
 
 from marl_ray.cluster.bundles import pack
 from marl_ray.cluster.capacity_plan import FRAGMENTED, CapacityPlan, ModelInfos, plan_capacity
-from marl_ray.cluster.hardware import NodeSpec, gib
+from marl_ray.cluster.hardware import NodeSpec, gib, total_gpus
 from marl_ray.cluster.placement_plan import PlacementError, make_plan
 from marl_ray.config import Config, LoraConfig
 from marl_ray.config.resource_sections import Residency
@@ -68,7 +68,7 @@ def share_gpus(config: Config, nodes: Sequence[NodeSpec]) -> Config:
     engines = 0
     for policies in config.generator_groups:
         engines += config.agents[policies[0].number].generator.replicas
-    gpus = sum(node.gpus for node in nodes)
+    gpus = total_gpus(nodes)
     if config.resources.residency is None or not 0 < gpus < engines:
         return config
     per_gpu = math.ceil(engines / gpus)
@@ -89,8 +89,7 @@ def share_gpus_of_evaluation(config: Config, nodes: Sequence[NodeSpec]) -> Confi
         engine = config.agents[policy.number].generator
         if engine.gpus is None:
             needed += engine.replicas * engine.tensor_parallel
-    gpus = sum(node.gpus for node in nodes)
-    if config.resources.colocate == "auto" and 0 < gpus < needed:
+    if config.resources.colocate == "auto" and 0 < total_gpus(nodes) < needed:
         config = _with_residency(config, "turns")
     alone = replace(config, lora=LoraConfig())  # each agent has an engine with merged weights
     return replace(config, agents=share_gpus(alone, nodes).agents)
@@ -127,7 +126,7 @@ def _first_that_fits(config: Config, models: ModelInfos, nodes: Sequence[NodeSpe
     for residency in choices:
         chosen = _with_residency(config, residency)
         plan = plan_capacity(share_gpus(chosen, nodes), models, nodes)
-        if plan.placed is None or any(actor.memory is None for actor in plan.placed):
+        if not plan.is_known:
             unknown = "the memory of a model or of a GPU is not known"
             return _with_residency(config, last), f"resources.colocate: {last}, because {unknown}"
         used = gib(_largest_use(plan))

@@ -175,7 +175,7 @@ class BatchProducer:
                 await self.context.condition.wait_for(can_proceed)
                 if sampler.batch == self.total:
                     return
-                # The sample belongs to this batch or an earlier one, and only to one that has started.
+                # The sample may belong to any batch up to this one, so all of them have builders before it ends.
                 batch = sampler.latest_batch
                 while gate.started <= batch:
                     builder = self._start_batch(None)

@@ -128,7 +128,7 @@ def _all_stopped_by(reason: str, episodes: Sequence[Episode]) -> bool:
 
 def _sampled_versions(episodes: Sequence[Episode], agent: int) -> set[int]:
     """Return the versions of the weights that have sampled any token of an agent."""
-    versions = set()
+    versions: set[int] = set()
     for episode in episodes:
         for _, node in episode.nodes():
             for completion in node.every_completion[agent]:
