@@ -27,7 +27,8 @@ from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Sup
 from marl_ray.cluster.placement_group import PlacementGroups
 from marl_ray.cluster.placement_plan import PlacementPlan, learner_id
 from marl_ray.config import Config
-from marl_ray.config.resource_sections import takes_turns
+from marl_ray.config.resource_sections import ResourcesConfig, takes_turns
+from marl_ray.config.sections import SandboxConfig
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.learning.arguments import learner_arguments, wire_dtype
 from marl_ray.models.names import resolve_model
@@ -216,16 +217,16 @@ def make_learner_groups(
     return [groups[policy] for policy in config.policies]
 
 
-def make_sandbox_pool(config: Config, placement: PlacementGroups) -> SandboxPool:
-    resources = config.resources.sandbox
-    deadlines = config.resources.deadlines
-    workers = [ActorId("sandbox", None, worker) for worker in range(resources.workers)]
+def make_sandbox_pool(sandbox: SandboxConfig, resources: ResourcesConfig, placement: PlacementGroups) -> SandboxPool:
+    settings = resources.sandbox
+    deadlines = resources.deadlines
+    workers = [ActorId("sandbox", None, worker) for worker in range(settings.workers)]
     return SandboxPool(
-        sandbox_settings(config.sandbox),
-        resources.workers,
-        num_cpus_per_worker=resources.cpus,
+        sandbox_settings(sandbox),
+        settings.workers,
+        num_cpus_per_worker=settings.cpus,
         start=Deadline(deadlines.start_s, "start_s", "to start"),
-        restarts=resources.max_restarts,
+        restarts=settings.max_restarts,
         heartbeat_s=deadlines.heartbeat_s,
         scheduling=list(map(placement.strategy, workers)),
     )

@@ -131,7 +131,7 @@ async def start_actors(
             initialize_each = {policy: initialize[policy] for policy in policies}
             groups |= make_shared_generator_groups(config, initialize_each, placement, devices, limits)
     generators = [groups[config.policy_of(agent)] for agent in range(config.num_agents)]
-    sandbox = make_sandbox_pool(config, placement)
+    sandbox = make_sandbox_pool(config.sandbox, config.resources, placement)
     used_in_turns = [device for device in dict.fromkeys(devices.values()) if isinstance(device, SharedDevice)]
     actors = RunActors(generators, learners, sandbox, placement, used_in_turns)
 
@@ -168,8 +168,9 @@ class EvaluationActors:
 
     async def start(self) -> None:
         """Start the sandbox workers. Raises UserError if the cluster lacks the resources or the required isolation."""
-        self._placement = await reserve(sandbox_plan(self._config), self._config.resources.deadlines.placement_s)
-        self.sandbox = make_sandbox_pool(self._config, self._placement)
+        resources = self._config.resources
+        self._placement = await reserve(sandbox_plan(resources.sandbox), resources.deadlines.placement_s)
+        self.sandbox = make_sandbox_pool(self._config.sandbox, resources, self._placement)
         for note in await self.sandbox.start():
             logger.info(note)
 

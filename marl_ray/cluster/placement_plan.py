@@ -12,7 +12,7 @@ from marl_ray.cluster.colocation import PlacementError as PlacementError
 from marl_ray.cluster.colocation import assign_gpus
 from marl_ray.config import AgentConfig, Config, LoraConfig
 from marl_ray.config.keys import key_of
-from marl_ray.config.resource_sections import Residency
+from marl_ray.config.resource_sections import Residency, SandboxResources
 from marl_ray.core.ids import ActorId, Kind, PolicyId
 from marl_ray.core.text import pluralize
 from marl_ray.learning.arguments import wire_dtype
@@ -87,7 +87,7 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
             bundles += _own_bundles(generators, agent.generator.cpus, placement.generator_gpus)
             bundles += _own_bundles(learners, agent.learner.cpus, placement.learner_gpus)
         placements |= dict.fromkeys(policy.agents, placement)
-    bundles += sandbox_plan(config).bundles
+    bundles += sandbox_plan(config.resources.sandbox).bundles
     return PlacementPlan(tuple(bundles), _in_order(placements))
 
 
@@ -133,9 +133,8 @@ def _own_learners(config: Config, policy: PolicyId) -> list[ActorId]:
     return learners if learners[0].first_agent == policy.number else []
 
 
-def sandbox_plan(config: Config) -> PlacementPlan:
+def sandbox_plan(sandbox: SandboxResources) -> PlacementPlan:
     """Return the bundles of the sandbox workers only."""
-    sandbox = config.resources.sandbox
     workers = _replicas("sandbox", None, sandbox.workers)
     return PlacementPlan(tuple(_own_bundles(workers, sandbox.cpus, 0.0)), ())
 
@@ -192,12 +191,12 @@ def _make_colocated_plan(config: Config, cluster_has_gpus: bool) -> PlacementPla
     for policy, gpus in engine_gpus.items():
         agent = config.agents[policy.number]
         if gpus:
-            transport = _with_adapters("ipc", config, agent, gpus)
+            transport = _with_adapters("ipc", config.lora, agent, gpus)
             gpu_of_learner = gpus_of[_learner_ids(config, policy)[0]][0]
             placement = AgentPlacement(gpus, 1.0, transport, devices[gpu_of_learner])
         else:
             _check_tensor_parallel(agent, key_of(config, policy.number, "generator.tensor_parallel"))
-            transport = _with_adapters("store", config, agent, 0.0)
+            transport = _with_adapters("store", config.lora, agent, 0.0)
             placement = AgentPlacement(0.0, 0.0, transport, len(set(devices.values())))
         placements |= dict.fromkeys(policy.agents, placement)
         for id in (*_own_generators(config, policy), *_own_learners(config, policy)):
@@ -214,7 +213,7 @@ def _make_colocated_plan(config: Config, cluster_has_gpus: bool) -> PlacementPla
     shared_gpus = {}
     for id, numbers in gpus_of.items():
         shared_gpus[id] = tuple(number % shared.per_bundle for number in numbers)
-    bundles += sandbox_plan(config).bundles
+    bundles += sandbox_plan(config.resources.sandbox).bundles
     return PlacementPlan(tuple(bundles), _in_order(placements), shared_gpus, config.resources.residency)
 
 
@@ -291,12 +290,12 @@ def _check_tensor_parallel(agent: AgentConfig, key: str) -> None:
         )
 
 
-def _with_adapters(merged: Transport, config: Config, agent: AgentConfig, generator_gpus: float) -> Transport:
+def _with_adapters(merged: Transport, lora: LoraConfig, agent: AgentConfig, generator_gpus: float) -> Transport:
     """Return `adapter` if engines receive only adapters (`lora.in_engine`), and otherwise `merged`.
 
     vLLM's kernels on GPUs compute adapters in 16 bits. Raises PlacementError for a setting that cannot work.
     """
-    if not config.lora.serves_adapters:
+    if not lora.serves_adapters:
         return merged
     if generator_gpus and wire_dtype(agent, generators_have_gpus=True) == "float32":
         raise PlacementError(
@@ -337,7 +336,7 @@ def _place_agent(config: Config, policy: PolicyId, cluster_has_gpus: bool) -> Ag
         transport = "store"
     elif is_shared:
         transport = "ipc"
-    transport = _with_adapters(transport, config, agent, generator_gpus)
+    transport = _with_adapters(transport, config.lora, agent, generator_gpus)
     return AgentPlacement(generator_gpus, learner_gpus, transport)
 
 

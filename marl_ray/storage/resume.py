@@ -87,10 +87,10 @@ class ResumeState:
         evaluated = frozenset(evaluation for evaluation in self.evaluated if evaluation <= step)
         return replace(self, logged=step, evaluated=evaluated)
 
-    def evaluations(self, config: Config, total: int) -> list[int]:
-        """Return the steps of the evaluations that are still due in a run of `total` steps."""
+    def evaluations(self, interval: int, total: int) -> list[int]:
+        """Return the steps of the evaluations that are still due in a run of `total` steps: before the first step,
+        after each `interval` steps (0: none) and at the end."""
         due = {0, total}
-        interval = config.evaluation.eval_interval
         if interval:
             due.update(range(interval, total, interval))
         return sorted(step for step in due - self.evaluated if step >= self.state.step)

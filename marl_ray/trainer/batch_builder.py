@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from operator import itemgetter
 
-from marl_ray.config import Config
+from marl_ray.config import Config, CreditConfig
 from marl_ray.core.batch import Batch, Group, GroupQueue
 from marl_ray.core.episode import Episode, Node
 from marl_ray.core.ids import PolicyId
@@ -131,9 +131,9 @@ def policy_batch(batches: Sequence[Batch], policy: PolicyId) -> Batch:
     return merge_batches([batches[agent] for agent in policy.agents])
 
 
-def put_logged_groups(batches: Sequence[Batch], queues: Mapping[PolicyId, GroupQueue], config: Config) -> None:
+def put_logged_groups(batches: Sequence[Batch], queues: Mapping[PolicyId, GroupQueue], credit: CreditConfig) -> None:
     """Put the first mini-batch of batches from the log on the queues. The mini-batches keep the size that they had."""
-    if critic_needs_whole_batch(config.credit):
+    if critic_needs_whole_batch(credit):
         return
     for policy, queue in queues.items():
         mini_batches = policy_batch(batches, policy).mini_batches

@@ -218,5 +218,5 @@ class BatchProducer:
             await context.condition.wait_for(lambda b: b <= min(context.gate.versions) + 1, step)
             logged = await asyncio.to_thread(self.log.read, step, context.config.num_agents)
             self._logged[step] = logged
-            put_logged_groups(logged.batches, self._queues_of(step), context.config)
+            put_logged_groups(logged.batches, self._queues_of(step), context.config.credit)
             self.release_batches()

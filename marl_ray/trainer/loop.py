@@ -84,7 +84,7 @@ class Trainer:
         self.evaluations: list[int] = []
         """Steps of the evaluations that are still due."""
         if self.eval_tasks:
-            self.evaluations = resume_state.evaluations(config, self.total)
+            self.evaluations = resume_state.evaluations(config.evaluation.eval_interval, self.total)
         staleness = config.rollout.max_staleness
         self.gate = SchedulingGate(config.num_agents, staleness, self.first, self.total, self.evaluations, self.logged)
         self.condition = Condition()
