@@ -12,14 +12,15 @@ def actor_gauges(actors: RunActors) -> Iterator[Gauge]:
     """Yield the current values. Safe on any thread: it only reads numbers."""
     lost = {"sandbox": actors.sandbox.workers.lost_count, "generator": 0, "learner": 0}
     for learner in actors.learners:
-        policy = {"policy": learner.policy.key}
+        labels = {"policy": learner.policy.key}
         group = actors.generators[learner.policy.number]
         lost["generator"] += group.replicas.lost_count
         lost["learner"] += learner.ranks.lost_count
-        text = "Sequences that generators are sampling or have queued"
-        yield Gauge("sequences_in_flight", policy, group.sequences_in_flight, text)
-        yield Gauge("generators_serving", policy, len(group.replicas.serving()), "Generators that serve requests")
-        yield Gauge("weight_version", policy, learner.version, "Batches that the policy has learned from")
+        serving = len(group.replicas.serving())
+        in_flight = group.sequences_in_flight
+        yield Gauge("sequences_in_flight", labels, in_flight, "Sequences that generators are sampling or have queued")
+        yield Gauge("generators_serving", labels, serving, "Generators that serve requests")
+        yield Gauge("weight_version", labels, learner.version, "Batches that the policy has learned from")
     yield Gauge("sandbox_programs_pending", {}, actors.sandbox.pending, "Programs that wait or run in the sandbox")
     yield Gauge("sandbox_workers_busy", {}, actors.sandbox.busy, "Sandbox workers that run programs")
     yield Gauge("sandbox_executions", {}, actors.sandbox.executions, "Programs executed since the run started")

@@ -1,7 +1,8 @@
 """One vLLM engine in this process, driven by one thread, with continuous batching over all requests.
 
 The engine runs in-process, because the additional processes of vLLM's asynchronous front end halve the throughput on a
-CPU. Only this module uses vLLM's engine; `marl_ray.weights` uses its weight transfer and its adapters.
+CPU. Only this module uses vLLM's engine; `marl_ray.weights` uses its weight transfer and its adapters. Private names,
+and a comparison with the asynchronous front end, are in `marl_ray.actors.vllm_private`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, TypeVar
 from marl_ray.actors.engine_arguments import EngineSpec, engine_arguments
 from marl_ray.actors.engine_sleep import EngineSleep
 from marl_ray.actors.handle import ActorBroken
+from marl_ray.actors.vllm_private import exclude_from_prefix_cache, has_steps_in_progress, worker_sentinels
 from marl_ray.core.episode import Completion, SamplingSpec
 from marl_ray.core.errors import UserError
 from marl_ray.weights.version_labels import spans_of
@@ -38,8 +40,9 @@ MAX_BATCH_WAIT_S = 0.1
 def engine_facts(engine: Any) -> dict[str, str]:
     """Return the model runner, attention backend and scheduling mode of vLLM's `LLMEngine`."""
     runner, attention = engine.collective_rpc("runner_and_attention")[0]
-    is_async = engine.vllm_config.scheduler_config.async_scheduling
-    return {"runner": runner, "attention": attention, "scheduling": "async" if is_async else "synchronous"}
+    scheduler = engine.vllm_config.scheduler_config
+    scheduling = "async" if scheduler.async_scheduling else "synchronous"
+    return {"runner": runner, "attention": attention, "scheduling": scheduling}
 
 
 class RequestAborted(UserError):
@@ -52,6 +55,9 @@ def sampling_parameters(sampling: SamplingSpec, stop_ids: list[int]) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
+    structured_outputs = None
+    if sampling.json_schema:
+        structured_outputs = StructuredOutputsParams(json=sampling.json_schema)
     return SamplingParams(
         n=sampling.num_generations,
         max_tokens=sampling.max_new_tokens,
@@ -62,11 +68,11 @@ def sampling_parameters(sampling: SamplingSpec, stop_ids: list[int]) -> Any:
         stop_token_ids=stop_ids,
         stop=list(sampling.stop),
         min_tokens=sampling.min_new_tokens,
-        logprobs=0,
+        logprobs=0,  # of the sampled tokens only
         flat_logprobs=True,
         detokenize=bool(sampling.stop),
         output_kind=RequestOutputKind.FINAL_ONLY,
-        structured_outputs=StructuredOutputsParams(json=sampling.json_schema) if sampling.json_schema else None,
+        structured_outputs=structured_outputs,
     )
 
 
@@ -87,8 +93,11 @@ class Engine:
     def __init__(self, spec: EngineSpec, eos: int | None) -> None:
         self._stop_ids = [] if eos is None else [eos]
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        """Commands for the engine's thread."""
         self._requests: dict[str, Future] = {}
+        """Results of the requests in flight, by name."""
         self._listeners: dict[str, OnTokens] = {}
+        """Listeners of streamed requests, by name."""
         self._request_count = 0
         self._updates: Counter[int] = Counter()
         """Number of weight updates by adapter."""
@@ -137,11 +146,12 @@ class Engine:
         future: Future = Future()
 
         def command() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(method(self._engine))
-                except Exception as error:
-                    future.set_exception(error)
+            if not future.set_running_or_notify_cancel():
+                return  # the caller has been cancelled meanwhile
+            try:
+                future.set_result(method(self._engine))
+            except Exception as error:  # of this command alone: the thread continues
+                future.set_exception(error)
 
         self._inbox.put(command)
         return asyncio.wrap_future(future)
@@ -167,7 +177,8 @@ class Engine:
         def update(engine: Any) -> T:
             result = self._update(method)
             self._updates[adapter] += 1
-            self._salt_new_requests(adapter)
+            # vLLM separates the prefix caches of different adapters itself.
+            exclude_from_prefix_cache(engine, self._adapters[adapter], str(self._updates[adapter]))
             self._sleep.wake("kv_cache")
             self._paused = False
             return result
@@ -187,6 +198,7 @@ class Engine:
         """Return after the current step or command, or at once during an update. Raises ActorBroken."""
         future: Future = Future()
         self._heartbeats.put(future)
+        # A paused engine may be in a weight update, which takes longer than a heartbeat may.
         if self._paused:
             self._answer_heartbeats()
         self._inbox.put(self._answer_heartbeats)
@@ -199,45 +211,51 @@ class Engine:
         # On a GPU, vLLM's defaults for offline inference; other uses have 128 sequences and 2048 tokens per step.
         usage = UsageContext.LLM_CLASS if spec.on_gpu else UsageContext.ENGINE_CONTEXT
         self._engine = LLMEngine.from_engine_args(EngineArgs(**engine_arguments(spec)), usage)
-        self._core: Any = self._engine.engine_core.engine_core  # type: ignore[attr-defined]
         if spec.tensor_parallel > 1:
             _exit_with_workers(self._engine)
-        keeps_weights, has_adapters = spec.residency in ("kv", "stream"), spec.lora is not None
-        self._sleep = EngineSleep(self._engine, spec.on_gpu, keeps_weights, offloads_weights=has_adapters)
+        keeps_weights = spec.residency in ("kv", "stream")
+        offloads_weights = spec.lora is not None  # updates bring adapters, but not the base model
+        self._sleep = EngineSleep(self._engine, spec.on_gpu, keeps_weights, offloads_weights)
         if spec.lora is not None:
             from marl_ray.weights.vllm_adapters import adapter_requests
 
-            arguments = (spec.model, spec.trust_remote_code, spec.lora, spec.adapters)
-            self._adapters = adapter_requests(self._engine, *arguments)
+            self._adapters = adapter_requests(
+                self._engine, spec.model, spec.trust_remote_code, spec.lora, spec.adapters
+            )
 
     def _run(self, spec: EngineSpec, built: Future[None]) -> None:
         try:
             self._build(spec)
-        except BaseException as error:
+        except BaseException as error:  # for the constructor, which waits in another thread
             built.set_exception(error)
             return
         built.set_result(None)
         while True:
-            idle = self._paused or not self._requests
+            is_idle = self._paused or not self._requests
             try:
-                command = self._inbox.get(block=idle)
+                # Commands come before the next step; without a step to make, wait for one.
+                command = self._inbox.get(block=is_idle)
             except queue.Empty:
                 self._step()
                 continue
             command()
-            if idle:
+            if is_idle:
                 self._collect_batch()
 
     def _collect_batch(self) -> None:
         """Wait for the rest of a batch before the first step of an idle engine, since prefill of all prompts together
         costs little more than prefill of one. Named requests, which come one by one, start at once."""
         end = time.monotonic() + MAX_BATCH_WAIT_S
-        while any(map(str.isdecimal, self._requests)) and not self._paused and time.monotonic() < end:
+        while self._batches_grow() and time.monotonic() < end:
             try:
                 command = self._inbox.get(timeout=IDLE_GAP_S)
             except queue.Empty:
                 return
             command()
+
+    def _batches_grow(self) -> bool:
+        """Return whether requests are waiting of a group of which more may come. The names of these are numbers."""
+        return not self._paused and any(map(str.isdecimal, self._requests))
 
     def _answer_heartbeats(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -268,20 +286,11 @@ class Engine:
     def _finish_steps(self) -> None:
         """Finish the steps in progress. On a GPU vLLM starts a step before it has the tokens of the last one; these
         tokens would be labelled with the next version."""
-        if self._core.batch_queue:
-            self._engine.sleep(level=0, mode="keep")
-            while self._core.batch_queue and self._failure is None:
+        if has_steps_in_progress(self._engine):
+            self._engine.sleep(level=0, mode="keep")  # starts no further steps
+            while has_steps_in_progress(self._engine) and self._failure is None:
                 self._step()
             self._engine.wake_up(tags=["scheduling"])
-
-    def _salt_new_requests(self, adapter: int) -> None:
-        """Exclude an adapter's requests without a KV cache (new or preempted) from the prefix cache of its old weights.
-        vLLM separates the entries of different adapters itself."""
-        for request in self._core.scheduler.waiting:
-            if request.num_computed_tokens == 0 and request.lora_request == self._adapters[adapter]:
-                request.cache_salt = str(self._updates[adapter])
-                request.block_hashes.clear()
-                request.update_block_hashes()
 
     def _add_request(
         self, prompt_ids: list[int], sampling: SamplingSpec, priority: int, future: Future, name: str = "",
@@ -293,7 +302,7 @@ class Engine:
             future.set_exception(self._broken())
             return
         self._request_count += 1
-        name = name or str(self._request_count)
+        name = name or str(self._request_count)  # requests of groups have numbers, streamed ones names
         parameters = sampling_parameters(sampling, self._stop_ids)
         if on_tokens is not None:
             parameters.output_kind = type(parameters.output_kind).CUMULATIVE
@@ -312,13 +321,7 @@ class Engine:
         try:
             outputs: list[Any] = self._engine.step()
             for output in outputs:
-                if (on_tokens := self._listeners.get(output.request_id)) is not None:
-                    on_tokens(tuple(output.outputs[0].token_ids), output.outputs[0].text)
-                if output.finished:
-                    self._listeners.pop(output.request_id, None)
-                    adapter = self._adapters.index(output.lora_request)
-                    group = [_convert(o, adapter) for o in sorted(output.outputs, key=lambda o: o.index)]
-                    self._requests.pop(output.request_id).set_result(group)
+                self._deliver(output)
         except Exception as error:  # the engine is unusable
             self._failure = error
             for future in self._requests.values():
@@ -327,18 +330,34 @@ class Engine:
             self._listeners.clear()
         self._answer_heartbeats()
 
+    def _deliver(self, output: Any) -> None:
+        """Pass a request's new tokens to its listener, and its completions to its future once all are finished."""
+        name = output.request_id
+        on_tokens = self._listeners.get(name)
+        if on_tokens is not None:
+            streamed = output.outputs[0]
+            on_tokens(tuple(streamed.token_ids), streamed.text)
+        if not output.finished:
+            return
+        self._listeners.pop(name, None)
+        adapter = self._adapters.index(output.lora_request)
+        siblings = sorted(output.outputs, key=lambda sibling: sibling.index)  # they finish in any order
+        group = [_convert(sibling, adapter) for sibling in siblings]
+        self._requests.pop(name).set_result(group)
+
 
 def _convert(output: Any, adapter: int) -> Completion:
-    ids, logprobs = tuple(output.token_ids), tuple(output.logprobs.logprobs)
-    if len(logprobs) != len(ids):
-        raise RuntimeError(f"vLLM returned {len(logprobs)} log-probabilities for {len(ids)} tokens")
-    labels = ((span.version, span.end - span.start) for span in output.weight_versions or ())
-    return Completion(ids, output.text, logprobs, output.finish_reason or "", spans_of(labels, adapter))
+    token_ids = tuple(output.token_ids)
+    logprobs = tuple(output.logprobs.logprobs)
+    if len(logprobs) != len(token_ids):
+        raise RuntimeError(f"vLLM returned {len(logprobs)} log-probabilities for {len(token_ids)} tokens")
+    labels = [(span.version, span.end - span.start) for span in output.weight_versions or ()]
+    return Completion(token_ids, output.text, logprobs, output.finish_reason or "", spans_of(labels, adapter))
 
 
 def _exit_with_workers(engine: Any) -> None:
     """Exit this process when a worker process of the engine exits; the engine would wait for it forever."""
-    sentinels = [worker.proc.sentinel for worker in engine.model_executor.workers]
+    sentinels = worker_sentinels(engine)
 
     def watch() -> None:
         wait(sentinels)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from marl_ray.actors.vllm_private import release_kv_cache
+
 MemoryTag = Literal["weights", "kv_cache"]
 """vLLM's names for memory that can be woken separately."""
 
@@ -20,9 +22,12 @@ class EngineSleep:
     """
 
     def __init__(self, engine: Any, on_gpu: bool, keeps_weights: bool = False, offloads_weights: bool = False) -> None:
-        self._engine, self._on_gpu = engine, on_gpu
-        self._keeps_weights, self._offloads_weights = keeps_weights, offloads_weights
+        self._engine = engine
+        self._on_gpu = on_gpu
+        self._keeps_weights = keeps_weights
+        self._offloads_weights = offloads_weights
         self._asleep: list[MemoryTag] = []
+        """Memory that is released."""
 
     def begin(self) -> None:
         """Fall asleep from any state, including an interrupted update. Does nothing if the engine is asleep."""
@@ -31,25 +36,17 @@ class EngineSleep:
         self._engine.collective_rpc("abandon_weight_update")
         if self._keeps_weights:
             if not self._asleep:
-                self._release_kv_cache()
+                release_kv_cache(self._engine, self._on_gpu)
+                self._asleep = ["kv_cache"]
             return
         for tag in tuple(self._asleep):  # vLLM puts everything to sleep or nothing
             self.wake(tag)
-        self._engine.sleep(level=2 if self._on_gpu and not self._offloads_weights else 1, mode="keep")
+        # Level 2 discards the weights on a GPU, level 1 moves them to host memory. On a CPU level 1 releases nothing.
+        discards_weights = self._on_gpu and not self._offloads_weights
+        self._engine.sleep(level=2 if discards_weights else 1, mode="keep")
         if not self._on_gpu:
             self._engine.collective_rpc("free_kv_cache")
         self._asleep = ["weights", "kv_cache"]
-
-    def _release_kv_cache(self) -> None:
-        """Do what vLLM's `release_kv_cache_memory` does, which refuses while there are requests."""
-        core = self._engine.engine_core.engine_core
-        core.pause_scheduler(mode="keep", clear_cache=True)
-        if self._on_gpu:
-            core.model_executor.discard(("kv_cache",))
-        else:
-            self._engine.collective_rpc("free_kv_cache")
-            core.model_executor.sleeping_tags.add("kv_cache")
-        self._asleep = ["kv_cache"]
 
     def wake(self, tag: MemoryTag) -> None:
         """Allocate this memory again, without content. Does nothing if it is allocated."""

@@ -38,12 +38,17 @@ class GenerationActor(Actor):
     def __init__(
         self, id: ActorId, spec: EngineSpec, model: ModelConfig, gpus: BundleGpus | None = None, adapter: int = 0
     ) -> None:
-        self.id, self.spec, self.model, self._gpus = id, spec, model, gpus
+        self.id = id
+        self.spec = spec
+        self.model = model
         self.adapter = adapter
+        self._gpus = gpus
         self.shared_engine: Engine | None = None
         """Engine of another policy to use; None: an engine of its own."""
         self.version: WeightVersion | None = None
+        """Version that the engine serves; None before the first weight update."""
         self.learner_incarnation = 0
+        """Incarnation of the learner whose updates are accepted."""
         self._streamed: dict[str, tuple[int, ...] | str] = {}
         """Streamed requests with new tokens since the last call of `progress`, by name: all of their tokens, or their
         text if the engine has decoded them."""
@@ -66,9 +71,11 @@ class GenerationActor(Actor):
             try:
                 self.engine = self.shared_engine or Engine(self.spec, self.tokenizer.eos_token_id)
             except ValueError as error:  # vLLM's error for invalid combinations of settings
-                remedy = "" if self.spec.lora is None else " (with lora.in_engine false, it would serve merged weights)"
-                reason = f"{str(error)[:500]}{remedy}"
-                raise UserError(f"vLLM refuses {self.spec.model} with these settings: {reason}") from None
+                problem = f"vLLM refuses {self.spec.model} with these settings: {str(error)[:500]}"
+                if self.spec.lora is not None:
+                    problem += " (with lora.in_engine false, it would serve merged weights)"
+                raise UserError(problem) from None
+        # The learner uses the device first: an engine that shares it wakes for its first weights.
         if self.spec.sleeps:
             await self.engine.sleep()
         if self.id.replica > 0:
@@ -81,7 +88,8 @@ class GenerationActor(Actor):
         for index, prompt in enumerate(prompts):
             if index % PROMPTS_PER_YIELD == 0:
                 await asyncio.sleep(0)
-            lengths.append(len(tokenization.encode_prompt(self.tokenizer, prompt, self.use_template, template_kwargs)))
+            prompt_ids = tokenization.encode_prompt(self.tokenizer, prompt, self.use_template, template_kwargs)
+            lengths.append(len(prompt_ids))
         return lengths
 
     async def fingerprint(self, texts: list[str]) -> str:
@@ -95,10 +103,9 @@ class GenerationActor(Actor):
         `history` are the token ids of the conversation that the prompt continues. Raises RuntimeError before the first
         weight update, and ActorBroken after a failure of the engine.
         """
-        if self.version is None:
-            raise RuntimeError(f"{self.id} has not received any weights yet")
+        self._check_weights()
         prompt_ids = self._encode(prompt, sampling, history, self.use_template)
-        if self.spec.max_length - len(prompt_ids) < sampling.max_new_tokens:
+        if not self._has_room(prompt_ids, sampling):
             return Generation(tuple(prompt_ids), ())
         samples = await self.engine.generate(prompt_ids, sampling, priority, self.adapter)
         generation = self._with_texts(prompt_ids, samples, sampling)
@@ -118,19 +125,24 @@ class GenerationActor(Actor):
         """Sample one completion as `generate` does. With `report`, `progress` returns its text meanwhile, under `name`.
         Messages go through the chat template, or are joined for a model without one. `raw`: a text does not go through
         it."""
-        if self.version is None:
-            raise RuntimeError(f"{self.id} has not received any weights yet")
+        self._check_weights()
         prompt_ids = self._encode(prompt, sampling, history, self.use_template and not raw)
-        if self.spec.max_length - len(prompt_ids) < sampling.max_new_tokens:
+        if not self._has_room(prompt_ids, sampling):
             return Generation(tuple(prompt_ids), ())
         loop = asyncio.get_running_loop()
 
         def on_tokens(token_ids: tuple[int, ...], text: str) -> None:
-            loop.call_soon_threadsafe(self._note_tokens, name, text if sampling.stop else token_ids)
+            # The engine decodes only completions with stop texts. This is its thread, not the loop's.
+            so_far = text if sampling.stop else token_ids
+            loop.call_soon_threadsafe(self._note_tokens, name, so_far)
 
         listener = on_tokens if report else None
         samples = await self.engine.stream(self._in_engine(name), prompt_ids, sampling, listener, self.adapter)
         return self._with_texts(prompt_ids, samples, sampling)
+
+    def _check_weights(self) -> None:
+        if self.version is None:
+            raise RuntimeError(f"{self.id} has not received any weights yet")
 
     def _encode(
         self, prompt: Prompt | TokenPrompt, sampling: SamplingSpec, history: tuple[int, ...], template: bool
@@ -151,14 +163,23 @@ class GenerationActor(Actor):
             raise UserError(f"a prompt for {self.id.policy} is empty: its model needs at least one token to begin with")
         return prompt_ids
 
+    def _has_room(self, prompt_ids: Sequence[int], sampling: SamplingSpec) -> bool:
+        return len(prompt_ids) + sampling.max_new_tokens <= self.spec.max_length
+
     def _with_texts(self, prompt_ids: list[int], samples: Sequence[Completion], sampling: SamplingSpec) -> Generation:
         """Return the generation with texts. With stop texts the engine has decoded them."""
-        if not sampling.stop:
-            texts = self.tokenizer.batch_decode([s.token_ids for s in samples], skip_special_tokens=True)
-            samples = [replace(s, text=text) for s, text in zip(samples, texts, strict=True)]
-        if sampling.json_schema:
-            samples = [replace(sample, json_schema=sampling.json_schema) for sample in samples]
-        return Generation(tuple(prompt_ids), tuple(samples))
+        if sampling.stop:
+            texts = [sample.text for sample in samples]
+        else:
+            texts = self._decode([sample.token_ids for sample in samples])
+        completions = []
+        for sample, text in zip(samples, texts, strict=True):
+            completions.append(replace(sample, text=text, json_schema=sampling.json_schema))
+        return Generation(tuple(prompt_ids), tuple(completions))
+
+    def _decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        texts: list[str] = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
+        return texts
 
     async def progress(self, wait_s: float) -> dict[str, str]:
         """Return the text so far of each streamed request with new tokens since the last call, by name. Wait at most
@@ -169,11 +190,17 @@ class GenerationActor(Actor):
         except TimeoutError:
             return {}
         self._has_progress.clear()
-        streamed, self._streamed = self._streamed, {}
-        token_ids = {name: tokens for name, tokens in streamed.items() if not isinstance(tokens, str)}
-        texts = self.tokenizer.batch_decode(list(token_ids.values()), skip_special_tokens=True)
-        decoded = {name: text for name, text in streamed.items() if isinstance(text, str)}
-        return decoded | dict(zip(token_ids, texts, strict=True))
+        streamed = self._streamed
+        self._streamed = {}
+        texts: dict[str, str] = {}
+        token_ids: dict[str, tuple[int, ...]] = {}
+        for name, so_far in streamed.items():
+            if isinstance(so_far, str):
+                texts[name] = so_far
+            else:
+                token_ids[name] = so_far
+        decoded = self._decode(list(token_ids.values()))
+        return texts | dict(zip(token_ids, decoded, strict=True))
 
     async def abort(self, name: str) -> None:
         """Stop a request of `stream`. Does nothing if this replica does not have it."""
@@ -213,8 +240,9 @@ class GenerationActor(Actor):
         """Set the current incarnation of the policy's learner. From then on this method and the methods below raise
         StaleSenderError for earlier incarnations."""
         if incarnation < self.learner_incarnation:
-            current = f"which is in incarnation {self.learner_incarnation}"
-            raise StaleSenderError(f"refuses incarnation {incarnation} of its learner, {current}")
+            raise StaleSenderError(
+                f"refuses incarnation {incarnation} of its learner, which is in incarnation {self.learner_incarnation}"
+            )
         self.learner_incarnation = incarnation
 
     async def drain(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from marl_ray.actors.generation_actor import GenerationActor
@@ -66,14 +66,18 @@ class GeneratorGroup:
         self.replicas = view or Supervisor(specs, generator_restarts(deadlines, restarts), initialize, start_lock)
         self.workers_per_replica = workers_per_replica
         self._ids = [spec.id for spec in specs]
-        self._deadlines, self._reserve, self._release = deadlines, reserve, release
+        self._deadlines = deadlines
+        self._reserve = reserve
+        self._release = release
         self._drains = drains
         self._in_flight: Counter[Handle[GenerationActor]] = Counter()
+        """Number of sequences in flight on each replica."""
         self._streams = TextStreams(self, deadlines.rollout_s)
 
     async def start(self) -> list[str]:
         """Start all replicas and return their notes."""
-        return [note for notes in await self.replicas.start() for note in notes]
+        notes = await self.replicas.start()
+        return list(chain.from_iterable(notes))
 
     async def close(self) -> None:
         """End all replicas."""
@@ -88,6 +92,7 @@ class GeneratorGroup:
     @property
     def sequences_in_flight(self) -> int:
         """Number of sequences that replicas are sampling or have queued."""
+        # A copy, since the live values are read on another thread (`actor_gauges`).
         return sum(list(self._in_flight.values()))
 
     async def drain(self, generators: Sequence[Handle[GenerationActor]]) -> None:
@@ -97,6 +102,7 @@ class GeneratorGroup:
             return
         deadline = Deadline(self._deadlines.rollout_s, "rollout_s", "to finish its completions")
         calls = [generator.call(GenerationActor.drain).within(deadline) for generator in generators]
+        # The loss of one generator must not cancel the others, which would be left paused.
         results = await asyncio.gather(*calls, return_exceptions=True)
         for generator, result in zip(generators, results, strict=True):
             if isinstance(result, ActorDied | DeadlineExceeded):
@@ -118,11 +124,12 @@ class GeneratorGroup:
         if replicas < 1:
             raise UserError(f"{replicas} replicas: an agent needs at least one generator")
         self._remove(self.replicas.retired())
-        self._remove(self._ids[replicas:])
-        for spec in await self._reserve_replicas(replicas - len(self._ids)):
+        self._remove(self._ids[replicas:])  # the highest numbers, whose bundles were added last
+        missing = replicas - len(self._ids)
+        for spec in await self._reserve_replicas(missing):
             self._ids.append(spec.id)
             self.replicas.add(spec)
-        self._ids.sort(key=lambda id: id.replica)
+        self._ids.sort(key=lambda id: id.replica)  # a removed number may have been used again
         try:
             await self.replicas.wait_ready(all_members=True)
         except UserError:
@@ -132,13 +139,15 @@ class GeneratorGroup:
     async def _reserve_replicas(self, number: int) -> list[ActorSpec[GenerationActor]]:
         """Reserve resources for replicas under the first unused numbers. Raises UserError without reserving any if the
         cluster has no place for all."""
-        if number and self._reserve is None:
+        if not number:
+            return []
+        if self._reserve is None:
             raise UserError("a generator that shares its GPU with the learner cannot have further replicas")
         used = {id.replica for id in self._ids}
+        unused = (replica for replica in count() if replica not in used)
         specs: list[ActorSpec[GenerationActor]] = []
         try:
-            for replica in islice((replica for replica in count() if replica not in used), number):
-                assert self._reserve is not None
+            for replica in islice(unused, number):
                 specs.append(await self._reserve(replica))
         except BaseException:
             for spec in specs:
@@ -207,15 +216,21 @@ class GeneratorGroup:
         was_late = False
         while True:
             serving = await self.replicas.wait_ready()
-            replica = min(serving, key=lambda replica: (self.replicas.is_suspect(replica), self._in_flight[replica]))
+            replica = min(serving, key=self._load)
+            # Before the first await, so that calls which start together spread over the replicas.
             self._in_flight[replica] += sequences
             try:
                 return await replica.call(method, *args, **kwargs).within(deadline)
             except (ActorDied, DeadlineExceeded) as error:
                 is_late = isinstance(error, DeadlineExceeded)
+                # One late call may be the fault of its replica. Two on different incarnations are a limit too short.
                 if was_late and is_late:
                     raise
                 was_late = is_late
                 self.replicas.report_lost(replica, str(error))
             finally:
                 self._in_flight[replica] -= sequences
+
+    def _load(self, replica: Handle[GenerationActor]) -> tuple[bool, int]:
+        """Return the order of preference for a call: a replica whose heartbeat is overdue comes last."""
+        return self.replicas.is_suspect(replica), self._in_flight[replica]

@@ -124,8 +124,12 @@ class Handle(Generic[A]):
         """Create an incarnation of an actor without waiting for it. `options` are Ray's actor options."""
         remote: Any = ray.remote
         groups = actor_class.concurrency_groups
-        remote_class = remote(concurrency_groups=dict(groups))(actor_class) if groups else remote(actor_class)
-        return cls(id, remote_class.options(max_restarts=0, **options).remote(*arguments), incarnation)
+        if groups:
+            remote = remote(concurrency_groups=dict(groups))
+        remote_class = remote(actor_class)
+        # The supervisor restarts actors: a restart by Ray would serve without its initialisation.
+        actor = remote_class.options(max_restarts=0, **options).remote(*arguments)
+        return cls(id, actor, incarnation)
 
     @overload
     def call(
@@ -137,7 +141,8 @@ class Handle(Generic[A]):
 
     def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Call[Any]:
         """Submit a method call without waiting for its result."""
-        return Call(self, method.__name__, getattr(self.actor, method.__name__).remote(*args, **kwargs))
+        remote_method = getattr(self.actor, method.__name__)
+        return Call(self, method.__name__, remote_method.remote(*args, **kwargs))
 
     def kill(self) -> None:
         """Kill the process without waiting for its end."""
@@ -162,8 +167,10 @@ class Call(Generic[R]):
 
     def translate(self, error: exceptions.RayError) -> Exception:
         """Return the error of the table above for an error of Ray."""
-        id, location = self.handle.id, self.handle.location
+        id = self.handle.id
+        location = self.handle.location
         process = location or "no process yet"
+        # Errors of Ray: the process, its node or the answer is gone.
         if isinstance(error, exceptions.RayActorError):
             if location is None:
                 return ActorDied(f"{id} died before it had started: {_last_line(error)}")
@@ -174,15 +181,18 @@ class Call(Generic[R]):
             return ActorDied(f"{id}'s answer is lost, with its node ({process})")
         if isinstance(error, exceptions.LocalRayletDiedError | exceptions.RpcError):
             return ActorDied(f"{id} cannot be called: {_last_line(error)}")
+        # Errors that the method has raised.
         cause = error.cause if isinstance(error, exceptions.RayTaskError) else error
         if isinstance(cause, ActorBroken):
             return ActorBroken(f"{id} ({process}): {cause}")
         if isinstance(cause, ActorDied | DeadlineExceeded):
             return cause
         if isinstance(cause, UserError):
-            return UserError(f"{id} on {location.ip if location else 'no node yet'}: {cause}")
-        description = f"{type(cause).__name__}: {_last_line(cause) if cause is error else cause}"
-        return ActorFailed(f"{id} ({process}) failed in {self.method}: {description}")
+            node = location.ip if location else "no node yet"
+            return UserError(f"{id} on {node}: {cause}")
+        # The text of an error of Ray has a traceback, whose last line is the message.
+        message = _last_line(cause) if cause is error else str(cause)
+        return ActorFailed(f"{id} ({process}) failed in {self.method}: {type(cause).__name__}: {message}")
 
 
 def wait_all(
@@ -196,7 +206,9 @@ def wait_all(
     results: dict[Call[R], R | Exception] = {}
     by_reference = {call.reference: call for call in calls}
     while by_reference:
-        ready, _ = ray.wait(list(by_reference), num_returns=1, timeout=max(0.0, end - time.monotonic()))
+        remaining_s = max(0.0, end - time.monotonic())
+        ready, _ = ray.wait(list(by_reference), num_returns=1, timeout=remaining_s)
+        # Without a result in time, `ray.get` raises GetTimeoutError for each remaining call.
         for reference in ready or list(by_reference):
             call = by_reference.pop(reference)
             try:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
 from types import MappingProxyType
@@ -14,39 +13,28 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import ray
 
 from marl_ray.actors.generation_actor import GenerationActor
-from marl_ray.actors.handle import Actor, ActorBroken, ActorDied, Call, Deadline, Handle, wait_all, without_gc
+from marl_ray.actors.handle import Actor, ActorBroken, Handle, without_gc
+from marl_ray.actors.weight_update_client import AgreementProbe, WeightUpdateClient
 from marl_ray.cluster.placement_group import BundleGpus
 from marl_ray.config.resource_sections import Residency, takes_turns
 from marl_ray.core.batch import Batch, Group, UpdateStats
-from marl_ray.core.concurrency import DeadlineExceeded
-from marl_ray.core.episode import SamplingSpec, WeightVersion
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import DISK_ERRORS
 from marl_ray.core.ids import ActorId
 from marl_ray.learning.arguments import LearnerArguments
 from marl_ray.models.lora import describe_adapter, has_adapter, named_adapter
 from marl_ray.models.tokenization import fingerprint
-from marl_ray.weights.receiver import Acknowledgement, ReceiverLostError, TransferStage, WeightSyncResult
+from marl_ray.weights.receiver import WeightSyncResult
 
 if TYPE_CHECKING:  # these import torch, which a driver need not load to start
     from marl_ray.learning.learner import Learner
     from marl_ray.learning.ranks import RankGroup, Rendezvous
     from marl_ray.learning.snapshot import StateSnapshot
-    from marl_ray.weights.deltas import WeightUpdate
     from marl_ray.weights.sender import TransportName
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Self = TypeVar("Self")
-
-
-@dataclass(frozen=True, slots=True)
-class AgreementProbe:
-    """A prompt to compare a new generator with its learner, and the maximum difference in nats per token."""
-
-    prompt: str
-    sampling: SamplingSpec
-    bound: float
 
 
 def collective_call(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
@@ -62,7 +50,8 @@ def collective_call(method: Callable[Concatenate[Self, P], R]) -> Callable[Conca
 
             if not is_peer_failure(error):
                 raise
-            raise ActorBroken(f"it lost another rank ({next(iter(str(error).splitlines()), '')[:200]})") from None
+            first_line = str(error).partition("\n")[0]
+            raise ActorBroken(f"it lost another rank ({first_line[:200]})") from None
 
     return call
 
@@ -92,8 +81,13 @@ class LearnerActor(Actor):
         residency: Residency | None = None,
         gpus: BundleGpus | None = None,
     ) -> None:
-        self.id, self._arguments, self._residency, self._gpus = id, arguments, residency, gpus
+        self.id = id
+        self._arguments = arguments
+        self._settings = arguments.agent.learner
+        self._residency = residency
+        self._gpus = gpus
         self._unwritten: StateSnapshot | None = None
+        """Copy of the state that is not on disk yet."""
 
     def start(self, base: Learner | None = None) -> list[str]:
         """Load the model, or share the base model of another learner. One of several ranks loads its model in
@@ -105,7 +99,9 @@ class LearnerActor(Actor):
             from marl_ray.learning.ranks import SINGLE_RANK
 
         choose_device(self._arguments.on_gpu)  # fails before the other ranks wait
-        return [] if self._arguments.agent.learner.ranks > 1 else self._load(SINGLE_RANK, base)
+        if self._settings.ranks > 1:
+            return []
+        return self._load(SINGLE_RANK, base)
 
     def open_rendezvous(self, one_machine: bool, timeout_s: float) -> Rendezvous:
         """Return the rendezvous of this incarnation's ranks, which listens on rank 0's localhost for `one_machine`,
@@ -113,7 +109,7 @@ class LearnerActor(Actor):
         from marl_ray.learning.ranks import LOOPBACK, open_rendezvous
 
         host = LOOPBACK if one_machine else ray.util.get_node_ip_address()
-        self._store, rendezvous = open_rendezvous(host, self._arguments.agent.learner.ranks, timeout_s)
+        self._store, rendezvous = open_rendezvous(host, self._settings.ranks, timeout_s)
         return rendezvous
 
     @collective_call
@@ -121,8 +117,10 @@ class LearnerActor(Actor):
         """Join the other ranks and load this rank's part of the model. Rank 0 returns the notes for all."""
         from marl_ray.learning.ranks import join_rendezvous
 
-        store, address = self._store if self.id.replica == 0 else None, ray.util.get_node_ip_address()
-        return self._load(join_rendezvous(rendezvous, self.id.replica, address, store, self._arguments.on_gpu))
+        rank = self.id.replica
+        store = self._store if rank == 0 else None
+        address = ray.util.get_node_ip_address()
+        return self._load(join_rendezvous(rendezvous, rank, address, store, self._arguments.on_gpu))
 
     def _load(self, ranks: RankGroup, base: Learner | None = None) -> list[str]:
         assert self.id.policy is not None
@@ -133,7 +131,7 @@ class LearnerActor(Actor):
 
             self.learner = Learner(*self._arguments, name=self.id.policy.key, beside=base, ranks=ranks)
             self._weights = WeightGatherer(self.learner.policy, ranks, self.learner.dtype, self.learner.device)
-            if self._residency == "stream" and not self._arguments.agent.learner.cpu_offload:
+            if self._residency == "stream" and not self._settings.cpu_offload:
                 self.learner.stream_optimizer_state()
             self.cpu_offload = None
             if takes_turns(self._residency):
@@ -142,8 +140,10 @@ class LearnerActor(Actor):
         if has_adapter(self.learner.policy):
             notes.append(f"{self.id.policy}: {describe_adapter(self.learner.policy)}")
         if self.learner.logprob_model.layout == "padded":
-            how = "learns in padded batches with the model's own attention, which takes longer"
-            notes.append(f"{self.id.policy}: {how}: {self.learner.padding_reason}")
+            notes.append(
+                f"{self.id.policy}: learns in padded batches with the model's own attention, which takes longer: "
+                f"{self.learner.padding_reason}"
+            )
         return notes
 
     def fingerprint(self, texts: list[str]) -> str:
@@ -175,7 +175,9 @@ class LearnerActor(Actor):
             WeightUpdateClient, workers_per_replica=workers_per_replica, incarnation=incarnation, deadline_s=deadline_s
         )
 
-        policy, dtype, device = self.learner.policy, self.learner.dtype, self.learner.device
+        policy = self.learner.policy
+        dtype = self.learner.dtype
+        device = self.learner.device
         source: CastSource | AdapterSource
         slab = None
         if transport == "adapter":
@@ -184,12 +186,13 @@ class LearnerActor(Actor):
         else:
             source = CastSource(policy, dtype, self._weights, device)
             if transport == "ipc":
+                # Each rank sends to the engine on its own GPU: the other ranks follow rank 0 with the same slabs.
                 slab = source.slab_writer()
                 self._weights.accompany = slab.send
 
         def connect() -> WeightSender:
             self._make_client(generators).fence()
-            return WeightSender(source, transport, self._arguments.agent.learner.sparse_push, slab)
+            return WeightSender(source, transport, self._settings.sparse_push, slab)
 
         self._sender = self._weights.run_on_rank_zero(connect)
 
@@ -204,16 +207,21 @@ class LearnerActor(Actor):
 
         def send() -> WeightSyncResult:
             assert self._sender is not None, "rank 0 has connected"
-            client, step = self._make_client(generators), self.learner.step
-            result = self._sender.update_weights(step, client, changed)
+            client = self._make_client(generators)
+            version = self.learner.step
+            result = self._sender.update_weights(version, client, changed)
             if probe is None:
                 return result
             sampled.extend(client.sample(probe))
             # The same version again, so that no later request reuses cached keys and values of the probe.
-            return self._sender.update_weights(step, client, False)
+            return self._sender.update_weights(version, client, changed=False)
 
         result = self._weights.run_on_rank_zero(send)
-        if probe is None or not (groups := self.learner.ranks.broadcast(sampled)):
+        if probe is None:
+            return result
+        # All ranks of a sharded model compute together, and only rank 0 has sampled.
+        groups = self.learner.ranks.broadcast(sampled)
+        if not groups:
             return result
         gap = self.learner.logprob_gap(groups)
         return result and replace(result, logprob_gap=gap)
@@ -242,7 +250,8 @@ class LearnerActor(Actor):
         """Return the bytes in use now, and at the peak before the last offload of a colocated learner."""
         from marl_ray.learning.cpu_offload import memory_in_use
 
-        return memory_in_use(self.learner.device), self.cpu_offload.peak_bytes if self.cpu_offload else 0
+        peak_bytes = self.cpu_offload.peak_bytes if self.cpu_offload else 0
+        return memory_in_use(self.learner.device), peak_bytes
 
     def release_memory(self) -> None:
         """Return unused memory of the allocator to the device, which an engine needs to start."""
@@ -251,6 +260,7 @@ class LearnerActor(Actor):
         release_cached_memory(self.learner.device)
 
     def _on_device(self) -> AbstractContextManager[None]:
+        """Hold the learner's state on the device, if it is in host memory between two calls."""
         return self.cpu_offload.on_device() if self.cpu_offload else nullcontext()
 
     @collective_call
@@ -276,8 +286,10 @@ class LearnerActor(Actor):
         except OSError as error:
             if error.errno in DISK_ERRORS:
                 raise  # the driver names the run folder and its remedy
-            reason, remedy = error.strerror or str(error), "make its disk available, then --resume the run"
-            raise UserError(f"{self._unwritten.folder} cannot be written ({reason}): {remedy}") from None
+            reason = error.strerror or str(error)
+            raise UserError(
+                f"{self._unwritten.folder} cannot be written ({reason}): make its disk available, then --resume the run"
+            ) from None
         self._unwritten = None
 
     @property
@@ -297,90 +309,3 @@ class LearnerActor(Actor):
     @collective_call
     def export(self, folder: str, texts: list[str]) -> None:
         self.learner.export(folder, texts)
-
-
-class WeightUpdateClient:
-    """The `WeightReceivers` of one weight update from incarnation `incarnation` of a learner: blocking calls to all
-    generators of the policy at once.
-
-    `deadline_s` limits the update as a whole. A generator that dies or misses the deadline is added to `failed` and not
-    called again; all other errors are raised.
-    """
-
-    def __init__(
-        self,
-        generators: Sequence[Handle[GenerationActor]],
-        workers_per_replica: int,
-        incarnation: int,
-        deadline_s: float,
-    ) -> None:
-        self.failed: dict[ActorId, str] = {}
-        self._generators = list(generators)
-        self._workers_per_replica = workers_per_replica
-        self._incarnation = incarnation
-        self._end = time.monotonic() + deadline_s
-
-    @property
-    def members(self) -> tuple[tuple[ActorId, int], ...]:
-        return tuple((generator.id, generator.incarnation) for generator in self._generators)
-
-    @property
-    def workers(self) -> int:
-        return len(self._generators) * self._workers_per_replica
-
-    @property
-    def address(self) -> str:
-        return ray.util.get_node_ip_address()
-
-    def fence(self) -> None:
-        """Make the generators reject earlier incarnations of the learner."""
-        self._wait("fence its learner", [g.call(GenerationActor.fence, self._incarnation) for g in self._generators])
-
-    def run_stage(
-        self, stage: TransferStage, info: dict[str, Any] | None = None, on_loss: Callable[[], None] | None = None
-    ) -> None:
-        """Run one stage of vLLM's weight transfer on all generators. Raises ReceiverLostError if a generator is lost,
-        because vLLM's transfer needs all of them; `on_loss` is called first, and ends the transfer for the others."""
-        calls = []
-        for index, generator in enumerate(self._generators):
-            own = info
-            if info is not None and "rank_offset" in info:  # ranks of an engine's workers follow the previous engine's
-                own = info | {"rank_offset": info["rank_offset"] + index * self._workers_per_replica}
-            calls.append(generator.call(GenerationActor.run_stage, self._incarnation, stage, own))
-        succeeded = self._wait(f"run {stage}", calls, on_loss)
-        if len(succeeded) < len(calls) or not all(succeeded):
-            raise ReceiverLostError(f"lost in {stage}: {self.failed}")
-
-    def update_weights(self, version: WeightVersion, update: WeightUpdate | None) -> list[Acknowledgement]:
-        """Send a whole update, which is stored once in Ray's object store and read in place, or only the version."""
-        stored, incarnation = None if update is None else ray.put(update), self._incarnation
-        calls = [g.call(GenerationActor.update_weights, incarnation, version, stored) for g in self._generators]
-        return self._wait("update weights", calls)
-
-    def sample(self, probe: AgreementProbe) -> list[Group]:
-        """Return one completion per generator, without weights for learning."""
-        calls = [g.call(GenerationActor.generate, probe.prompt, probe.sampling) for g in self._generators]
-        generations = self._wait("sample a probe", calls)
-        return [Group(0, g.prompt_ids, g.completions, (0.0,), (0.0,)) for g in generations if g.completions]
-
-    def _wait(self, purpose: str, calls: Sequence[Call[R]], on_loss: Callable[[], None] | None = None) -> list[R]:
-        """Return the results of the remaining generators, and drop lost generators. Call `on_loss` at the first error,
-        and if a stage did not succeed."""
-        remaining_s = round(max(0.0, self._end - time.monotonic()), 1)
-
-        def check(result: R | Exception) -> None:
-            if on_loss is not None and (result is False or isinstance(result, Exception)):
-                on_loss()
-
-        results = wait_all(calls, Deadline(remaining_s, "sync_s", f"to {purpose}"), check)
-        good, serving = [], []
-        for generator, result in zip(self._generators, results, strict=True):
-            if isinstance(result, ActorDied | DeadlineExceeded):
-                self.failed[generator.id] = str(result)
-            elif isinstance(result, Exception):
-                raise result
-            else:
-                good.append(result)
-                serving.append(generator)
-        self._generators = serving
-        return good

@@ -10,16 +10,20 @@ from marl_ray.cluster.placement_plan import AgentPlacement
 
 def learner_environment(threads: int, placement: AgentPlacement) -> dict[str, str]:
     """Return the environment variables of a learner. Ray lets actors without GPUs see all GPUs of their node."""
-    environment = UTF8 | {"OMP_NUM_THREADS": str(threads)}
+    environment = {**UTF8, "OMP_NUM_THREADS": str(threads)}
     if not placement.learner_gpus:
-        return environment | {"CUDA_VISIBLE_DEVICES": ""}
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+        return environment
     # PyTorch rounds pinned buffers up to powers of two: the state of a model of 7B would take 1.9 times its size.
-    chosen = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
     settings = ["pinned_max_round_threshold_mb:1"]
     if placement.transport == "nccl":
-        # Micro-batches have new shapes in each step. Such memory cannot be exported by CUDA IPC.
+        # Micro-batches have new shapes in each step.
         settings.append("expandable_segments:True")
-    settings += filter(None, [chosen])
-    if placement.transport == "ipc" and "expandable_segments" in (chosen or ""):
-        settings.append("expandable_segments:False")
-    return environment | {"PYTORCH_ALLOC_CONF": ",".join(settings)}
+    chosen = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
+    if chosen:
+        settings.append(chosen)  # of two values PyTorch takes the last one
+        if placement.transport == "ipc" and "expandable_segments" in chosen:
+            # CUDA IPC cannot export memory in such segments.
+            settings.append("expandable_segments:False")
+    environment["PYTORCH_ALLOC_CONF"] = ",".join(settings)
+    return environment

@@ -8,9 +8,10 @@ all are replaced.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import ray
@@ -18,14 +19,16 @@ import ray
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import ActorDied, Deadline, Handle
-from marl_ray.actors.learner_actor import AgreementProbe, LearnerActor
+from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.actors.shared_device import DEDICATED, DedicatedDevice
 from marl_ray.actors.shared_learner import SharedLearnerView
+from marl_ray.actors.start_barrier import StartBarrier
 from marl_ray.actors.supervisor import Initialize, Supervisor
+from marl_ray.actors.weight_update_client import AgreementProbe
 from marl_ray.cluster.placement_plan import Transport
 from marl_ray.config import Deadlines
 from marl_ray.core.batch import Group, GroupQueue, TrainingHistory, UpdateStats
-from marl_ray.core.concurrency import Condition, DeadlineExceeded, gather, wait_within
+from marl_ray.core.concurrency import DeadlineExceeded, gather
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.weights.receiver import WeightSyncResult
@@ -70,16 +73,19 @@ class LearnerGroup:
         self._compared: set[tuple[ActorId, int]] = set()
         """Generators, by name and incarnation, that agreed with the learner when they started."""
         self._loaded: tuple[int, str] | None = None
+        """Step and folder of the state that `load` was given."""
         self._unwritten: tuple[int, str] | None = None
         """Version and folder of the copy that is not on disk yet."""
-        self._barrier = _StartBarrier(num_ranks)
+        self._barrier = StartBarrier(num_ranks)
+        """Barrier of the ranks that start at present."""
         self._notes: list[str] = []
         self._update_lock = asyncio.Lock()
         self._call_lock = asyncio.Lock()
 
     async def start(self) -> list[str]:
         """Start all ranks and return their notes."""
-        return [note for notes in await self.ranks.start() for note in notes] + self._notes
+        notes = await self.ranks.start()
+        return [*chain.from_iterable(notes), *self._notes]
 
     async def close(self) -> None:
         """End all ranks."""
@@ -90,7 +96,9 @@ class LearnerGroup:
     ) -> None:
         """Send the weights to these generators from now on, and restore a lost learner from `history`. Compare every
         generator that starts from now on with the learner by `probe`."""
-        self._generators, self._history, self._probe = generators, history, probe
+        self._generators = generators
+        self._history = history
+        self._probe = probe
         await self._retry_on_loss(self._connect_ranks)
 
     async def learn(self, queue: GroupQueue) -> UpdateStats:
@@ -111,23 +119,26 @@ class LearnerGroup:
         await self.device.wait_for_learners(self)
         async with self._update_lock:
             generators = self._connected.replicas.serving()
-            return await self._send_weights(generators, changed) if generators else None
+            if not generators:
+                return None
+            return await self._send_weights(generators, changed)
 
     async def initialize_generator(self, generator: Handle[GenerationActor]) -> None:
         """Give a generator the current weights before it serves. Generators that start before `connect` receive them
         with the first `update_weights`. Raises UserError if a new generator does not agree with the learner."""
         if self._generators is None:
             return
-        incarnation = generator.id, generator.incarnation
+        incarnation = (generator.id, generator.incarnation)
         probe = None if incarnation in self._compared else self._probe
         async with self._update_lock:  # later updates include this generator
-            result = await self._send_weights([generator], True, probe)
+            result = await self._send_weights([generator], changed=True, probe=probe)
             if generator.id in result.failed:
                 raise UserError(result.failed[generator.id])
-        if probe is not None and result.logprob_gap is not None and not result.logprob_gap <= probe.bound:
+        gap = result.logprob_gap
+        if probe is not None and gap is not None and not gap <= probe.bound:  # also if the gap is NaN
             raise UserError(
-                f"{generator.id} started, but differs from its learner by {result.logprob_gap:.3g} nats per token, "
-                f"more than max_logprob_gap {probe.bound:g} (docs/how-to/gpu.md)"
+                f"{generator.id} started, but differs from its learner by {gap:.3g} nats per token, more than "
+                f"max_logprob_gap {probe.bound:g} (docs/how-to/gpu.md)"
             )
         self._compared.add(incarnation)
 
@@ -137,13 +148,14 @@ class LearnerGroup:
         async def compare(ranks: Sequence[Handle[LearnerActor]]) -> float:
             deadline = self._deadline("learn_s", "to score tokens")
             async with self.device.lock_for_training(self):
-                return (await self._call_all(ranks, deadline, LearnerActor.logprob_gap, groups))[0]
+                gaps = await self._call_all(ranks, deadline, LearnerActor.logprob_gap, groups)
+            return gaps[0]
 
         return await self._retry_on_loss(compare)
 
     def engine_handles(self) -> list[Handle[GenerationActor]]:
         """Return the serving generators of the policy; none before `connect`."""
-        return [] if self._generators is None else self._generators.replicas.serving()
+        return self._generators.replicas.serving() if self._generators else []
 
     async def save(self, folder: str) -> None:
         """Write model and optimizer state for `load`."""
@@ -158,10 +170,10 @@ class LearnerGroup:
     async def finish_save(self, may_restart: bool = True) -> None:
         """Wait until the copy is on disk. If a rank is lost meanwhile, the next incarnation makes the same copy again;
         unless the learner `may_restart`, ActorDied is raised."""
+        deadline = self._deadline("checkpoint_s", "to write its checkpoint")
 
         async def write(ranks: Sequence[Handle[LearnerActor]]) -> None:
             # Beside other calls, which wait for each other and for the device: a write uses neither.
-            deadline = self._deadline("checkpoint_s", "to write its checkpoint")
             with self._report_losses(ranks):
                 await gather(*(rank.call(LearnerActor.finish_save).within(deadline) for rank in ranks))
 
@@ -175,7 +187,8 @@ class LearnerGroup:
 
     async def load(self, folder: str, step: int) -> None:
         """Continue from a folder that `save` wrote after `step` batches."""
-        self._loaded, self.version = (step, folder), step
+        self._loaded = (step, folder)
+        self.version = step
 
         async def load(ranks: Sequence[Handle[LearnerActor]]) -> None:
             deadline = self._deadline("checkpoint_s", "to load its checkpoint")
@@ -200,16 +213,23 @@ class LearnerGroup:
 
     async def _learn_batch(self, ranks: Sequence[Handle[LearnerActor]], queue: GroupQueue) -> UpdateStats:
         """Send each group once: when it arrives, or with the complete batch on a device that the engines share."""
-        deadline, sent = self._deadline("learn_s", "to learn"), 0
-        while not self.device.is_shared and (groups := await queue.get(sent)):
-            await self._call_all(ranks, deadline, LearnerActor.accumulate, queue.step, sent, _for_all(ranks, groups))
+        deadline = self._deadline("learn_s", "to learn")
+        sent = 0
+        while not self.device.is_shared:
+            groups = await queue.get(sent)
+            if not groups:
+                break  # the first mini-batch is complete
+            argument = _for_all(ranks, groups)
+            await self._call_all(ranks, deadline, LearnerActor.accumulate, queue.step, sent, argument)
             sent += len(groups)
         batch = await queue.batch()
         if sent:
             first, *others = batch.mini_batches
-            batch = replace(batch, mini_batches=(replace(first, groups=first.groups[sent:]), *others))
+            unsent = replace(first, groups=first.groups[sent:])
+            batch = replace(batch, mini_batches=(unsent, *others))
         async with self.device.lock_for_training(self):
-            return (await self._call_all(ranks, deadline, LearnerActor.finish, _for_all(ranks, batch), sent))[0]
+            stats = await self._call_all(ranks, deadline, LearnerActor.finish, _for_all(ranks, batch), sent)
+        return stats[0]
 
     async def _send_weights(
         self, generators: Sequence[Handle[GenerationActor]], changed: bool, probe: AgreementProbe | None = None
@@ -222,7 +242,8 @@ class LearnerGroup:
         async def send(ranks: Sequence[Handle[LearnerActor]]) -> WeightSyncResult | None:
             async with self.device.lock_for_weight_update(generators, replicas) as asleep:
                 arguments = (list(generators), changed or asleep, probe)
-                return (await self._call_all(ranks, deadline, LearnerActor.update_weights, *arguments))[0]
+                results = await self._call_all(ranks, deadline, LearnerActor.update_weights, *arguments)
+            return results[0]
 
         result = await self._retry_on_loss(send)
         assert result is not None, "rank 0 sends"
@@ -238,7 +259,7 @@ class LearnerGroup:
         barrier = self._barrier
         async with barrier.wait(rank, self._deadlines.start_s) as is_last:
             if is_last:
-                self._barrier = _StartBarrier(self._num_ranks)  # for the next incarnations
+                self._barrier = StartBarrier(self._num_ranks)  # for the next incarnations
                 await self._restore([barrier.ranks[id] for id in sorted(barrier.ranks)])
 
     async def _restore(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
@@ -246,44 +267,60 @@ class LearnerGroup:
         if self._num_ranks > 1:
             async with self.device.lock_for_restore():
                 await self._form_rank_group(ranks)
-        step, folder = (self._history and self._history.checkpoint()) or self._loaded or (0, None)
-        if folder is not None:
+        checkpoint = self._loaded
+        if self._history is not None:
+            # A checkpoint of this process is newer than the one that `load` was given.
+            checkpoint = self._history.checkpoint() or self._loaded
+        step = 0
+        if checkpoint is not None:
+            step, folder = checkpoint
             deadline = self._deadline("checkpoint_s", "to load its checkpoint")
             async with self.device.lock_for_restore():
                 await self._call_unlocked(ranks, deadline, LearnerActor.load, folder, step)
         await self._repeat_begin_save(ranks, step)
         if step < self.version:
             async with self.device.lock_for_restore():
-                for number in range(step, self.version):
-                    if self._history is None:
-                        raise UserError(f"{self.policy} learner: there is no log of its batches")
-                    batch = await asyncio.to_thread(self._history.batch, number)
-                    deadline = self._deadline("learn_s", "to learn")
-                    await self._call_unlocked(ranks, deadline, LearnerActor.update, _for_all(ranks, batch))
-                    await self._repeat_begin_save(ranks, number + 1)
+                await self._replay(ranks, step)
         if self._generators is not None:
             await self._connect_ranks(ranks)
 
+    async def _replay(self, ranks: Sequence[Handle[LearnerActor]], step: int) -> None:
+        """Repeat the updates from batch `step` to the version, which gives the same weights as before the loss."""
+        if self._history is None:
+            raise UserError(f"{self.policy} learner: there is no log of its batches")
+        deadline = self._deadline("learn_s", "to learn")
+        for number in range(step, self.version):
+            batch = await asyncio.to_thread(self._history.batch, number)
+            await self._call_unlocked(ranks, deadline, LearnerActor.update, _for_all(ranks, batch))
+            await self._repeat_begin_save(ranks, number + 1)
+
     async def _repeat_begin_save(self, ranks: Sequence[Handle[LearnerActor]], version: int) -> None:
         """Copy the restored state again if its copy was lost before it was written."""
-        if self._unwritten is not None and self._unwritten[0] == version:
+        if self._unwritten is None:
+            return
+        copied_version, folder = self._unwritten
+        if copied_version == version:
             deadline = self._deadline("checkpoint_s", "to copy its state")
-            await self._call_unlocked(ranks, deadline, LearnerActor.begin_save, self._unwritten[1])
+            await self._call_unlocked(ranks, deadline, LearnerActor.begin_save, folder)
 
     async def _form_rank_group(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
         """Connect the ranks through a rendezvous on rank 0's node, and load the model."""
-        deadline, limits = self._deadline("start_s", "to connect its ranks"), self._deadlines
+        deadline = self._deadline("start_s", "to connect its ranks")
         nodes = {rank.location.ip for rank in ranks if rank.location is not None}
+        on_one_machine = len(nodes) == 1
+        limits = self._deadlines
         # Within a call, a rank may wait for another rank as long as the call may take.
         timeout_s = max(limits.start_s, limits.learn_s, limits.sync_s, limits.checkpoint_s)
-        rendezvous = await ranks[0].call(LearnerActor.open_rendezvous, len(nodes) == 1, timeout_s).within(deadline)
-        self._notes, *_ = await self._call_unlocked(ranks, deadline, LearnerActor.join_rendezvous, rendezvous)
+        rendezvous = await ranks[0].call(LearnerActor.open_rendezvous, on_one_machine, timeout_s).within(deadline)
+        notes = await self._call_unlocked(ranks, deadline, LearnerActor.join_rendezvous, rendezvous)
+        self._notes = notes[0]
 
     async def _connect_ranks(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
         """Connect the ranks to the generators, which reject earlier incarnations from now on."""
-        handles, workers = self._connected.replicas.serving(), self._connected.workers_per_replica
         deadline = self._deadline("sync_s", "to connect to its generators", GRACE_S)
-        arguments = (handles, ranks[0].incarnation, workers, self.transport, self._deadlines.sync_s)
+        serving = self._connected.replicas.serving()
+        workers = self._connected.workers_per_replica
+        arguments = (serving, ranks[0].incarnation, workers, self.transport, self._deadlines.sync_s)
         await self._call_unlocked(ranks, deadline, LearnerActor.connect, *arguments)
 
     @property
@@ -356,44 +393,6 @@ class LearnerGroup:
 def _for_all(ranks: Sequence[Handle[LearnerActor]], argument: Any) -> Any:
     """Return an argument of calls to all ranks. Ray serialises it once, and the ranks of a node read it in place."""
     return ray.put(argument) if len(ranks) > 1 else argument
-
-
-class _StartBarrier:
-    """A barrier for ranks that restart; the last rank restores all of them."""
-
-    def __init__(self, num_ranks: int) -> None:
-        self.ranks: dict[ActorId, Handle[LearnerActor]] = {}
-        self._num_ranks = num_ranks
-        self._is_over = False
-        self._failure: str | None = None
-        self._condition = Condition()
-
-    @asynccontextmanager
-    async def wait(self, rank: Handle[LearnerActor], deadline_s: float) -> AsyncIterator[bool]:
-        """Yield True for the last rank at once, and False for the others after the last rank has left. Raises
-        DeadlineExceeded if not all ranks arrive, and UserError if the last rank fails."""
-        self.ranks[rank.id] = rank
-        if len(self.ranks) == self._num_ranks:
-            self._condition.notify_all()
-            try:
-                yield True
-            except BaseException as error:
-                self._failure = str(error) or type(error).__name__
-                raise
-            finally:
-                self._is_over = True
-                self._condition.notify_all()
-            return
-        try:
-            complete = self._condition.wait_for(lambda: len(self.ranks) == self._num_ranks)
-            await wait_within(deadline_s, f"the ranks beside {rank.id} to start", "start_s", complete)
-        except BaseException:
-            del self.ranks[rank.id]
-            raise
-        await self._condition.wait_for(lambda: self._is_over)
-        if self._failure is not None:
-            raise UserError(f"{rank.id} starts only together with all its ranks: {self._failure}")
-        yield False
 
 
 class _RankLost(ActorDied):

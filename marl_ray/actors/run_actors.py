@@ -4,47 +4,39 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import ray
 
-from marl_ray.actors.engine_arguments import EngineSpec
-from marl_ray.actors.engine_environment import engine_environment
 from marl_ray.actors.generation_actor import GenerationActor
-from marl_ray.actors.generator_group import GeneratorGroup, generator_restarts
+from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import Deadline, Handle
-from marl_ray.actors.learner_actor import LearnerActor
-from marl_ray.actors.learner_environment import learner_environment
-from marl_ray.actors.learner_group import REMEDY, LearnerGroup
+from marl_ray.actors.learner_group import LearnerGroup
+from marl_ray.actors.make_groups import (
+    EngineLimits,
+    make_devices,
+    make_generator_group,
+    make_learner_groups,
+    make_sandbox_pool,
+    make_shared_generator_groups,
+)
 from marl_ray.actors.sandbox_pool import SandboxPool
-from marl_ray.actors.sandbox_settings import sandbox_settings
-from marl_ray.actors.shared_device import DEDICATED, DedicatedDevice, DividedGpus, SharedDevice
-from marl_ray.actors.shared_generator import SharedGenerator, SharedGeneratorProcesses
-from marl_ray.actors.shared_learner import SharedLearner, SharedLearnerProcess
-from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
-from marl_ray.cluster.hardware import cluster_nodes
+from marl_ray.actors.shared_device import DividedGpus, SharedDevice
+from marl_ray.cluster.hardware import NodeSpec, cluster_nodes
 from marl_ray.cluster.memory_estimate import engine_batch
 from marl_ray.cluster.placement_group import PlacementGroups, reserve
 from marl_ray.cluster.placement_plan import (
-    PlacementPlan,
     generator_plan,
-    learner_id,
     make_plan,
     sandbox_plan,
 )
 from marl_ray.cluster.residency import share_gpus_of_evaluation
 from marl_ray.config import Config
 from marl_ray.config.budget import sequences_in_flight
-from marl_ray.config.resource_sections import takes_turns
 from marl_ray.core.concurrency import gather
-from marl_ray.core.ids import ActorId, PolicyId
-from marl_ray.learning.arguments import learner_arguments, wire_dtype
-from marl_ray.models.names import resolve_model
+from marl_ray.core.ids import PolicyId
 from marl_ray.telemetry.metrics import MetricRow
 from marl_ray.telemetry.timing import StartupTimer
 
@@ -57,8 +49,6 @@ TRANSPORTS = {
     "ipc": "CUDA IPC",
     "adapter": "Ray's object store (adapters only)",
 }
-Devices = Mapping[PolicyId, DedicatedDevice]
-"""Devices of generators and learners by policy."""
 ActorGroup = GeneratorGroup | LearnerGroup | SandboxPool
 
 
@@ -81,7 +71,8 @@ class RunActors:
     @property
     def transport(self) -> str:
         """The weight transports, for the console."""
-        return " and ".join(TRANSPORTS[name] for name in sorted({learner.transport for learner in self.learners}))
+        names = {learner.transport for learner in self.learners}
+        return " and ".join(TRANSPORTS[name] for name in sorted(names))
 
     def learner_of(self, agent: int) -> LearnerGroup:
         """Return the learner group of the agent's policy."""
@@ -89,7 +80,10 @@ class RunActors:
 
     def pop_memory_metrics(self, step: int) -> MetricRow:
         """Remove and return the memory metrics of all shared devices in a step."""
-        return {name: value for device in self.devices for name, value in device.pop_memory_metrics(step).items()}
+        metrics: MetricRow = {}
+        for device in self.devices:
+            metrics |= device.pop_memory_metrics(step)
+        return metrics
 
     async def close(self) -> None:
         """End all actors and release their resources."""
@@ -103,37 +97,43 @@ async def start_actors(
     optimizer_steps: int,
     startup: StartupTimer | None = None,
     kv_cache_bytes: Mapping[PolicyId, int] = MappingProxyType({}),
+    nodes: Sequence[NodeSpec] | None = None,
 ) -> RunActors:
     """Create all actors of a run, and wait until they have started.
 
     `optimizer_steps` is the length of the learners' schedules, and `kv_cache_bytes` the size of the KV caches of
-    engines that share GPUs, by policy. Raises UserError before any actor is created if the cluster lacks the resources,
-    and the error of an actor that does not start.
+    engines that share GPUs, by policy. `nodes` are the nodes of the cluster; None: Ray is asked. Raises UserError
+    before any actor is created if the cluster lacks the resources, and the error of an actor that does not start.
     """
-    plan = make_plan(config, cluster_has_gpus=ray.cluster_resources().get("GPU", 0) > 0)
-    startup = StartupTimer() if startup is None else startup
+    plan = make_plan(config, _cluster_has_gpus())
+    if startup is None:
+        startup = StartupTimer()
+    # All resources are reserved at once: a run with a part of its actors would hold them for nothing.
     with startup.part("placement"):
         placement = await reserve(plan, config.resources.deadlines.placement_s)
     devices = make_devices(config, plan, kv_cache_bytes)
-    learners = _make_learner_groups(config, placement, optimizer_steps, devices)
-    groups: dict[PolicyId, GeneratorGroup] = {}
-    gpu_memory = min((node.device_memory for node in cluster_nodes() if node.gpus), default=0.0)
+    learners = make_learner_groups(config, placement, optimizer_steps, devices)
     initialize = {learner.policy: learner.initialize_generator for learner in learners}
+    if nodes is None:
+        nodes = cluster_nodes()
+    # Ray may place an engine on any node, so the smallest GPU decides on the size of its batch.
+    gpu_memory = min((node.device_memory for node in nodes if node.gpus), default=0.0)
+    groups: dict[PolicyId, GeneratorGroup] = {}
     for policies in config.generator_groups:
-        first, *others = policies
+        first = policies[0]
         settings = config.agents[first.number].generator
         sequences, _ = engine_batch(settings, gpu_memory, sequences_in_flight(config, first))
         limits = EngineLimits(sequences, kv_cache_bytes.get(first))
-        if others:
-            own = {policy: initialize[policy] for policy in policies}
-            groups |= _make_shared_generator_groups(config, own, placement, devices, limits)
+        if len(policies) == 1:
+            group = make_generator_group(config, first.number, placement, initialize[first], devices, limits)
+            groups[first] = group
         else:
-            own_number, own_initialize = first.number, initialize[first]
-            groups[first] = _make_generator_group(config, own_number, placement, own_initialize, devices, limits)
+            initialize_each = {policy: initialize[policy] for policy in policies}
+            groups |= make_shared_generator_groups(config, initialize_each, placement, devices, limits)
     generators = [groups[config.policy_of(agent)] for agent in range(config.num_agents)]
-    sandbox = _make_sandbox_pool(config, placement)
-    shared = [device for device in dict.fromkeys(devices.values()) if isinstance(device, SharedDevice)]
-    actors = RunActors(generators, learners, sandbox, placement, shared)
+    sandbox = make_sandbox_pool(config.sandbox, config.resources, placement)
+    used_in_turns = [device for device in dict.fromkeys(devices.values()) if isinstance(device, SharedDevice)]
+    actors = RunActors(generators, learners, sandbox, placement, used_in_turns)
 
     async def start(group: ActorGroup) -> list[str]:
         with startup.part(STARTUP_PARTS[type(group)]):
@@ -143,185 +143,14 @@ async def start_actors(
         for notes in await gather(*map(start, actors.groups)):
             for note in notes:
                 logger.info(note)
-    except BaseException:
+    except BaseException:  # also after a signal, which cancels the start
         await actors.close()
         raise
     return actors
 
 
-def make_devices(
-    config: Config, plan: PlacementPlan, kv_cache_bytes: Mapping[PolicyId, int] = MappingProxyType({})
-) -> Devices:
-    """Return the device of each policy: used in turns with `resources.colocate`, divided with fractions of a GPU and
-    with `resident`. `kv_cache_bytes` has the engines whose memory vLLM need not measure."""
-    measures = not all(policy in kv_cache_bytes for policy in config.policies)
-    release = Deadline(config.resources.deadlines.sync_s, "sync_s", "to release its device")
-    divided, shared = DividedGpus(release), dict[int, SharedDevice]()
-    devices: dict[PolicyId, DedicatedDevice] = {}
-    for policy in config.policies:
-        agent = plan.agents[policy.number]
-        if agent.device is not None and takes_turns(plan.residency):
-            device = SharedDevice(agent.device, agent.generator_gpus > 0, release, plan.residency, measures)
-            devices[policy] = shared.setdefault(agent.device, device)
-        else:
-            devices[policy] = divided if agent.shares_gpu and measures else DEDICATED
-    return devices
-
-
-@dataclass(frozen=True, slots=True)
-class EngineLimits:
-    """Limits of a policy's engines on GPUs: sequences at a time, and bytes of the KV cache; None: vLLM's default."""
-
-    sequences: int | None
-    kv_cache_bytes: int | None = None
-
-
-def _make_generator_group(
-    config: Config,
-    agent: int,
-    placement: PlacementGroups,
-    initialize: Initialize[GenerationActor],
-    devices: Devices,
-    limits: EngineLimits,
-) -> GeneratorGroup:
-    settings, agent_plan, policy = config.agents[agent], placement.plan.agents[agent], config.policy_of(agent)
-    device = devices.get(policy, DEDICATED)
-    engine, options = _engine_settings(config, policy, placement, limits)
-
-    def spec(id: ActorId) -> ActorSpec[GenerationActor]:
-        arguments = (id, engine, config.model, placement.shared_gpus(id))
-        return ActorSpec(id, GenerationActor, arguments, options | {"scheduling_strategy": placement.strategy(id)})
-
-    async def reserve_replica(replica: int) -> ActorSpec[GenerationActor]:
-        id = ActorId("generator", policy, replica)
-        await placement.add(id, config.resources.deadlines.placement_s)
-        return spec(id)
-
-    return GeneratorGroup(
-        [spec(ActorId("generator", policy, replica)) for replica in range(settings.generator.replicas)],
-        settings.generator.tensor_parallel,
-        config.resources.deadlines,
-        initialize,
-        settings.generator.max_restarts,
-        device.lock_for_engine_start,
-        None if agent_plan.divides_gpu or agent_plan.device is not None else reserve_replica,
-        placement.remove,
-        drains=config.rollout.inflight == "drain",
-    )
-
-
-def _make_shared_generator_groups(
-    config: Config,
-    initialize: Mapping[PolicyId, Initialize[GenerationActor]],
-    placement: PlacementGroups,
-    devices: Devices,
-    limits: EngineLimits,
-) -> dict[PolicyId, GeneratorGroup]:
-    """Return groups with one view each of the same processes, for the policies in `initialize`."""
-    first = next(iter(initialize))
-    settings, deadlines = config.agents[first.number].generator, config.resources.deadlines
-    device = devices.get(first, DEDICATED)
-    engine, options = _engine_settings(config, first, placement, limits, adapters=len(initialize))
-    specs: list[ActorSpec[Any]] = []
-    for replica in range(settings.replicas):
-        id = ActorId("generator", first, replica)
-        arguments = (id, tuple(initialize), engine, config.model, placement.shared_gpus(id))
-        placed = options | {"scheduling_strategy": placement.strategy(id)}
-        specs.append(ActorSpec(id, SharedGenerator, arguments, placed))
-    restarts = generator_restarts(deadlines, settings.max_restarts)
-    processes = SharedGeneratorProcesses(specs, restarts, device.lock_for_engine_start)
-    groups = {}
-    for policy, initialize_policy in initialize.items():
-        view = processes.view(policy, initialize_policy)
-        groups[policy] = GeneratorGroup(specs, settings.tensor_parallel, deadlines, initialize_policy, view=view)
-    return groups
-
-
-def _engine_settings(
-    config: Config, policy: PolicyId, placement: PlacementGroups, limits: EngineLimits, adapters: int = 1
-) -> tuple[EngineSpec, dict[str, Any]]:
-    """Return the engine of a policy's generators, and Ray's options of the actor without the placement."""
-    settings, agent_plan = config.agents[policy.number], placement.plan.agents[policy.number]
-    on_gpu = agent_plan.generator_gpus > 0
-    is_placed = agent_plan.device is not None  # on GPUs of which the plan and not Ray decides
-    engine = EngineSpec(
-        model=resolve_model(settings.name),
-        dtype=wire_dtype(settings, on_gpu),
-        max_length=config.model.max_length,
-        trust_remote_code=config.model.model_kwargs.trust_remote_code,
-        on_gpu=on_gpu,
-        tensor_parallel=settings.generator.tensor_parallel,
-        gpu_memory_utilization=settings.generator.gpu_memory_utilization,
-        kv_cache_mb=settings.generator.kv_cache_mb,
-        max_num_seqs=limits.sequences if on_gpu else settings.generator.max_num_seqs,
-        transport=agent_plan.transport,
-        residency=placement.plan.residency,
-        kv_cache_bytes=limits.kv_cache_bytes,
-        lora=config.lora if agent_plan.transport == "adapter" else None,
-        adapters=adapters,
-    )
-    is_local = Path(engine.model).is_dir()
-    environment = engine_environment(settings.generator.cpus, on_gpu, is_local, config.output.verbose)
-    options = {
-        "num_cpus": settings.generator.cpus,
-        "num_gpus": 0 if is_placed else agent_plan.generator_gpus,
-        "max_concurrency": 100_000,  # Ray's default is 1000, but the engine has its own queue
-        "runtime_env": {"env_vars": environment},
-    }
-    return engine, options
-
-
-def _make_learner_groups(
-    config: Config, placement: PlacementGroups, optimizer_steps: int, devices: Devices
-) -> list[LearnerGroup]:
-    groups: dict[PolicyId, LearnerGroup] = {}
-    deadlines = config.resources.deadlines
-    for policies in config.learner_groups:
-        first = policies[0]
-        settings, agent_plan = config.agents[first.number].learner, placement.plan.agents[first.number]
-        on_gpus = agent_plan.generator_gpus > 0
-        arguments = {policy: learner_arguments(config, policy, on_gpus, optimizer_steps) for policy in policies}
-        options = {
-            "num_cpus": settings.cpus,
-            "num_gpus": agent_plan.learner_gpus if agent_plan.device is None else 0,
-            "runtime_env": {"env_vars": learner_environment(arguments[first].threads, agent_plan)},
-        }
-        start = Deadline(deadlines.start_s, "start_s", "to start")
-        restarts = RestartPolicy(start, settings.max_restarts, deadlines.heartbeat_s, REMEDY)
-        if len(policies) > 1:
-            id = learner_id(config, first)
-            placed = options | {"scheduling_strategy": placement.strategy(id)}
-            spec = ActorSpec(id, SharedLearner, (id, arguments, placement.shared_gpus(id)), placed)
-            process = SharedLearnerProcess(spec, restarts, devices[first].lock_for_learner_start)
-            for policy in policies:
-                view = partial(process.view, policy)
-                transport = placement.plan.agents[policy.number].transport
-                groups[policy] = LearnerGroup(policy, view, 1, transport, deadlines, devices[policy])
-            continue
-        device, ranks = devices[first], []
-        for rank in range(settings.ranks):
-            id = ActorId("learner", first, rank)
-            placed = options | {"scheduling_strategy": placement.strategy(id)}
-            actor_arguments = (id, arguments[first], placement.plan.residency, placement.shared_gpus(id))
-            ranks.append(ActorSpec(id, LearnerActor, actor_arguments, placed))
-        # One of several ranks loads its model later, together with the others.
-        start_lock = device.lock_for_learner_start if len(ranks) == 1 else nullcontext
-        supervise = partial(Supervisor, ranks, restarts, start_lock=start_lock)
-        groups[first] = LearnerGroup(first, supervise, len(ranks), agent_plan.transport, deadlines, device)
-    return [groups[policy] for policy in config.policies]
-
-
-def _make_sandbox_pool(config: Config, placement: PlacementGroups) -> SandboxPool:
-    resources, deadlines = config.resources.sandbox, config.resources.deadlines
-    return SandboxPool(
-        sandbox_settings(config),
-        resources.workers,
-        num_cpus_per_worker=resources.cpus,
-        start=Deadline(deadlines.start_s, "start_s", "to start"),
-        restarts=resources.max_restarts,
-        heartbeat_s=deadlines.heartbeat_s,
-        scheduling=[placement.strategy(ActorId("sandbox", None, worker)) for worker in range(resources.workers)],
-    )
+def _cluster_has_gpus() -> bool:
+    return ray.cluster_resources().get("GPU", 0) > 0
 
 
 class EvaluationActors:
@@ -339,8 +168,9 @@ class EvaluationActors:
 
     async def start(self) -> None:
         """Start the sandbox workers. Raises UserError if the cluster lacks the resources or the required isolation."""
-        self._placement = await reserve(sandbox_plan(self._config), self._config.resources.deadlines.placement_s)
-        self.sandbox = _make_sandbox_pool(self._config, self._placement)
+        resources = self._config.resources
+        self._placement = await reserve(sandbox_plan(resources.sandbox), resources.deadlines.placement_s)
+        self.sandbox = make_sandbox_pool(self._config.sandbox, resources, self._placement)
         for note in await self.sandbox.start():
             logger.info(note)
 
@@ -353,13 +183,19 @@ class EvaluationActors:
         nodes = cluster_nodes()
         configs = [share_gpus_of_evaluation(config, nodes) for config in configs]
         keys: list[Hashable] = []
+        """By agent, everything that distinguishes its generators."""
         for agent, config in enumerate(configs):
             settings = config.agents[agent]
             keys.append((settings.name, settings.dtype, settings.generator, config.model.use_chat_template))
+        # Old groups end first: both at once would need more resources than a run.
         for key in self._groups.keys() - keys:
             await _close(*self._groups.pop(key))
-        new = {key: keys.index(key) for key in keys if key not in self._groups}
-        await gather(*(self._start_group(key, configs[agent], agent) for key, agent in new.items()))
+        new_keys = set(keys) - self._groups.keys()
+        starts = []
+        for key in sorted(new_keys, key=keys.index):
+            agent = keys.index(key)  # the first of the agents that share the group
+            starts.append(self._start_group(key, configs[agent], agent))
+        await gather(*starts)
         return [self._groups[key][0] for key in keys]
 
     async def close(self) -> None:
@@ -370,7 +206,7 @@ class EvaluationActors:
             await _close(self.sandbox, self._placement)
 
     async def _start_group(self, key: Hashable, config: Config, agent: int) -> None:
-        plan = generator_plan(config, agent, cluster_has_gpus=ray.cluster_resources().get("GPU", 0) > 0)
+        plan = generator_plan(config, agent, _cluster_has_gpus())
         deadlines = config.resources.deadlines
         deadline = Deadline(deadlines.sync_s, "sync_s", "to serve its weights")
 
@@ -378,10 +214,11 @@ class EvaluationActors:
             await replica.call(GenerationActor.serve_initial_weights, 0).within(deadline)
 
         placement = await reserve(plan, deadlines.placement_s)
-        is_part = 0 < plan.agents[agent].generator_gpus < 1  # of a GPU, on which engines start one at a time
-        devices = {config.policy_of(agent): self._divided_gpus} if is_part else {}
-        max_num_seqs = config.agents[agent].generator.max_num_seqs
-        group = _make_generator_group(config, agent, placement, initialize, devices, EngineLimits(max_num_seqs))
+        devices = {}
+        if 0 < plan.agents[agent].generator_gpus < 1:
+            devices[config.policy_of(agent)] = self._divided_gpus  # on which engines start one at a time
+        limits = EngineLimits(config.agents[agent].generator.max_num_seqs)
+        group = make_generator_group(config, agent, placement, initialize, devices, limits)
         try:
             notes = await group.start()
         except BaseException:

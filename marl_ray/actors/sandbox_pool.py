@@ -92,30 +92,45 @@ class SandboxPool:
         if num_workers < 1 or batch_size < 1:
             raise ValueError("a sandbox pool needs at least one worker and batch size 1")
         settings.candidates()  # raises for contradictory settings, before any actor is created
-        self._settings, self._heartbeat_s = settings, heartbeat_s
-        self._batch_size, self._cache_size = batch_size, cache_size
+        self._settings = settings
+        self._heartbeat_s = heartbeat_s
+        self._batch_size = batch_size
+        self._cache_size = cache_size
+        if scheduling is None:
+            scheduling = ["SPREAD"] * num_workers
         specs = []
-        for worker, strategy in zip(range(num_workers), scheduling or ["SPREAD"] * num_workers, strict=True):
-            options = {"num_cpus": num_cpus_per_worker, "scheduling_strategy": strategy}
-            options["max_concurrency"] = 2  # `heartbeat` answers while `run` runs
-            specs.append(ActorSpec(ActorId("sandbox", None, worker), SandboxWorker, (settings, without), options))
+        for worker, strategy in zip(range(num_workers), scheduling, strict=True):
+            options = {
+                "num_cpus": num_cpus_per_worker,
+                "scheduling_strategy": strategy,
+                "max_concurrency": 2,  # `heartbeat` answers while `run` runs
+            }
+            id = ActorId("sandbox", None, worker)
+            specs.append(ActorSpec(id, SandboxWorker, (settings, without), options))
         self.workers = Supervisor(specs, RestartPolicy(start, restarts), on_change=self._dispatch)
         self._busy: set[Handle[SandboxWorker]] = set()
         self._new: deque[_Item] = deque()
+        """Programs that no worker has run."""
         self._retries: deque[_Item] = deque()
+        """Programs whose worker was lost."""
         self._pending: dict[str, _Item] = {}
+        """All programs without a report, by key."""
         self._cache: OrderedDict[str, ExecutionReport] = OrderedDict()
+        """Reports by key, the least recently used first."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.executions = 0
         """Number of reports made by workers."""
         self._taken = 0
+        """Number of reports that `take_executions` has returned."""
 
     async def start(self) -> list[str]:
         """Start all workers and return one line per node. Raises UserError if one of them cannot start."""
         notes = await self.workers.start()
-        locations = [worker.location for worker in self.workers.serving()]
-        nodes = Counter((at.ip, at.host, *lines) for at, lines in zip(locations, notes, strict=True) if at is not None)
-        return [f"{host}: {note}; workers: {count}" for (_, host, note), count in nodes.items()]
+        workers_per_note: Counter[tuple[str, str, str]] = Counter()
+        for worker, (note,) in zip(self.workers.serving(), notes, strict=True):
+            assert worker.location is not None, "it has started"
+            workers_per_note[worker.location.ip, worker.location.host, note] += 1
+        return [f"{host}: {note}; workers: {count}" for (_, host, note), count in workers_per_note.items()]
 
     async def close(self) -> None:
         """End all workers. Pending callers receive a report with `infra_error`."""
@@ -138,7 +153,8 @@ class SandboxPool:
 
     def take_executions(self) -> int:
         """Return the number of reports made since the last call."""
-        new, self._taken = self.executions - self._taken, self.executions
+        new = self.executions - self._taken
+        self._taken = self.executions
         return new
 
     async def execute(self, programs: Sequence[Program]) -> list[ExecutionReport]:
@@ -151,20 +167,23 @@ class SandboxPool:
                 name = f"{type(program).__module__}:{type(program).__qualname__}"
                 raise TypeError(f"an attempt's program must be a marl_ray.sandbox Program or None, not {name}")
             _ = program.number_of_tests  # raises; the workers receive the number with the program
-        results: list[ExecutionReport | asyncio.Future[ExecutionReport]] = []
-        for program in programs:
-            key = program.key
-            if key in self._cache:
-                self._cache.move_to_end(key)
-                results.append(self._cache[key])
-                continue
-            if key not in self._pending:
-                self._pending[key] = _Item(key, program, asyncio.get_running_loop().create_future())
-                self._new.append(self._pending[key])
-            results.append(self._pending[key].future)
+        futures = [self._request(program) for program in programs]
         self._dispatch()
         # Shielded, because another caller may await the same program when this caller is cancelled.
-        return [result if isinstance(result, ExecutionReport) else await asyncio.shield(result) for result in results]
+        return [await asyncio.shield(future) for future in futures]
+
+    def _request(self, program: Program) -> asyncio.Future[ExecutionReport]:
+        """Return the future report of a program, which is queued if it is neither cached nor pending."""
+        key = program.key
+        future: asyncio.Future[ExecutionReport] = asyncio.get_running_loop().create_future()
+        if key in self._cache:
+            self._cache.move_to_end(key)
+            future.set_result(self._cache[key])
+            return future
+        if key not in self._pending:
+            self._pending[key] = _Item(key, program, future)
+            self._new.append(self._pending[key])
+        return self._pending[key].future
 
     def _dispatch(self) -> None:
         """Assign pending programs to free workers, until either runs out."""
@@ -182,9 +201,9 @@ class SandboxPool:
 
     def _next_batch(self, worker: Handle[SandboxWorker], free: int) -> list[_Item]:
         """Return a single retried program, which might crash the worker, or an even share of the new programs."""
-        has_others = any(other is not worker for other in self.workers.serving())
+        is_alone = self.workers.serving() == [worker]
         for item in self._retries:
-            if item.failed_worker != worker.id or not has_others:
+            if item.failed_worker != worker.id or is_alone:
                 self._retries.remove(item)
                 return [item]
         size = min(self._batch_size, math.ceil(len(self._new) / free))
@@ -216,16 +235,20 @@ class SandboxPool:
         heartbeat = Deadline(self._heartbeat_s, "heartbeat_s", "to answer a heartbeat")
         reports = asyncio.ensure_future(worker.call(SandboxWorker.run, programs).within(deadline))
         try:
-            while not (await asyncio.wait({reports}, timeout=self._heartbeat_s))[0]:
+            while True:
+                await asyncio.wait({reports}, timeout=self._heartbeat_s)
+                if reports.done():
+                    return reports.result()
                 await worker.call(SandboxWorker.heartbeat).within(heartbeat)
-            return reports.result()
         finally:
             reports.cancel()
 
     def _max_seconds(self, program: Program) -> float:
         """Return the maximum time of a program on a worker: two attempts, each limited by the sandbox."""
-        wall_s = (program.limits or self._settings.limits).program_wall_s
-        return 2 * ((2 if program.visible else 1) * wall_s + RESTART_S)
+        limits = program.limits or self._settings.limits
+        # Visible tests run in an execution of their own.
+        executions = 2 if program.visible else 1
+        return 2 * (executions * limits.program_wall_s + RESTART_S)
 
     def _retry(self, worker: Handle[SandboxWorker], item: _Item, reason: str) -> None:
         """Retry a program once on another worker, then report an infrastructure error."""

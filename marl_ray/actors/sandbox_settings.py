@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from marl_ray.cluster.placement_plan import make_plan
 from marl_ray.config import Config
+from marl_ray.config.sections import SandboxConfig
 from marl_ray.core.errors import UserError
 from marl_ray.sandbox import Limits, Sandbox, SandboxSettings, SandboxUnavailable
 from marl_ray.sandbox.host.python_files import find_packages
 
 
-def sandbox_settings(config: Config) -> SandboxSettings:
+def sandbox_settings(sandbox: SandboxConfig) -> SandboxSettings:
     """Return the library settings for the config's section `sandbox`."""
-    sandbox = config.sandbox
     limits = Limits(
         test_cpu_s=sandbox.test_timeout_s,
-        test_wall_s=3 * sandbox.test_timeout_s,
+        test_wall_s=3 * sandbox.test_timeout_s,  # the machine may be busy
         program_wall_s=sandbox.program_timeout_s or 6 * sandbox.test_timeout_s,
         max_timeouts=sandbox.max_timeouts,
         memory_mb=sandbox.memory_mb,
@@ -38,8 +38,9 @@ def check_local_machine(config: Config) -> None:
     if cluster_address():
         return
     make_plan(config, cluster_has_gpus=visible_gpu_count() > 0)
-    settings = sandbox_settings(config)
-    if settings.require is None and settings.isolation in ("auto", "none") and not settings.scratch_mb:
+    settings = sandbox_settings(config.sandbox)
+    takes_any_level = settings.require is None and settings.isolation in ("auto", "none")
+    if takes_any_level and not settings.scratch_mb:
         return
     try:
         with Sandbox(settings):
@@ -49,11 +50,11 @@ def check_local_machine(config: Config) -> None:
         raise UserError(f"sandbox: {error}. {hint}") from None
 
 
-def check_sandbox(config: Config) -> None:
+def check_sandbox(sandbox: SandboxConfig) -> None:
     """Raise UserError for an isolation level that no machine provides with these settings, and for packages that are
     not installed here (sandbox workers have the same environment)."""
     try:
-        settings = sandbox_settings(config)
+        settings = sandbox_settings(sandbox)
         settings.candidates()
         find_packages(settings.packages)
     except SandboxUnavailable as error:

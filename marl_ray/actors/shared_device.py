@@ -15,7 +15,7 @@ the restart of an actor, so a lost actor releases the lock.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from marl_ray.actors.generation_actor import GenerationActor
@@ -104,7 +104,7 @@ class DividedGpus(DedicatedDevice):
     @asynccontextmanager
     async def lock_for_engine_start(self) -> AsyncIterator[None]:
         async with self._lock.exclusive():
-            for rank in [rank for learner in self._learners for rank in learner.ranks.serving()]:
+            for rank in _serving_ranks(self._learners):
                 with suppress(ActorDied, DeadlineExceeded):  # another call will find the loss
                     await rank.call(LearnerActor.release_memory).within(self._deadline)
             yield
@@ -135,14 +135,18 @@ class SharedDevice(DedicatedDevice):
         residency: Residency = "turns",
         measures_memory: bool = True,
     ) -> None:
-        self.number, self.is_gpu, self._deadline = number, is_gpu, deadline
+        self.number = number
+        self.is_gpu = is_gpu
+        self._deadline = deadline
         self._residency = residency
         self._measures_memory = measures_memory
         self._lock = ReadWriteLock()
         self._condition = Condition()
         self._learners: list[LearnerGroup] = []
         self._awake: dict[Handle[GenerationActor], Supervisor[GenerationActor]] = {}
+        """Engines that use the device, with their supervisors."""
         self._memory: dict[int, dict[str, float]] = {}
+        """Memory metrics by step."""
 
     def register(self, learner: LearnerGroup) -> None:
         self._learners.append(learner)
@@ -152,14 +156,18 @@ class SharedDevice(DedicatedDevice):
         if not self.is_gpu:
             yield
             return
-        # vLLM refuses to fall asleep while other processes allocate, so that less memory is free afterwards.
-        is_alone = self._measures_memory or self._residency == "turns"
-        async with self._lock.exclusive() if is_alone else self._lock.shared():
+        # With "turns" the engine falls asleep at the end of its start, and vLLM refuses to fall asleep while other
+        # processes allocate, so that less memory is free afterwards.
+        needs_lock_alone = self._measures_memory or self._residency == "turns"
+        async with self._lock.exclusive() if needs_lock_alone else self._lock.shared():
             yield
 
     @asynccontextmanager
     async def lock_for_learner_start(self) -> AsyncIterator[None]:
-        async with self.lock_for_restore() if self.is_gpu else nullcontext():
+        if not self.is_gpu:
+            yield
+            return
+        async with self.lock_for_restore():
             yield
 
     @asynccontextmanager
@@ -179,6 +187,7 @@ class SharedDevice(DedicatedDevice):
             try:
                 yield
             finally:
+                # Engines that were awake serve again once they have received their weights.
                 for engine, replicas in asleep.items():
                     replicas.mark_stale(engine)
 
@@ -187,10 +196,11 @@ class SharedDevice(DedicatedDevice):
         self, generators: Sequence[Handle[GenerationActor]], replicas: Supervisor[GenerationActor]
     ) -> AsyncIterator[bool]:
         async with self._lock.exclusive():
-            is_asleep = any(generator not in self._awake for generator in generators)
+            is_asleep = not self._awake.keys() >= set(generators)
             self._awake |= dict.fromkeys(generators, replicas)  # even if the update fails halfway
+            # With other residencies an engine keeps its weights while it sleeps.
             yield is_asleep and self._residency == "turns"
-            if all(engine in self._awake for engine in self._engines()):
+            if self._awake.keys() >= set(self._engines()):
                 version = min(learner.version for learner in self._learners)
                 await self._record_memory(version - 1, "awake")
 
@@ -212,30 +222,44 @@ class SharedDevice(DedicatedDevice):
             except (ActorDied, DeadlineExceeded) as error:
                 replicas.report_lost(engine, str(error))
 
-        awake, self._awake = self._awake, {}
-        await gather(*(sleep(engine, replicas) for engine, replicas in awake.items()))
-        return awake
+        was_awake = self._awake
+        self._awake = {}
+        await gather(*(sleep(engine, replicas) for engine, replicas in was_awake.items()))
+        return was_awake
 
     async def _record_memory(self, step: int, phase: str, trained: LearnerGroup | None = None) -> None:
         """Record the maximum memory in use per phase; the learner that has just `trained` counts with its peak. Record
         nothing if an actor is lost meanwhile."""
-        ranks = [rank for learner in self._learners for rank in learner.ranks.serving()]
+        ranks = _serving_ranks(self._learners)
         try:
-            engines = await gather(*(self._query(engine, GenerationActor.memory) for engine in self._engines()))
-            learners = await gather(*(self._query(rank, LearnerActor.memory) for rank in ranks))
+            sizes = await gather(*(self._query(engine, GenerationActor.memory) for engine in self._engines()))
+            rank_sizes = await gather(*(self._query(rank, LearnerActor.memory) for rank in ranks))
         except (ActorDied, DeadlineExceeded):
             return
-        on_device = [] if trained is None else trained.ranks.serving()
-        sizes = engines + [peak if r in on_device else now for r, (now, peak) in zip(ranks, learners, strict=True)]
-        used = (max(sizes) if self.is_gpu else sum(sizes)) / MEGABYTE
-        name, recorded = f"memory/device_{self.number}/{phase}", self._memory.setdefault(step, {})
-        recorded[name] = round(max(used, recorded.get(name, 0.0)), 1)
+        trained_ranks = [] if trained is None else trained.ranks.serving()
+        for rank, (now, peak) in zip(ranks, rank_sizes, strict=True):
+            sizes.append(peak if rank in trained_ranks else now)
+        # Each process on a GPU reports the memory in use on the whole GPU; on a CPU each reports its own.
+        used = max(sizes) if self.is_gpu else sum(sizes)
+        name = f"memory/device_{self.number}/{phase}"
+        recorded = self._memory.setdefault(step, {})
+        recorded[name] = round(max(used / MEGABYTE, recorded.get(name, 0.0)), 1)
 
     async def _query(self, actor: Handle[Any], method: Any) -> Any:
         return await actor.call(method).within(self._deadline)
 
     def _engines(self) -> list[Handle[GenerationActor]]:
-        return [engine for learner in self._learners for engine in learner.engine_handles()]
+        engines = []
+        for learner in self._learners:
+            engines += learner.engine_handles()
+        return engines
+
+
+def _serving_ranks(learners: Sequence[LearnerGroup]) -> list[Handle[LearnerActor]]:
+    ranks = []
+    for learner in learners:
+        ranks += learner.ranks.serving()
+    return ranks
 
 
 DEDICATED = DedicatedDevice()

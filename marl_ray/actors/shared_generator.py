@@ -49,13 +49,14 @@ class SharedGenerator(Actor):
         for member in others:
             member.shared_engine = first.engine
             notes += await member.start()
-        if self.id.replica > 0:
-            return notes
-        return [*notes, f"{self.id} has one engine for {', '.join(map(str, self._members))}"]
+        if self.id.replica == 0:  # the other replicas are alike
+            policies = ", ".join(map(str, self._members))
+            notes.append(f"{self.id} has one engine for {policies}")
+        return notes
 
     async def heartbeat(self) -> None:
         first = next(iter(self._members.values()))
-        await first.heartbeat()
+        await first.heartbeat()  # of the engine, which is the same for all
 
     async def call_generator(self, policy: PolicyId, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of a policy's `GenerationActor`."""
@@ -68,6 +69,7 @@ class SharedGeneratorHandle(Handle[GenerationActor]):
 
     def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Submit a method call without waiting for its result."""
+        # Not serialised, unlike calls to a shared learner: the actor is asynchronous.
         reference = self.actor.call_generator.remote(self.id.policy, method.__name__, *args, **kwargs)
         return Call(self, method.__name__, reference)
 
@@ -79,13 +81,14 @@ class SharedGeneratorView:
         self, policy: PolicyId, initialize: Initialize[GenerationActor], processes: SharedGeneratorProcesses
     ) -> None:
         self.initialize = initialize
-        self._policy, self._processes = policy, processes
+        self._policy = policy
+        self._processes = processes
         self._supervisor = processes.supervisor
         self._handles: dict[Handle[SharedGenerator], SharedGeneratorHandle] = {}
         self._shared: dict[Handle[GenerationActor], Handle[SharedGenerator]] = {}
-        self.early: dict[Handle[SharedGenerator], str] = {}
+        self.early: dict[Handle[SharedGenerator], str | None] = {}
         """Processes that have this policy's adapter, and do not serve before they have the adapters of all policies;
-        with the reason of a loss, or an empty text."""
+        with the reason of a loss, or None while the process is alive."""
 
     @property
     def _is_first(self) -> bool:
@@ -98,7 +101,9 @@ class SharedGeneratorView:
 
     async def start(self) -> list[list[str]]:
         """Start the processes, if this is the first policy; all groups of a run are started together."""
-        return await self._supervisor.start() if self._is_first else []
+        if not self._is_first:
+            return []
+        return await self._supervisor.start()
 
     async def close(self) -> None:
         """End the processes for all policies; all groups of a run are closed together."""
@@ -121,7 +126,7 @@ class SharedGeneratorView:
         """End this incarnation of a process, for all policies."""
         shared = self._shared[handle]
         if shared in self.early:
-            self.early[shared] = reason
+            self.early[shared] = reason  # the supervisor ignores losses of actors that do not serve yet
         self._supervisor.report_lost(shared, reason)
 
     def confirm_success(self) -> None:
@@ -132,10 +137,12 @@ class SharedGeneratorView:
 
     def handle(self, shared: Handle[SharedGenerator]) -> Handle[GenerationActor]:
         """Return the policy's handle of an incarnation of a process, always the same object."""
+        # Groups count requests in flight, and devices their engines, by this object.
         if shared not in self._handles:
             id = ActorId("generator", self._policy, shared.id.replica)
             handle = SharedGeneratorHandle(id, shared.actor, shared.incarnation, shared.location)
-            self._handles[shared], self._shared[handle] = handle, shared
+            self._handles[shared] = handle
+            self._shared[handle] = shared
         return self._handles[shared]
 
 
@@ -161,10 +168,11 @@ class SharedGeneratorProcesses:
             for view in self.views:
                 await view.initialize(view.handle(shared))
                 # From now on this policy's updates reach the process, while other policies send their adapters.
-                view.early[shared] = ""
-            losses = [view.early[shared] for view in self.views if view.early[shared]]
+                view.early[shared] = None
+            reasons = [view.early[shared] for view in self.views]
         finally:
             for view in self.views:
                 view.early.pop(shared, None)
-        if losses:
-            raise UserError(losses[0])
+        for reason in reasons:
+            if reason is not None:
+                raise UserError(reason)

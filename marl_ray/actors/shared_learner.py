@@ -36,9 +36,9 @@ class SharedLearner(Actor):
         self, id: ActorId, arguments: Mapping[PolicyId, LearnerArguments], gpus: BundleGpus | None = None
     ) -> None:
         self.id = id
-        self._members = {
-            policy: LearnerActor(ActorId("learner", policy), own, gpus=gpus) for policy, own in arguments.items()
-        }
+        self._members: dict[PolicyId, LearnerActor] = {}
+        for policy, learner_arguments in arguments.items():
+            self._members[policy] = LearnerActor(ActorId("learner", policy), learner_arguments, gpus=gpus)
 
     def start(self) -> list[str]:
         """Load the base model once and all adapters."""
@@ -46,7 +46,8 @@ class SharedLearner(Actor):
         notes = first.start()
         for member in others:
             notes += member.start(base=first.learner)
-        return [*notes, f"{self.id} has one model for {', '.join(map(str, self._members))}"]
+        policies = ", ".join(map(str, self._members))
+        return [*notes, f"{self.id} has one model for {policies}"]
 
     @ray.method(concurrency_group="heartbeat")
     def heartbeat(self) -> None:  # type: ignore[override]
@@ -74,9 +75,11 @@ class SharedLearnerHandle(Handle[LearnerActor]):
     def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Prepare a call, which is submitted when its result is awaited and the process is free."""
         submit: Any = super().call
-        name, policy = method.__name__, self.id.policy
+        policy = self.id.policy
         if method is LearnerActor.finish_save:
+            # A write goes on while other learners train, so it waits for other writes only.
             return _QueuedCall(self.write_lock, lambda: submit(SharedLearner.finish_save, policy))
+        name = method.__name__
         return _QueuedCall(self.lock, lambda: submit(SharedLearner.call_learner, policy, name, *args, **kwargs))
 
 
@@ -97,16 +100,23 @@ class SharedLearnerView:
     def __init__(self, policy: PolicyId, initialize: Initialize[LearnerActor], process: SharedLearnerProcess) -> None:
         self.initialize = initialize
         self._id = ActorId("learner", policy)
-        self._process, self._supervisor = process, process.supervisor
+        self._process = process
+        self._supervisor = process.supervisor
+
+    @property
+    def _is_first(self) -> bool:
+        return self._process.views[0] is self
 
     @property
     def lost_count(self) -> int:
         """Number of lost incarnations, counted for the first policy of the process only."""
-        return self._supervisor.lost_count if self._process.views[0] is self else 0
+        return self._supervisor.lost_count if self._is_first else 0
 
     async def start(self) -> list[list[str]]:
         """Start the process, if this is the first policy; all groups of a run are started together."""
-        return await self._supervisor.start() if self._process.views[0] is self else []
+        if not self._is_first:
+            return []
+        return await self._supervisor.start()
 
     async def close(self) -> None:
         """End the process for all policies; all groups of a run are closed together."""
@@ -130,8 +140,10 @@ class SharedLearnerView:
 
     def handle(self, shared: Handle[SharedLearner]) -> Handle[LearnerActor]:
         """Return the policy's handle for an incarnation of the process."""
-        locks = self._process.lock, self._process.write_lock
-        return SharedLearnerHandle(self._id, shared.actor, shared.incarnation, shared.location, *locks)
+        process = self._process
+        return SharedLearnerHandle(
+            self._id, shared.actor, shared.incarnation, shared.location, process.lock, process.write_lock
+        )
 
 
 class SharedLearnerProcess:

@@ -111,8 +111,10 @@ class Supervisor(Generic[A]):
         self._members = {spec.id: _Member(spec) for spec in specs}
         self._removed: dict[ActorId, int] = {}
         """Last incarnation of each removed actor."""
-        self._policy, self._initialize_actor = policy, initialize
-        self._start_lock, self._on_change = start_lock, on_change
+        self._policy = policy
+        self._initialize_actor = initialize
+        self._start_lock = start_lock
+        self._on_change = on_change
         self._tasks: set[asyncio.Task[None]] = set()
         self._condition = Condition()
         self._closed = False
@@ -130,7 +132,11 @@ class Supervisor(Generic[A]):
 
     def serving(self) -> list[Handle[A]]:
         """Return the handles of serving actors, in the order of their specs."""
-        return [m.handle for m in self._members.values() if m.is_serving and m.handle is not None]
+        handles = []
+        for member in self._members.values():
+            if member.is_serving and member.handle is not None:
+                handles.append(member.handle)
+        return handles
 
     def is_serving(self, handle: Handle[A]) -> bool:
         """Return whether this incarnation is the current one and serves."""
@@ -146,11 +152,13 @@ class Supervisor(Generic[A]):
         the cause if that cannot happen any more."""
 
         def is_ready() -> bool:
-            return len(self.serving()) >= (len(self._members) if all_members else 1)
+            needed = len(self._members) if all_members else 1
+            return len(self.serving()) >= needed
 
         def is_hopeless() -> bool:
             return self._is_lost() or (all_members and bool(self.retired()))
 
+        # Without a deadline: every phase of a start has one (see above).
         await self._condition.wait_for(lambda: is_ready() or is_hopeless())
         if self._error is not None:
             raise self._error
@@ -180,9 +188,12 @@ class Supervisor(Generic[A]):
 
     def _ends_alike(self, member: _Member[A], reason: str) -> bool:
         """Return whether the previous incarnation ended with the same error before any success, and end the actor."""
-        previous, location = member.last_loss, member.handle and member.handle.location
+        previous = member.last_loss
+        location = member.handle and member.handle.location
+        # Incarnations end alike if their errors are the same but for the process.
         member.last_loss = reason.replace(str(location), "")
-        if self._policy.remedy is None or self._succeeded or member.last_loss != previous:
+        is_the_same = member.last_loss == previous
+        if self._policy.remedy is None or self._succeeded or not is_the_same:
             return False
         self._end(member)
         member.state = "retired"
@@ -204,8 +215,10 @@ class Supervisor(Generic[A]):
 
     def add(self, spec: ActorSpec[A]) -> None:
         """Start one more actor, which serves after its initialisation."""
+        # Incarnations are counted on, so that a late answer of the removed actor is not taken for the new one's.
         previous = self._removed.pop(spec.id, 0)
-        member = self._members[spec.id] = _Member(spec, previous_incarnations=previous, incarnation=previous)
+        member = _Member(spec, previous_incarnations=previous, incarnation=previous)
+        self._members[spec.id] = member
         self._spawn(self._restart(member, ""))
 
     def remove(self, id: ActorId) -> None:
@@ -250,7 +263,8 @@ class Supervisor(Generic[A]):
 
     async def _restart(self, member: _Member[A], reason: str) -> None:
         """Start the next incarnation, in as many attempts as allowed. `reason` is the cause of the last loss."""
-        failures, given_up = 0, False
+        failures = 0
+        given_up = False
         while not given_up and self._may_start(member):
             await asyncio.sleep(RESTART_PAUSE_S * failures)
             if member.state == "retired":
@@ -263,14 +277,18 @@ class Supervisor(Generic[A]):
                 if not isinstance(error, DeadlineExceeded) and self._ends_alike(member, str(error)):
                     return
                 self._end(member)
-                failures, reason = failures + 1, str(error)
+                failures += 1
+                reason = str(error)
                 logger.warning(f"{member.spec.id} does not start: {reason}")
-                # A start that times out waits for a place, for example after the loss of a node.
-                is_timeout = isinstance(error, DeadlineExceeded)
-                given_up = not self.serving() if is_timeout else failures >= MAX_FAILED_STARTS
-            except Exception as error:
+                if isinstance(error, DeadlineExceeded):
+                    # The actor waits for a place, for example after the loss of a node, while others serve.
+                    given_up = not self.serving()
+                else:
+                    given_up = failures >= MAX_FAILED_STARTS
+            except Exception as error:  # a bug, or an error of a file system, which a restart does not repair
                 self._end(member)
-                member.state, self._error = "retired", error
+                member.state = "retired"
+                self._error = error
                 self._notify()
                 return
             else:
@@ -280,6 +298,7 @@ class Supervisor(Generic[A]):
 
     def _may_start(self, member: _Member[A]) -> bool:
         """Return whether a restart is left, and count it. The first start of an actor is no restart."""
+        # Losses of a long run, such as lost nodes, are forgotten after a while.
         now = time.monotonic()
         member.restarts = [at for at in member.restarts if at > now - RESTART_WINDOW_S]
         if member.incarnation == member.previous_incarnations:
@@ -290,28 +309,34 @@ class Supervisor(Generic[A]):
         return True
 
     def _retire(self, member: _Member[A], reason: str, given_up: bool) -> None:
-        id, others = member.spec.id, len(self.serving())
-        setting = f"resources.{id.kind}.max_restarts"
-        limit = "it does not start" if given_up else f"{setting} allows {self._policy.restarts} restarts within an hour"
-        resume = "" if id.kind == "sandbox" or others else "; --resume continues the run"
-        self.last_failure = f"{id} is lost for good ({limit}): {reason}{resume}"
+        id = member.spec.id
+        limit = f"resources.{id.kind}.max_restarts allows {self._policy.restarts} restarts within an hour"
+        if given_up:
+            limit = "it does not start"
+        self.last_failure = f"{id} is lost for good ({limit}): {reason}"
         member.state = "retired"
-        if others:
-            logger.warning(f"{id} is lost for good ({limit}); {pluralize(others, 'other')} of its kind continue")
+        serving = len(self.serving())
+        if serving:
+            logger.warning(f"{id} is lost for good ({limit}); {pluralize(serving, 'other')} of its kind continue")
+        elif id.kind != "sandbox":  # without sandbox workers, programs are reported as infrastructure errors
+            self.last_failure += "; --resume continues the run"
         self._notify()
 
     async def _start(self, member: _Member[A]) -> list[str]:
         """Start the next incarnation and return its notes."""
-        spec, deadline = member.spec, self._policy.start
+        spec = member.spec
+        deadline = self._policy.start
         member.state = "starting"
         member.incarnation += 1
         async with self._start_lock():
             handle = Handle.create(spec.id, member.incarnation, spec.actor_class, spec.arguments, spec.options)
-            member.handle = handle
+            member.handle = handle  # `close` ends it while it starts
             begin = time.monotonic()
             location = await handle.call(spec.actor_class.location).within(deadline)
-            member.handle = handle = replace(handle, location=location)
-            remaining = replace(deadline, seconds=round(deadline.seconds - (time.monotonic() - begin), 1))
+            handle = replace(handle, location=location)
+            member.handle = handle
+            elapsed = time.monotonic() - begin
+            remaining = replace(deadline, seconds=round(deadline.seconds - elapsed, 1))
             notes: list[str] = await handle.call(spec.actor_class.start).within(remaining)
         await self._initialize(member, handle)
         if self._policy.heartbeat_s is not None:
@@ -327,6 +352,7 @@ class Supervisor(Generic[A]):
     async def _monitor(self, member: _Member[A], handle: Handle[A], heartbeat_s: float) -> None:
         """Request heartbeats as long as this incarnation serves or is initialised again. A late heartbeat is requested
         twice, because the first answer may only look late if this process was suspended."""
+        # A pause and two requests fit into the time: 1/4 + 1/2 of it, and the second request.
         deadline = Deadline(heartbeat_s / 2, "heartbeat_s", "to answer a heartbeat")
 
         async def request_heartbeat() -> None:
@@ -361,7 +387,8 @@ class Supervisor(Generic[A]):
         self._on_change()
 
     def _end(self, member: _Member[A]) -> None:
-        handle, member.handle = member.handle, None
+        handle = member.handle
+        member.handle = None
         if handle is not None:
-            with contextlib.suppress(RayError):
+            with contextlib.suppress(RayError):  # Ray has lost it already
                 handle.kill()

@@ -69,8 +69,9 @@ class TextStreams:
         """Sample one completion (`GenerationActor.stream`) and return it; its text reaches `on_text`, if there is one,
         in parts. Cancelling the call stops the completion on its replica."""
         name = f"stream-{next(self._numbers)}"
-        stream = None if on_text is None else TextStream(on_text)
-        if stream is not None:
+        stream = None
+        if on_text is not None:
+            stream = TextStream(on_text)
             self._streams[name] = stream
             if self._poller is None or self._poller.done():
                 self._poller = asyncio.get_running_loop().create_task(self._poll())
@@ -94,7 +95,9 @@ class TextStreams:
             await asyncio.gather(self._poller, return_exceptions=True)
 
     async def _abort(self, name: str) -> None:
-        calls = [r.call(GenerationActor.abort, name).within(CALL) for r in self.group.replicas.serving()]
+        calls = []
+        for replica in self.group.replicas.serving():
+            calls.append(replica.call(GenerationActor.abort, name).within(CALL))
         await asyncio.gather(*calls, return_exceptions=True)  # a lost replica has stopped too
 
     async def _poll(self) -> None:

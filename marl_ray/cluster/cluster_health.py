@@ -22,6 +22,7 @@ from marl_ray.core.errors import UserError
 ANSWER_S = 3.0
 """Time limit for an answer of a process that has answered before."""
 POLL_S = 5.0
+"""Seconds between two checks."""
 HEAD_TIMEOUT_S = 35.0
 """Time that a head may take to restart."""
 
@@ -36,9 +37,11 @@ def watch_head(on_lost: Callable[[str], None]) -> Iterator[None]:
 
     The call is made in a thread: any other thread that uses Ray may block forever.
     """
-    context, stop = ray.get_runtime_context(), threading.Event()
-    address, node_id = context.gcs_address, context.get_node_id()
+    context = ray.get_runtime_context()
+    address = context.gcs_address
+    node_id = context.get_node_id()
     local = next(node for node in ray.nodes() if node["NodeID"] == node_id)
+    stop = threading.Event()
 
     def watch() -> None:
         last_answer = time.monotonic()
@@ -59,7 +62,7 @@ def watch_head(on_lost: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(ANSWER_S + POLL_S)
+        thread.join(ANSWER_S + POLL_S)  # it may wait for an answer just now
 
 
 def find_lost_node() -> str | None:

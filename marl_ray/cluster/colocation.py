@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from marl_ray.cluster.bundles import ROUNDING
 from marl_ray.config import Config
 from marl_ray.config.keys import key_of
 from marl_ray.core.errors import UserError
@@ -26,14 +28,23 @@ class SharedGpus:
 
     def devices(self) -> dict[int, int]:
         """Return the shared device of each GPU. All GPUs of one policy belong to one device."""
-        used: dict[PolicyId | None, set[int]] = {}
+        gpus_of_policies: dict[PolicyId | None, set[int]] = {}
         for id, gpus in self.gpus.items():
-            used.setdefault(id.policy, set()).update(gpus)
+            gpus_of_policies.setdefault(id.policy, set()).update(gpus)
+        # Policies with a common GPU have one device, directly or through other policies.
         devices: list[set[int]] = []
-        for gpus_of_policy in used.values():
-            joined = gpus_of_policy.union(*(device for device in devices if device & gpus_of_policy))
-            devices = [device for device in devices if not device & joined] + [joined]
-        return {gpu: number for number, device in enumerate(sorted(devices, key=min)) for gpu in device}
+        for joined in gpus_of_policies.values():
+            separate = []
+            for device in devices:
+                if device & joined:
+                    joined = joined | device
+                else:
+                    separate.append(device)
+            devices = [*separate, joined]
+        numbers: dict[int, int] = {}
+        for number, device in enumerate(sorted(devices, key=min)):
+            numbers |= dict.fromkeys(device, number)
+        return numbers
 
 
 def assign_gpus(config: Config, engine_gpus: Mapping[PolicyId, float]) -> SharedGpus:
@@ -43,44 +54,69 @@ def assign_gpus(config: Config, engine_gpus: Mapping[PolicyId, float]) -> Shared
     A policy has a rank on each GPU of its engines or on all GPUs, because an engine receives its weights from the rank
     on its GPU. Raises PlacementError for other numbers of ranks, and for engines that need more than a GPU's memory.
     """
-    parallel = {policy: config.agents[policy.number].generator.tensor_parallel for policy in engine_gpus}
-    per_bundle = max(parallel.values(), default=1)
+    generators = {policy: config.agents[policy.number].generator for policy in engine_gpus}
+    per_bundle = max((generator.tensor_parallel for generator in generators.values()), default=1)
     gpus: dict[ActorId, tuple[int, ...]] = {}
-    allocated: list[float] = []  # share of each GPU
-    for policy, amount in engine_gpus.items():
-        share = amount / parallel[policy]
-        for replica in range(config.agents[policy.number].generator.replicas):
-            if parallel[policy] > 1 or not allocated or allocated[-1] + share > 1 + 1e-9:
-                while len(allocated) % per_bundle + parallel[policy] > per_bundle:
-                    allocated.append(1.0)  # left unused: an engine does not span bundles
-                allocated += [0.0] * parallel[policy]
-            numbers = range(len(allocated) - parallel[policy], len(allocated))
+    used: list[float] = []
+    """Used share of each GPU so far."""
+    for policy, generator in generators.items():
+        parallel = generator.tensor_parallel
+        share = engine_gpus[policy] / parallel
+        for replica in range(generator.replicas):
+            fits_on_last = bool(used) and used[-1] + share <= 1 + ROUNDING
+            if parallel > 1 or not fits_on_last:
+                while len(used) % per_bundle + parallel > per_bundle:
+                    used.append(1.0)  # left unused: an engine does not span bundles
+                used += [0.0] * parallel
+            numbers = range(len(used) - parallel, len(used))
             for number in numbers:
-                allocated[number] += share
+                used[number] += share
             gpus[ActorId("generator", policy, replica)] = tuple(numbers)
     _check_memory(config, gpus)
-    total = -(-len(allocated) // per_bundle) * per_bundle
+    total = math.ceil(len(used) / per_bundle) * per_bundle
     for policy in engine_gpus:
-        own = sorted({number for id, numbers in gpus.items() if id.policy == policy for number in numbers})
-        ranks = config.agents[policy.number].learner.ranks
-        if ranks not in (len(own), total):
-            every = f", or to {total} to train on all GPUs" if total > len(own) else ""
-            raise PlacementError(
-                f"resources.colocate: the engines of {policy} are on {pluralize(len(own), 'GPU')} of {total}, and "
-                f"{key_of(config, policy.number, 'learner.ranks')} is {ranks}: set it to {len(own)}{every}"
-            )
-        trained_on = own if ranks == len(own) else range(total)
-        gpus |= {ActorId("learner", policy, rank): (number,) for rank, number in enumerate(trained_on)}
+        for rank, number in enumerate(_gpus_of_ranks(config, policy, gpus, total)):
+            gpus[ActorId("learner", policy, rank)] = (number,)
     return SharedGpus(gpus, total, per_bundle)
 
 
+def _gpus_of_ranks(
+    config: Config, policy: PolicyId, gpus: Mapping[ActorId, tuple[int, ...]], total: int
+) -> Sequence[int]:
+    """Return the GPUs of a policy's ranks: those of its engines, or all."""
+    gpus_of_engines: set[int] = set()
+    for id, numbers in gpus.items():
+        if id.policy == policy:
+            gpus_of_engines.update(numbers)
+    count = len(gpus_of_engines)
+    ranks = config.agents[policy.number].learner.ranks
+    if ranks == count:
+        return sorted(gpus_of_engines)
+    if ranks == total:
+        return range(total)
+    key = key_of(config, policy.number, "learner.ranks")
+    remedy = f"set it to {count}"
+    if total > count:
+        remedy += f", or to {total} to train on all GPUs"
+    raise PlacementError(
+        f"resources.colocate: the engines of {policy} are on {pluralize(count, 'GPU')} of {total}, and {key} is "
+        f"{ranks}: {remedy}"
+    )
+
+
 def _check_memory(config: Config, engines: Mapping[ActorId, tuple[int, ...]]) -> None:
-    for gpu in sorted({gpu for gpus in engines.values() for gpu in gpus}):
-        policies = [id.policy for id, gpus in engines.items() if gpu in gpus and id.policy is not None]
+    """Raise PlacementError if the engines on a GPU may use more than all of its memory together."""
+    policies_on: dict[int, list[PolicyId]] = {}
+    for engine, gpus in engines.items():
+        assert engine.policy is not None, "an engine has a policy"
+        for gpu in gpus:
+            policies_on.setdefault(gpu, []).append(engine.policy)
+    for _, policies in sorted(policies_on.items()):
         utilization = sum(config.agents[policy.number].generator.gpu_memory_utilization for policy in policies)
         if utilization > 1:
+            lower = int(95 / len(policies)) / 100  # together 0.95, with two digits each
             raise PlacementError(
                 f"resources.colocate: the engines of {' and '.join(map(str, policies))} share one GPU, and their "
-                f"resources.generator.gpu_memory_utilization sum to {utilization:g}: lower it to "
-                f"{int(95 / len(policies)) / 100:g}, or give each a GPU (resources.generator.gpus: 1)"
+                f"resources.generator.gpu_memory_utilization sum to {utilization:g}: lower it to {lower:g}, or give "
+                "each a GPU (resources.generator.gpus: 1)"
             )

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ import yaml
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import did_you_mean
 
-GIB, MIB = 2**30, 2**20
+MIB = 2**20
+GIB = 2**30
 
 
 def gib(size: float) -> str:
@@ -39,22 +39,22 @@ class DeviceSpec:
     bandwidth: float
 
 
-DEVICES = {
-    device.name: device
-    for device in (
-        DeviceSpec("A10G-24GB", 23_028 * MIB, 70e12, 0.600e12),
-        DeviceSpec("A100-40GB", 40_960 * MIB, 312e12, 1.555e12),
-        DeviceSpec("A100-80GB", 81_920 * MIB, 312e12, 2.039e12),
-        DeviceSpec("B200-180GB", 183_359 * MIB, 2250e12, 7.7e12),
-        DeviceSpec("H100-80GB", 81_559 * MIB, 989e12, 3.35e12),
-        DeviceSpec("H200-141GB", 143_771 * MIB, 989e12, 4.8e12),
-        DeviceSpec("L40S-48GB", 46_068 * MIB, 362e12, 0.864e12),
-        DeviceSpec("RTX4090-24GB", 24_564 * MIB, 165e12, 1.008e12),
-    )
-}
+_DATA_SHEETS = (
+    DeviceSpec("A10G-24GB", 23_028 * MIB, 70e12, 0.600e12),
+    DeviceSpec("A100-40GB", 40_960 * MIB, 312e12, 1.555e12),
+    DeviceSpec("A100-80GB", 81_920 * MIB, 312e12, 2.039e12),
+    DeviceSpec("B200-180GB", 183_359 * MIB, 2250e12, 7.7e12),
+    DeviceSpec("H100-80GB", 81_559 * MIB, 989e12, 3.35e12),
+    DeviceSpec("H200-141GB", 143_771 * MIB, 989e12, 4.8e12),
+    DeviceSpec("L40S-48GB", 46_068 * MIB, 362e12, 0.864e12),
+    DeviceSpec("RTX4090-24GB", 24_564 * MIB, 165e12, 1.008e12),
+)
+DEVICES = {device.name: device for device in _DATA_SHEETS}
 """Data-sheet values without sparsity, SXM variants where there are several; memory as reported by the driver."""
 CPU_CORE = DeviceSpec("core", math.inf, 50e9, 10e9)
 """One CPU core in float32. An assumption, within a factor of two on current servers."""
+ACCELERATOR = "accelerator_type:"
+"""Beginning of the names of Ray's resources that stand for a type of GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,10 @@ class NodeSpec:
     @property
     def resources(self) -> dict[str, float]:
         """CPUs and GPUs under Ray's resource names."""
-        return {"CPU": self.cpus} | ({"GPU": float(self.gpus)} if self.gpus else {})
+        resources = {"CPU": self.cpus}
+        if self.gpus:
+            resources["GPU"] = float(self.gpus)
+        return resources
 
     @property
     def device_memory(self) -> float:
@@ -78,20 +81,30 @@ class NodeSpec:
         return self.device.memory if self.device else math.inf
 
     def __str__(self) -> str:
-        cores = "" if math.isinf(self.cpus) else f"{self.cpus:g} CPUs"
-        memory = "" if math.isinf(self.memory) else f"{self.memory / GIB:.1f} GiB"
-        kind = self.device.name if self.device else "GPU"
-        return ", ".join(part for part in (cores, memory, f"{self.gpus} x {kind}" if self.gpus else "") if part)
+        parts = []
+        if math.isfinite(self.cpus):
+            parts.append(f"{self.cpus:g} CPUs")
+        if math.isfinite(self.memory):
+            parts.append(gib(self.memory))
+        if self.gpus:
+            kind = self.device.name if self.device else "GPU"
+            parts.append(f"{self.gpus} x {kind}")
+        return ", ".join(parts)
+
+
+def total_gpus(nodes: Sequence[NodeSpec]) -> int:
+    """Return the number of GPUs of all nodes."""
+    return sum(node.gpus for node in nodes)
 
 
 def find_device(name: str) -> DeviceSpec:
     """Return the device of that name, or the only one whose name starts with it (`H100`). Raises UserError."""
     wanted = name.upper().replace("_", "-").removeprefix("NVIDIA-")
-    matches = [device for device in DEVICES.values() if device.name == wanted or device.name.startswith(f"{wanted}-")]
+    matches = [device for device in DEVICES if device == wanted or device.startswith(f"{wanted}-")]
     if len(matches) == 1:
-        return matches[0]
+        return DEVICES[matches[0]]
     if matches:
-        raise UserError(f"device {name} is ambiguous: choose one of {', '.join(device.name for device in matches)}")
+        raise UserError(f"device {name} is ambiguous: choose one of {', '.join(matches)}")
     known = f"{did_you_mean(wanted, DEVICES)}; known: {', '.join(DEVICES)}"
     raise UserError(f"unknown device {name}{known}; describe others in a YAML file")
 
@@ -108,8 +121,10 @@ def parse_cluster(text: str) -> list[NodeSpec]:
     match = re.fullmatch(r"0*([1-9]\d*)x0*([1-9]\d*)x(.+)", text)
     if match is None:
         raise UserError(f"--cluster {text} is neither NODESxDEVICESxTYPE, as 2x8xH100-80GB, nor a .yaml file")
+    count = int(match[1])
+    gpus = int(match[2])
     device = find_device(match[3])
-    return [NodeSpec(f"node {number}", gpus=int(match[2]), device=device) for number in range(int(match[1]))]
+    return [NodeSpec(f"node {number}", gpus=gpus, device=device) for number in range(count)]
 
 
 def _read_nodes(path: Path) -> list[NodeSpec]:
@@ -125,28 +140,34 @@ def _read_nodes(path: Path) -> list[NodeSpec]:
         count = entry.get("count", 1) if isinstance(entry, dict) else 0
         if not isinstance(count, int) or count < 1:
             raise UserError(f"--cluster {path}: {entry} is no node, as {{count: 2, cpus: 96, gpus: 8, gpu: H100}}")
-        nodes += [_parse_node(entry, f"node {len(nodes) + number}", path) for number in range(count)]
+        for _ in range(count):
+            nodes.append(_parse_node(entry, f"node {len(nodes)}", path))
     return nodes
 
 
-NODE_KEYS = ("count", "cpus", "memory_gib", "gpus", "gpu", "gpu_memory_gib", "gpu_tflops", "gpu_gb_per_s")
+GPU_KEYS = ("gpu_memory_gib", "gpu_tflops", "gpu_gb_per_s")
+"""Keys that describe a GPU without a data sheet here."""
+NODE_KEYS = ("count", "cpus", "memory_gib", "gpus", "gpu", *GPU_KEYS)
 
 
 def _parse_node(entry: Mapping[str, Any], name: str, path: Path) -> NodeSpec:
     for key, value in entry.items():
         if key not in NODE_KEYS:
             raise UserError(f"--cluster {path}: unknown key {key}{did_you_mean(str(key), NODE_KEYS)}")
-        if key != "gpu" and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if key != "gpu" and (not is_number or value < 0):
             raise UserError(f"--cluster {path}: {key} should be a number, not {value!r}")
-    gpus, kind = int(entry.get("gpus", 0)), str(entry.get("gpu", "GPU"))
+    gpus = int(entry.get("gpus", 0))
+    kind = str(entry.get("gpu", "GPU"))
     device = None
-    if gpus and all(key in entry for key in NODE_KEYS[-3:]):
-        memory, flops, bandwidth = (float(entry[key]) for key in NODE_KEYS[-3:])
+    if gpus and entry.keys() >= set(GPU_KEYS):
+        memory, flops, bandwidth = [float(entry[key]) for key in GPU_KEYS]
         device = DeviceSpec(kind, memory * GIB, flops * 1e12, bandwidth * 1e9)
     elif gpus:
         device = find_device(kind)
+    cpus = float(entry.get("cpus", math.inf))
     memory = float(entry.get("memory_gib", math.inf)) * GIB
-    return NodeSpec(name, float(entry.get("cpus", math.inf)), memory, gpus, device)
+    return NodeSpec(name, cpus, memory, gpus, device)
 
 
 def local_node() -> NodeSpec:
@@ -155,11 +176,15 @@ def local_node() -> NodeSpec:
 
     gpus = visible_gpu_count()
     memory = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    # The limits of version 2 and of version 1 of control groups.
     for limit in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
-        if limit.exists() and (text := limit.read_text(encoding="utf-8").strip()).isdecimal():
-            memory = min(memory, float(text))
+        if limit.exists():
+            text = limit.read_text(encoding="utf-8").strip()
+            if text.isdecimal():  # else `max`
+                memory = min(memory, float(text))
     device = _match_ray_type([visible_gpu_type()]) if gpus else None
-    return NodeSpec("this machine", float(len(os.sched_getaffinity(0))), memory, gpus, device)
+    cpus = float(len(os.sched_getaffinity(0)))
+    return NodeSpec("this machine", cpus, memory, gpus, device)
 
 
 def cluster_nodes() -> list[NodeSpec]:
@@ -167,13 +192,21 @@ def cluster_nodes() -> list[NodeSpec]:
     import ray
 
     nodes = []
-    for node in filter(itemgetter("Alive"), ray.nodes()):
-        name, total = f"node {node['NodeManagerAddress']}", node["Resources"]
+    for node in ray.nodes():
+        if not node["Alive"]:
+            continue
+        total = node["Resources"]
+        cpus = total.get("CPU", 0.0)
+        memory = total.get("memory", math.inf)
         gpus = int(total.get("GPU", 0))
-        types = [key.partition(":")[2] for key in total if key.startswith("accelerator_type:")]
-        device = _match_ray_type(types) if gpus else None
-        nodes.append(NodeSpec(name, total.get("CPU", 0.0), total.get("memory", math.inf), gpus, device))
+        device = _match_ray_type(accelerator_types(total)) if gpus else None
+        nodes.append(NodeSpec(f"node {node['NodeManagerAddress']}", cpus, memory, gpus, device))
     return nodes
+
+
+def accelerator_types(resources: Mapping[str, float]) -> list[str]:
+    """Return the types of GPUs among a node's or a cluster's resources, which Ray writes into their names."""
+    return [name.removeprefix(ACCELERATOR) for name in resources if name.startswith(ACCELERATOR)]
 
 
 def _match_ray_type(types: Sequence[str]) -> DeviceSpec | None:
@@ -182,5 +215,7 @@ def _match_ray_type(types: Sequence[str]) -> DeviceSpec | None:
     for kind in types:
         words = kind.upper().replace("RTX-", "RTX").split("-")
         alike = [device for device in DEVICES.values() if device.name.partition("-")[0] in words]
-        matches += [device for device in alike if device.name.endswith(f"-{words[-1]}B")] or alike
+        # The last word may be the size: `A100-40G`.
+        of_size = [device for device in alike if device.name.endswith(f"-{words[-1]}B")]
+        matches += of_size or alike
     return min(matches, key=lambda device: device.memory, default=None)

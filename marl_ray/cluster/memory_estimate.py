@@ -7,6 +7,7 @@ its largest micro-batch. An engine's peak is its process, weights, KV cache and 
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -35,17 +36,22 @@ if TYPE_CHECKING:
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes per parameter of an engine."""
-LEARNER_PROCESS, GENERATOR_PROCESS, SANDBOX_PROCESS = 535e6, 980e6, 150e6
+LEARNER_PROCESS = 535e6
+GENERATOR_PROCESS = 980e6
+SANDBOX_PROCESS = 150e6
 """Memory of processes without a model. The first two are measured by `python -m benchmarks.memory_accuracy`."""
-ALLOCATOR_SHARE, ALLOCATOR_LIMIT = 0.5, 500e6
+ALLOCATOR_SHARE = 0.5
+ALLOCATOR_LIMIT = 500e6
 """CPU memory that the C allocator retains beside a learner's activations, as a share of the activations and in bytes.
 Gradients occupy freed activation memory, so the next micro-batch needs new memory. Measured with
 `benchmarks.memory_accuracy`: 0.48 and 0.55 of 570 and 330 MB; the limit is a guess. Ranks retain additional memory as
 layers are gathered and freed: 0.4, 1.1 to 2.0 and 0.3 of 84, 204 and 540 MB of weights with two ranks."""
 RELOAD_SHARE = 1.7
 """CPU memory of a weight reload, which the allocator retains, as a multiple of the engine's weights; measured."""
-CUDA_CONTEXT, CUDA_HOST = 0.6 * GIB, 2.5 * GIB
-"""GPU memory of a process before its first tensor, including kernels, and its additional host memory; assumptions."""
+CUDA_CONTEXT = 0.6 * GIB
+"""GPU memory of a process before its first tensor, including kernels; an assumption."""
+CUDA_HOST = 2.5 * GIB
+"""Additional host memory of a process with a GPU; an assumption."""
 CUDA_GRAPHS = 1.0 * GIB
 """GPU memory of an engine's CUDA graphs, which a sleeping engine keeps as it keeps its CUDA context; an assumption."""
 CHUNK = 1.0 * GIB
@@ -117,26 +123,43 @@ class ModelInfo:
         """Number of values in the keys and values of one token."""
         text = self.config.get_text_config()
         heads = getattr(text, "num_attention_heads", 1)
+        kv_heads = getattr(text, "num_key_value_heads", None) or heads
         width = getattr(text, "head_dim", None) or text.hidden_size // heads
-        return 2 * text.num_hidden_layers * (getattr(text, "num_key_value_heads", None) or heads) * width
+        return 2 * text.num_hidden_layers * kv_heads * width
 
     def learner(self, config: Config, agent: AgentConfig, on_gpu: bool) -> LearnerSize:
         """Return the sizes for a learner. Raises ProfilingFailed."""
         from marl_ray.learning.memory_profile import MicroBatchShape
 
-        new, generations = agent.max_new_tokens, max(config.rollout.group_sizes)
-        group = self.prompt + generations * new
+        # The largest micro-batch has as many whole groups as fit, or a part of one group.
+        new_tokens = agent.max_new_tokens
+        completions = max(config.rollout.group_sizes)
+        group_tokens = self.prompt + completions * new_tokens
         tokens = microbatch_tokens(config, on_gpu)
-        groups = min(tokens // group, config.rollout.rollout_buffer_size * config.rollout.num_turns)
-        completions = generations if groups else max(1, (tokens - self.prompt) // new)
-        shape = MicroBatchShape(max(1, groups), self.prompt, completions, new, accumulated=True)
+        groups_of_step = config.rollout.rollout_buffer_size * config.rollout.num_turns
+        groups = min(tokens // group_tokens, groups_of_step)
+        if groups == 0:
+            groups = 1
+            completions = max(1, (tokens - self.prompt) // new_tokens)
+        shape = MicroBatchShape(groups, self.prompt, completions, new_tokens, accumulated=True)
         dtype = wire_dtype(agent, on_gpu)
         profile = _profile(self, shape, config.lora, config.optimizer.gradient_checkpointing, dtype, on_gpu)
-        base = profile.parameters - (profile.trained if config.lora.rank else 0)
-        shared = profile.embeddings + 2 * ((base - profile.embeddings) // max(1, profile.layers))
-        flops = profile.flops / profile.tokens
-        sizes = (base, profile.trained, profile.rows, shared, profile.activations, profile.logits, flops)
-        return LearnerSize(*sizes, largest=profile.largest, frozen_matrices=profile.frozen_matrices)
+        base = profile.parameters
+        if config.lora.rank:
+            base -= profile.trained
+        # While a layer computes, the next one is gathered.
+        layer = (base - profile.embeddings) // max(1, profile.layers)
+        return LearnerSize(
+            parameters=base,
+            trained=profile.trained,
+            rows=profile.rows,
+            shared=profile.embeddings + 2 * layer,
+            activations=profile.activations,
+            logits=profile.logits,
+            flops_per_token=profile.flops / profile.tokens,
+            largest=profile.largest,
+            frozen_matrices=profile.frozen_matrices,
+        )
 
 
 def read_model_config(name: str, trust_remote_code: bool, fetch: bool) -> Any:
@@ -202,10 +225,12 @@ def estimate_learner_memory(
     `wire` is the dtype of transferred weights. `policies` is the number of policies that learn in one process: one
     frozen model with an adapter per policy. `references` is the number of parameters of all reference models.
     """
-    ranks, trained = agent.learner.ranks, size.trained * policies
+    ranks = agent.learner.ranks
+    trained = size.trained * policies
+    weights = size.parameters + trained if config.lora.rank else size.parameters
     state = optimizer_state_bytes(config.optimizer.optimizer, trained, size.rows * policies)
     parts = {
-        "weights": FLOAT_BYTES * (size.parameters + (trained if config.lora.rank else 0)) / ranks,
+        "weights": FLOAT_BYTES * weights / ranks,
         "gradients": FLOAT_BYTES * trained / ranks,
         "optimizer": state / ranks,
         "activations": float(size.activations),
@@ -230,7 +255,9 @@ def estimate_learner_memory(
         parts["object store"] = DTYPE_BYTES[wire] * float(size.parameters)
         parts |= _snapshot(agent, wire, size.parameters * policies)
         return MemoryEstimate({"process": LEARNER_PROCESS, **parts}, {})
-    host = {"reference": reference} if reference and offloaded else {}
+    host = {}
+    if reference and offloaded:
+        host["reference"] = reference
     if config.resources.residency == "turns":  # the state that persists while the engine has the device
         models = 2 if "critic" in parts else 1
         host["offloaded"] = models * (parts["weights"] + parts["optimizer"]) + parts.get("reference", 0.0)
@@ -274,8 +301,11 @@ def _receive_buffers(transport: str, largest: float) -> float:
 
 def _snapshot(agent: AgentConfig, wire: str, parameters: int) -> dict[str, float]:
     """Return the copy of the last sent weights, which learner and engine keep if only changes are sent."""
-    sparse, item = agent.learner.sparse_push, DTYPE_BYTES[wire]
-    return {"snapshot": item * float(parameters)} if sparse or (sparse is None and item == 2) else {}
+    item = DTYPE_BYTES[wire]
+    sends_changes = agent.learner.sparse_push
+    if sends_changes is None:
+        sends_changes = item == 2  # in 16 bits, most weights stay the same in a step
+    return {"snapshot": item * float(parameters)} if sends_changes else {}
 
 
 def optimizer_state_bytes(name: str, trained: int, rows: int) -> float:
@@ -295,10 +325,13 @@ def optimizer_state_bytes(name: str, trained: int, rows: int) -> float:
 def engine_batch(settings: GeneratorResources, gpu_memory: float, in_flight: int | None = None) -> tuple[int, int]:
     """Return the maximum sequences and tokens of an engine's step; on a GPU the limits are vLLM's for offline inference
     (`EngineArgs.get_batch_defaults`). `in_flight` is the number of sequences that a run samples at once."""
-    large = gpu_memory >= 70 * GIB
-    limit = 1024 if large else 256
+    limit = 256
+    tokens = 8192
+    if gpu_memory >= 70 * GIB:
+        limit = 1024
+        tokens = 16_384
     sequences = settings.max_num_seqs or min(limit, in_flight or limit)
-    return sequences, 16_384 if large else 8192
+    return sequences, tokens
 
 
 def estimate_generator_memory(
@@ -319,7 +352,9 @@ def estimate_generator_memory(
     as many sequences of `max_length` tokens as it samples at once, if this is less. `adapters` is the number of values
     of all adapters, for which vLLM reserves up to twice the memory: it rounds the rank up.
     """
-    settings, item, text = agent.generator, DTYPE_BYTES[wire], model.config.get_text_config()
+    settings = agent.generator
+    item = DTYPE_BYTES[wire]
+    text = model.config.get_text_config()
     weights = item * (float(model.parameters) + 2 * adapters)
     cpu_cache = settings.kv_cache_mb * float(MIB)
     sequences, batched = engine_batch(settings, gpu_memory, in_flight)
@@ -330,14 +365,29 @@ def estimate_generator_memory(
     activations = float(batched * (3 * intermediate + 6 * text.hidden_size) * item)
     logits = SAMPLER_COPIES * FLOAT_BYTES * float(sequences * text.vocab_size)
     if not gpu_memory:
-        parts = {"process": GENERATOR_PROCESS, "weights": weights, "reload": RELOAD_SHARE * weights}
-        parts |= {"KV cache": cpu_cache, "activations": activations, "logits": logits, "object store": weights}
-        return MemoryEstimate({**parts, **_snapshot(agent, wire, model.parameters)}, {})
-    used = {"CUDA": CUDA_CONTEXT, "graphs": CUDA_GRAPHS, "weights": weights / settings.tensor_parallel}
-    used |= {"activations": activations, "logits": logits}
-    cache = settings.gpu_memory_utilization * gpu_memory - sum(used.values())
+        host = {
+            "process": GENERATOR_PROCESS,
+            "weights": weights,
+            "reload": RELOAD_SHARE * weights,
+            "KV cache": cpu_cache,
+            "activations": activations,
+            "logits": logits,
+            "object store": weights,
+            **_snapshot(agent, wire, model.parameters),
+        }
+        return MemoryEstimate(host, {})
+    device = {
+        "CUDA": CUDA_CONTEXT,
+        "graphs": CUDA_GRAPHS,
+        "weights": weights / settings.tensor_parallel,
+        "activations": activations,
+        "logits": logits,
+    }
+    cache = settings.gpu_memory_utilization * gpu_memory - sum(device.values())
     if shares_gpu:
-        blocks = 1 + sequences * -(-max_length // KV_BLOCK)  # vLLM leaves one empty
+        blocks_per_sequence = math.ceil(max_length / KV_BLOCK)
+        blocks = 1 + sequences * blocks_per_sequence  # vLLM leaves one empty
         cache = min(cache, blocks * KV_BLOCK * item * model.kv / settings.tensor_parallel)
-    device = {**used, "KV cache": cache, "buffers": _receive_buffers(transport, item * float(model.largest))}
+    device["KV cache"] = cache
+    device["buffers"] = _receive_buffers(transport, item * float(model.largest))
     return MemoryEstimate({"process": GENERATOR_PROCESS + CUDA_HOST}, device)

@@ -16,15 +16,14 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from marl_ray.cluster.placement_plan import Bundle, PlacementPlan, describe_shortage, pack
+from marl_ray.cluster.bundles import Bundle, pack
+from marl_ray.cluster.placement_plan import PlacementPlan, describe_shortage
 from marl_ray.cluster.ray_connection import cluster_address
 from marl_ray.cluster.ray_private import free_resources
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
 
 logger = logging.getLogger(__name__)
-
-
 GPU_QUERY_S = 120.0
 """Limit of the query for the GPUs of a bundle, in seconds. It starts a process on the bundle's node."""
 
@@ -64,7 +63,8 @@ class PlacementGroups:
     """The reserved bundles of a plan, and one placement group per actor that was added later."""
 
     def __init__(self, plan: PlacementPlan, group: PlacementGroup) -> None:
-        self.plan, self._group = plan, group
+        self.plan = plan
+        self._group = group
         self._added: dict[ActorId, PlacementGroup] = {}
 
     def strategy(self, actor: ActorId) -> PlacementGroupSchedulingStrategy:
@@ -88,7 +88,8 @@ class PlacementGroups:
         """
         if actor in self._added or any(actor in bundle.actors for bundle in self.plan.bundles):
             return
-        bundle = self.plan.bundles[self.plan.index(ActorId(actor.kind, actor.policy))]
+        first_replica = ActorId(actor.kind, actor.policy)
+        bundle = self.plan.bundles[self.plan.index(first_replica)]
         need = " and ".join(f"{amount:g} {kind}" for kind, amount in bundle.resources().items())
         error = UserError(f"the cluster has no place for {actor}: it needs {need} on one node, free")
         if not _can_ever_fit([bundle]):
@@ -128,8 +129,9 @@ def _can_ever_fit(bundles: Sequence[Bundle]) -> bool:
     # Resources outside of placement groups. Ray's own count lags behind the removal of a placement group.
     unreserved = Counter(ray.nodes()[0]["Resources"])
     for group in placement_group_table().values():
-        for bundle in group["bundles"].values() if group["state"] != "REMOVED" else ():
-            unreserved.subtract(bundle)
+        if group["state"] != "REMOVED":
+            for bundle in group["bundles"].values():
+                unreserved.subtract(bundle)
     return pack(bundles, [unreserved]) is not None
 
 

@@ -7,31 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from marl_ray.cluster.bundles import Bundle
 from marl_ray.cluster.colocation import PlacementError as PlacementError
 from marl_ray.cluster.colocation import assign_gpus
 from marl_ray.config import AgentConfig, Config, LoraConfig
 from marl_ray.config.keys import key_of
-from marl_ray.config.resource_sections import Residency
-from marl_ray.core.ids import ActorId, PolicyId
+from marl_ray.config.resource_sections import Residency, SandboxResources
+from marl_ray.core.ids import ActorId, Kind, PolicyId
 from marl_ray.core.text import pluralize
 from marl_ray.learning.arguments import wire_dtype
 
 Transport = Literal["store", "nccl", "ipc", "adapter"]
 """Weight transport from a policy's learner to its generators: Ray's object store without GPUs, CUDA IPC if both share
 one GPU, NCCL otherwise. adapter: engines have the base model, and receive adapters through Ray's object store."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """One bundle of the placement group, and the actors that share it."""
-
-    actors: tuple[ActorId, ...]
-    cpus: float
-    gpus: float
-
-    def resources(self) -> dict[str, float]:
-        """Return CPUs and GPUs under Ray's resource names."""
-        return {"CPU": self.cpus} | ({"GPU": self.gpus} if self.gpus else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +61,7 @@ class PlacementPlan:
 
     def index(self, actor: ActorId) -> int:
         """Return the index of the actor's bundle."""
-        return next(i for i, bundle in enumerate(self.bundles) if actor in bundle.actors)
+        return next(index for index, bundle in enumerate(self.bundles) if actor in bundle.actors)
 
 
 def make_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
@@ -87,144 +75,189 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
     placements: dict[int, AgentPlacement] = {}
     for policy in config.policies:
         agent = config.agents[policy.number]
-        is_specific = (agent.generator, agent.learner) != (config.resources.generator, config.resources.learner)
-        placement = _place_agent(config, agent, cluster_has_gpus, f"agents.{policy.number}." if is_specific else "")
-        generators = [ActorId("generator", policy, replica) for replica in range(agent.generator.replicas)]
-        if placement.divides_gpu and config.lora.share_engine:
-            raise PlacementError(
-                "lora.share_engine: an engine of several policies needs a GPU of its own, and resources.generator.gpus "
-                f"is {placement.generator_gpus:g}: set it to 1 or more"
-            )
-        if policy != config.generator_policies(policy)[0]:
-            generators = []  # the policy uses the generators of another one
-        ranks = [ActorId("learner", policy, rank) for rank in range(agent.learner.ranks)]
-        if (shared := learner_id(config, policy)) != ranks[0]:
-            if placement.divides_gpu:
-                raise PlacementError(
-                    "lora.share_base: a learner of several policies needs a GPU of its own, and "
-                    f"resources.generator.gpus {placement.generator_gpus:g} would share its GPU with one policy's "
-                    "generator: set it to 1 or more"
-                )
-            ranks = [shared] if shared.replica == policy.number else []
+        placement = _place_agent(config, policy, cluster_has_gpus)
+        generators = _own_generators(config, policy)
+        learners = _own_learners(config, policy)
         if placement.divides_gpu:
-            cpus, gpus = agent.generator.cpus + agent.learner.cpus, placement.generator_gpus + placement.learner_gpus
-            bundles.append(Bundle((*generators, *ranks), cpus, gpus))
+            _check_undivided(config, policy, placement.generator_gpus)
+            cpus = agent.generator.cpus + agent.learner.cpus
+            gpus = placement.generator_gpus + placement.learner_gpus
+            bundles.append(Bundle((*generators, *learners), cpus, gpus))
         else:
-            bundles += [Bundle((id,), agent.generator.cpus, placement.generator_gpus) for id in generators]
-            bundles += [Bundle((id,), agent.learner.cpus, placement.learner_gpus) for id in ranks]
+            bundles += _own_bundles(generators, agent.generator.cpus, placement.generator_gpus)
+            bundles += _own_bundles(learners, agent.learner.cpus, placement.learner_gpus)
         placements |= dict.fromkeys(policy.agents, placement)
-    by_agent = tuple(placements[agent] for agent in range(config.num_agents))
-    return PlacementPlan((*bundles, *sandbox_plan(config).bundles), by_agent)
+    bundles += sandbox_plan(config.resources.sandbox).bundles
+    return PlacementPlan(tuple(bundles), _in_order(placements))
 
 
-def sandbox_plan(config: Config) -> PlacementPlan:
+def _in_order(placements: Mapping[int, AgentPlacement]) -> tuple[AgentPlacement, ...]:
+    """Return the placements of all agents by their numbers. Policies are placed in the order of their first agents."""
+    return tuple(placements[agent] for agent in sorted(placements))
+
+
+def _own_bundles(actors: Sequence[ActorId], cpus: float, gpus: float) -> list[Bundle]:
+    """Return a bundle for each actor."""
+    return [Bundle((actor,), cpus, gpus) for actor in actors]
+
+
+def _replicas(kind: Kind, policy: PolicyId | None, number: int) -> list[ActorId]:
+    return [ActorId(kind, policy, replica) for replica in range(number)]
+
+
+def _check_undivided(config: Config, policy: PolicyId, gpus: float) -> None:
+    """Raise PlacementError if several policies share an engine or a learner, which cannot be on a fraction of a GPU
+    beside the other actor of one of them."""
+    if config.lora.share_engine:
+        raise PlacementError(
+            "lora.share_engine: an engine of several policies needs a GPU of its own, and resources.generator.gpus "
+            f"is {gpus:g}: set it to 1 or more"
+        )
+    if learner_id(config, policy).policy is None:
+        raise PlacementError(
+            f"lora.share_base: a learner of several policies needs a GPU of its own, and resources.generator.gpus "
+            f"{gpus:g} would share its GPU with one policy's generator: set it to 1 or more"
+        )
+
+
+def _own_generators(config: Config, policy: PolicyId) -> list[ActorId]:
+    """Return the generators of a policy; none if it uses the generators of an earlier policy."""
+    if policy != config.generator_policies(policy)[0]:
+        return []
+    return _replicas("generator", policy, config.agents[policy.number].generator.replicas)
+
+
+def _own_learners(config: Config, policy: PolicyId) -> list[ActorId]:
+    """Return the actors that train a policy; none if the actor is listed with an earlier policy."""
+    learners = _learner_ids(config, policy)
+    return learners if learners[0].first_agent == policy.number else []
+
+
+def sandbox_plan(sandbox: SandboxResources) -> PlacementPlan:
     """Return the bundles of the sandbox workers only."""
-    sandbox = config.resources.sandbox
-    bundles = (Bundle((ActorId("sandbox", None, worker),), sandbox.cpus, 0.0) for worker in range(sandbox.workers))
-    return PlacementPlan(tuple(bundles), ())
+    workers = _replicas("sandbox", None, sandbox.workers)
+    return PlacementPlan(tuple(_own_bundles(workers, sandbox.cpus, 0.0)), ())
 
 
 def learner_id(config: Config, policy: PolicyId) -> ActorId:
     """Return the actor that trains a policy: the policy's own, or one that several policies share."""
-    first, *others = config.learner_policies(policy)
-    return ActorId("learner", None, first.number) if others else ActorId("learner", policy)
+    policies = config.learner_policies(policy)
+    if len(policies) > 1:
+        return ActorId("learner", None, policies[0].number)
+    return ActorId("learner", policy)
 
 
 def generator_plan(config: Config, number: int, cluster_has_gpus: bool) -> PlacementPlan:
     """Return the bundles of one agent's generators only, for an evaluation. Raises PlacementError like `make_plan`."""
     config = replace(config, lora=LoraConfig())  # an evaluation merges adapters
-    generator, policy = config.agents[number].generator, config.policy_of(number)
+    agent = config.agents[number]
     if config.resources.residency is None:
-        agents = make_plan(config, cluster_has_gpus).agents
-    else:  # an evaluation has no learners
-        gpus = [_engine_gpus(agent, cluster_has_gpus) for agent in config.agents]
-        agents = tuple(AgentPlacement(own, own, "ipc" if own else "store") for own in gpus)
-        if not gpus[number]:
-            _check_tensor_parallel(config.agents[number], key_of(config, number, "generator.tensor_parallel"))
-    ids = [ActorId("generator", policy, replica) for replica in range(generator.replicas)]
-    return PlacementPlan(tuple(Bundle((id,), generator.cpus, agents[number].generator_gpus) for id in ids), agents)
+        placements = make_plan(config, cluster_has_gpus).agents
+    else:  # an evaluation has no learners, with which engines would share GPUs
+        placements = tuple(_place_engine(other, cluster_has_gpus) for other in config.agents)
+        if not placements[number].generator_gpus:
+            _check_tensor_parallel(agent, key_of(config, number, "generator.tensor_parallel"))
+    generators = _replicas("generator", config.policy_of(number), agent.generator.replicas)
+    bundles = _own_bundles(generators, agent.generator.cpus, placements[number].generator_gpus)
+    return PlacementPlan(tuple(bundles), placements)
+
+
+def _place_engine(agent: AgentConfig, cluster_has_gpus: bool) -> AgentPlacement:
+    gpus = _engine_gpus(agent, cluster_has_gpus)
+    return AgentPlacement(gpus, gpus, "ipc" if gpus else "store")
 
 
 def _make_colocated_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
     """Return bundles of GPUs that engines and learners use in turns, and one bundle for all policies without GPUs."""
-    engine_gpus = {policy: _engine_gpus(config.agents[policy.number], cluster_has_gpus) for policy in config.policies}
-    # A policy that uses the generators of another one has no engine, and learns on the same GPUs as the other.
-    first_of = {policy: config.generator_policies(policy)[0] for policy in config.policies}
-    with_engines = {policy: gpus for policy, gpus in engine_gpus.items() if gpus and first_of[policy] == policy}
+    engine_gpus: dict[PolicyId, float] = {}
+    with_engines: dict[PolicyId, float] = {}
+    """Policies with engines of their own. Other policies use the engines of an earlier one, and learn on its GPUs."""
+    for policy in config.policies:
+        gpus = _engine_gpus(config.agents[policy.number], cluster_has_gpus)
+        engine_gpus[policy] = gpus
+        if gpus and config.generator_policies(policy)[0] == policy:
+            with_engines[policy] = gpus
     shared = assign_gpus(config, with_engines)
     gpus_of = dict(shared.gpus)
+    """By actor, the numbers of the GPUs that it uses."""
     for policy in config.policies:
-        gpus_of |= _gpus_of_learners(config, policy, first_of[policy], shared.gpus) if engine_gpus[policy] else {}
-    _check_shared_learners(config, engine_gpus, first_of, shared.gpus)
+        if engine_gpus[policy]:
+            gpus_of |= _gpus_of_learners(config, policy, shared.gpus)
+    _check_shared_learners(config, engine_gpus, shared.gpus)
     devices = shared.devices()
     members: dict[int, list[ActorId]] = {}
+    """Actors by the number of their bundle. The last bundle has no GPUs."""
     placements: dict[int, AgentPlacement] = {}
     for policy, gpus in engine_gpus.items():
         agent = config.agents[policy.number]
-        learners = [id for id in _learner_ids(config, policy) if id.policy is not None or id.replica == policy.number]
-        generators = [ActorId("generator", policy, replica) for replica in range(agent.generator.replicas)]
-        ids = [*generators, *learners] if first_of[policy] == policy else learners
         if gpus:
-            transport = _with_adapters("ipc", config, agent, gpus)
-            on_gpu = gpus_of[_learner_ids(config, policy)[0]][0]
-            placement = AgentPlacement(gpus, 1.0, transport, devices[on_gpu])
+            transport = _with_adapters("ipc", config.lora, agent, gpus)
+            gpu_of_learner = gpus_of[_learner_ids(config, policy)[0]][0]
+            placement = AgentPlacement(gpus, 1.0, transport, devices[gpu_of_learner])
         else:
             _check_tensor_parallel(agent, key_of(config, policy.number, "generator.tensor_parallel"))
-            transport = _with_adapters("store", config, agent, 0.0)
+            transport = _with_adapters("store", config.lora, agent, 0.0)
             placement = AgentPlacement(0.0, 0.0, transport, len(set(devices.values())))
         placements |= dict.fromkeys(policy.agents, placement)
-        for id in ids:
+        for id in (*_own_generators(config, policy), *_own_learners(config, policy)):
             bundle = gpus_of[id][0] // shared.per_bundle if gpus else shared.total
             members.setdefault(bundle, []).append(id)
     bundles = []
     for number, actors in sorted(members.items()):
-        numbers = [id.replica if id.policy is None else id.policy.number for id in actors]
-        cpus = sum(getattr(config.agents[number], id.kind).cpus for number, id in zip(numbers, actors, strict=True))
-        bundles.append(Bundle(tuple(actors), cpus, 0.0 if number == shared.total else float(shared.per_bundle)))
-    in_bundle = {id: tuple(gpu % shared.per_bundle for gpu in gpus) for id, gpus in gpus_of.items()}
-    by_agent = tuple(placements[agent] for agent in range(config.num_agents))
-    all_bundles = (*bundles, *sandbox_plan(config).bundles)
-    return PlacementPlan(all_bundles, by_agent, in_bundle, config.resources.residency)
+        cpus = 0.0
+        for id in actors:
+            agent = config.agents[id.first_agent]
+            cpus += agent.generator.cpus if id.kind == "generator" else agent.learner.cpus
+        gpus = 0.0 if number == shared.total else float(shared.per_bundle)
+        bundles.append(Bundle(tuple(actors), cpus, gpus))
+    shared_gpus = {}
+    for id, numbers in gpus_of.items():
+        shared_gpus[id] = tuple(number % shared.per_bundle for number in numbers)
+    bundles += sandbox_plan(config.resources.sandbox).bundles
+    return PlacementPlan(tuple(bundles), _in_order(placements), shared_gpus, config.resources.residency)
 
 
 def _gpus_of_learners(
-    config: Config, policy: PolicyId, first: PolicyId, gpus: Mapping[ActorId, tuple[int, ...]]
+    config: Config, policy: PolicyId, gpus: Mapping[ActorId, tuple[int, ...]]
 ) -> dict[ActorId, tuple[int, ...]]:
-    """Return the GPU of each learner of a policy that uses the generators of policy `first`."""
-    ranks, expected = (config.agents[number].learner.ranks for number in (policy.number, first.number))
+    """Return the GPU of each learner of a policy, which are the GPUs of the first policy that uses its engines."""
+    first = config.generator_policies(policy)[0]
+    ranks = config.agents[policy.number].learner.ranks
+    expected = config.agents[first.number].learner.ranks
     if ranks != expected:
         raise PlacementError(
             f"{key_of(config, policy.number, 'learner.ranks')} is {ranks}, and {policy} shares the engines of {first}, "
             f"whose learner has {expected}: set it to {expected}, or lora.share_engine to false"
         )
-    learners = _learner_ids(config, policy)
-    # A learner of several policies is one process, with one rank.
-    return {
-        learner: gpus[ActorId("learner", first, 0 if learner.policy is None else learner.replica)]
-        for learner in learners
-    }
+    gpus_of_learners = {}
+    for learner in _learner_ids(config, policy):
+        rank = 0 if learner.policy is None else learner.replica  # a learner of several policies has one rank
+        gpus_of_learners[learner] = gpus[ActorId("learner", first, rank)]
+    return gpus_of_learners
 
 
 def _check_shared_learners(
-    config: Config,
-    engine_gpus: Mapping[PolicyId, float],
-    first_of: Mapping[PolicyId, PolicyId],
-    gpus: Mapping[ActorId, tuple[int, ...]],
+    config: Config, engine_gpus: Mapping[PolicyId, float], gpus: Mapping[ActorId, tuple[int, ...]]
 ) -> None:
     """Raise PlacementError if a learner of several policies is not on the GPU of all of their engines, which only
     engines that receive adapters do not need."""
-    for policies in config.learner_groups if config.lora.share_base else ():
+    if not config.lora.share_base:
+        return
+    for policies in config.learner_groups:
         names = " and ".join(map(str, policies))
-        on_gpus = {engine_gpus[policy] > 0 for policy in policies}
-        if len(on_gpus) > 1:
+        with_gpus = [policy for policy in policies if engine_gpus[policy] > 0]
+        if with_gpus and len(with_gpus) < len(policies):
             raise PlacementError(
                 f"lora.share_base: the engines of {names} have GPUs and none: set resources.generator.gpus to one value"
             )
-        agents = [config.agents[policy.number] for policy in policies]
-        if config.lora.serves_adapters or on_gpus == {False}:
+        if config.lora.serves_adapters:
             continue
-        places = {gpus[ActorId("generator", first_of[policy], 0)] for policy in policies}
-        replicas = max(agent.generator.replicas for agent in agents)
+        places = set()
+        replicas = 1
+        for policy in with_gpus:
+            first = config.generator_policies(policy)[0]
+            places.add(gpus[ActorId("generator", first)])
+            replicas = max(replicas, config.agents[policy.number].generator.replicas)
         if len(places) > 1 or replicas > 1:
             raise PlacementError(
                 f"lora.share_base: the learner of {names} is on one GPU, and their engines are not: set lora.in_engine "
@@ -237,13 +270,15 @@ def _learner_ids(config: Config, policy: PolicyId) -> list[ActorId]:
     shared = learner_id(config, policy)
     if shared.policy is None:
         return [shared]
-    return [ActorId("learner", policy, rank) for rank in range(config.agents[policy.number].learner.ranks)]
+    return _replicas("learner", policy, config.agents[policy.number].learner.ranks)
 
 
 def _engine_gpus(agent: AgentConfig, cluster_has_gpus: bool) -> float:
     """Return the number of GPUs of an agent's engine, or its share of one."""
-    gpus = agent.generator.gpus
-    return float(cluster_has_gpus * agent.generator.tensor_parallel) if gpus is None else gpus
+    generator = agent.generator
+    if generator.gpus is not None:
+        return generator.gpus
+    return float(generator.tensor_parallel) if cluster_has_gpus else 0.0
 
 
 def _check_tensor_parallel(agent: AgentConfig, key: str) -> None:
@@ -255,12 +290,12 @@ def _check_tensor_parallel(agent: AgentConfig, key: str) -> None:
         )
 
 
-def _with_adapters(merged: Transport, config: Config, agent: AgentConfig, generator_gpus: float) -> Transport:
+def _with_adapters(merged: Transport, lora: LoraConfig, agent: AgentConfig, generator_gpus: float) -> Transport:
     """Return `adapter` if engines receive only adapters (`lora.in_engine`), and otherwise `merged`.
 
     vLLM's kernels on GPUs compute adapters in 16 bits. Raises PlacementError for a setting that cannot work.
     """
-    if not config.lora.serves_adapters:
+    if not lora.serves_adapters:
         return merged
     if generator_gpus and wire_dtype(agent, generators_have_gpus=True) == "float32":
         raise PlacementError(
@@ -270,12 +305,18 @@ def _with_adapters(merged: Transport, config: Config, agent: AgentConfig, genera
     return "adapter"
 
 
-def _place_agent(config: Config, agent: AgentConfig, cluster_has_gpus: bool, prefix: str) -> AgentPlacement:
-    """Return GPUs and transport of an agent. `prefix` precedes the names of settings in errors."""
-    generator, learner = agent.generator, agent.learner
-    generator_gpus, learner_gpus = _engine_gpus(agent, cluster_has_gpus), learner.gpus
+def _place_agent(config: Config, policy: PolicyId, cluster_has_gpus: bool) -> AgentPlacement:
+    """Return GPUs and transport of a policy's generators and learner."""
+    agent = config.agents[policy.number]
+    generator = agent.generator
+    learner = agent.learner
+    # The prefix of settings in errors: the agent may have resources of its own.
+    has_defaults = (generator, learner) == (config.resources.generator, config.resources.learner)
+    prefix = "" if has_defaults else f"agents.{policy.number}."
+    generator_gpus = _engine_gpus(agent, cluster_has_gpus)
+    learner_gpus = learner.gpus
     if learner_gpus is None:
-        learner_gpus = float(cluster_has_gpus)
+        learner_gpus = 1.0 if cluster_has_gpus else 0.0
     if (generator_gpus > 0) != (learner_gpus > 0):
         raise PlacementError(
             f"{prefix}resources.generator.gpus is {generator_gpus:g} and {prefix}resources.learner.gpus "
@@ -290,34 +331,22 @@ def _place_agent(config: Config, agent: AgentConfig, cluster_has_gpus: bool, pre
             f"{prefix}resources.learner.gpus should sum to at most 1, with {prefix}resources.generator.replicas and "
             f"{prefix}resources.learner.ranks 1"
         )
-    transport: Transport = "store" if generator_gpus == 0 else "ipc" if is_shared else "nccl"
-    transport = _with_adapters(transport, config, agent, generator_gpus)
+    transport: Transport = "nccl"
+    if generator_gpus == 0:
+        transport = "store"
+    elif is_shared:
+        transport = "ipc"
+    transport = _with_adapters(transport, config.lora, agent, generator_gpus)
     return AgentPlacement(generator_gpus, learner_gpus, transport)
-
-
-def pack(bundles: Sequence[Bundle], nodes: Sequence[Mapping[str, float]]) -> list[int] | None:
-    """Return the node of each bundle by first fit, largest first, like Ray's PACK; None if a bundle does not fit.
-
-    Example:
-        >>> pack([Bundle((), 1, 0), Bundle((), 4, 0)], [{"CPU": 4}, {"CPU": 2}])
-        [1, 0]
-    """
-    free = [dict(node) for node in nodes]
-    assignment = [0] * len(bundles)
-    for number, bundle in sorted(enumerate(bundles), key=lambda pair: (pair[1].gpus, pair[1].cpus), reverse=True):
-        need = bundle.resources().items()
-        fits = (i for i, node in enumerate(free) if all(node.get(k, 0.0) + 1e-9 >= amount for k, amount in need))
-        if (index := next(fits, None)) is None:
-            return None
-        assignment[number] = index
-        for kind, amount in need:
-            free[index][kind] -= amount
-    return assignment
 
 
 def describe_shortage(plan: PlacementPlan, nodes: Sequence[Mapping[str, float]]) -> str:
     """Return one line with the requested resources, the free resources and the settings to change."""
-    free = "; ".join(_format({k: v for k, v in node.items() if k in ("CPU", "GPU")}) for node in nodes)
+    free_per_node = []
+    for node in nodes:
+        # Ray's other resources, such as the addresses of nodes, are no concern of a user.
+        free_per_node.append(_format({kind: node[kind] for kind in ("CPU", "GPU") if kind in node}))
+    free = "; ".join(free_per_node)
     return (
         f"the cluster cannot place this run: asked for {describe_demand(plan)}; free on "
         f"{pluralize(len(nodes), 'node')}: {free or 'nothing'}. Lower "
@@ -328,16 +357,21 @@ def describe_shortage(plan: PlacementPlan, nodes: Sequence[Mapping[str, float]])
 
 def describe_demand(plan: PlacementPlan) -> str:
     """Return the requested resources of a plan, in total and by kind of bundle."""
-    total, kinds = Counter[str](), Counter[str]()
+    total: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
     for bundle in plan.bundles:
-        total.update(bundle.resources())  # type: ignore[arg-type]
-        kinds[f"{' + '.join(actor.kind for actor in bundle.actors)} with {_format(bundle.resources())}"] += 1
-    return f"{_format(total)} ({', '.join(f'{count} x {kind}' for kind, count in kinds.items())})"
+        resources = bundle.resources()
+        total.update(resources)  # type: ignore[arg-type]
+        actors = " + ".join(actor.kind for actor in bundle.actors)
+        kinds[f"{actors} with {_format(resources)}"] += 1
+    parts = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
+    return f"{_format(total)} ({parts})"
 
 
 def describe_demands(config: Config) -> str:
     """Return the resources needed on a cluster without and with GPUs. Raises PlacementError if both are impossible."""
-    parts, errors = [], []
+    parts = []
+    errors = []
     for has_gpus, cluster in ((False, "without GPUs"), (True, "with GPUs")):
         try:
             parts.append(f"{cluster} {describe_demand(make_plan(config, has_gpus))}")

@@ -26,6 +26,7 @@ import ray
 from ray.exceptions import AuthenticationError, RayError
 
 from marl_ray.cluster import ray_private
+from marl_ray.cluster.hardware import GIB, accelerator_types
 from marl_ray.core.errors import UserError
 from marl_ray.core.installed_versions import versions
 from marl_ray.core.text import pluralize
@@ -44,14 +45,18 @@ MIN_OPEN_FILES = 256
 """Minimum of `ulimit -n` for a local Ray instance: a generator opens about 100 files, the raylet 30 to 100."""
 TEMPORARY = "tmp"
 """Name of the temporary folder in Ray's session folder."""
-SOCKET_NAME, SOCKET_PATH = 40, 107
-"""Maximum length in bytes of the socket names that libraries use, and of a socket path on Linux."""
+SOCKET_NAME = 40
+"""Maximum length in bytes of the names of sockets that libraries use."""
+SOCKET_PATH = 107
+"""Maximum length in bytes of the path of a socket on Linux."""
 
 
 def cluster_address() -> str | None:
     """Return the address of the cluster to join, or None for a local Ray instance."""
     address = os.environ.get("RAY_ADDRESS", "")
-    return address if address not in ("", "local") else None
+    if address in ("", "local"):
+        return None
+    return address
 
 
 def connect(verbose: bool) -> str:
@@ -62,21 +67,29 @@ def connect(verbose: bool) -> str:
     """
     if ray.is_initialized():
         raise UserError("Ray is already initialised in this process: call ray.shutdown() first, and set RAY_ADDRESS")
-    address = cluster_address()
-    options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": logging.INFO if verbose else logging.ERROR}
+    level = logging.INFO if verbose else logging.ERROR
+    options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": level}
     if not verbose:
         ray_private.silence_crash_logs()
-    if address:
-        try:
-            _check_reachable(address)
-            with ray_private.defer_signals(), warnings.catch_warnings(action="ignore", category=UserWarning):
-                ray.init(address=address, **options)  # Ray Client also warns of the errors that it raises
-        except (OSError, RuntimeError, ValueError, RayError) as error:
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            raise UserError(f"""no Ray cluster can be joined at RAY_ADDRESS {address}: {reason}. Correct RAY_ADDRESS, or
-            unset it for a Ray instance on this machine""") from None
-        return f"Ray cluster at {address} with {pluralize(len(ray.nodes()), 'node')}"
-    if (limit := resource.getrlimit(resource.RLIMIT_NOFILE)[0]) < MIN_OPEN_FILES:
+    address = cluster_address()
+    if address is None:
+        return _start_local(options)
+    try:
+        _check_reachable(address)
+        with ray_private.defer_signals(), warnings.catch_warnings(action="ignore", category=UserWarning):
+            ray.init(address=address, **options)  # Ray Client also warns of the errors that it raises
+    except (OSError, RuntimeError, ValueError, RayError) as error:
+        lines = str(error).strip().splitlines()
+        reason = lines[0] if lines else type(error).__name__
+        raise UserError(f"""no Ray cluster can be joined at RAY_ADDRESS {address}: {reason}. Correct RAY_ADDRESS, or
+        unset it for a Ray instance on this machine""") from None
+    return f"Ray cluster at {address} with {pluralize(len(ray.nodes()), 'node')}"
+
+
+def _start_local(options: dict[str, Any]) -> str:
+    """Start a local Ray instance, and return one line for the console. Raises UserError."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit < MIN_OPEN_FILES:
         raise UserError(f"a process may open only {limit} files here, and Ray needs {MIN_OPEN_FILES}: ulimit -n 4096")
     quoted_python = shlex.quote(sys.executable)
     if quoted_python != sys.executable:  # Ray passes the path of Python to a shell as it is
@@ -116,7 +129,9 @@ def _check_reachable(address: str) -> None:
 
 def disconnect(keep_logs: bool = False) -> None:
     """Leave the cluster. A local Ray instance ends and its files are removed, with `keep_logs` except for logs."""
-    session = _session_folder() if ray.is_initialized() and not cluster_address() else None
+    session = None
+    if ray.is_initialized() and cluster_address() is None:
+        session = _session_folder()
     ray.shutdown()
     if session is not None:
         remove_session(session, keep_logs)
@@ -129,12 +144,15 @@ def _session_folder() -> Path:
 
 def use_session_folder() -> None:
     """Set the temporary folder of this process and its children to one in Ray's session folder on this node."""
-    system, folder = tempfile.gettempdir(), _session_folder() / TEMPORARY
+    system_folder = tempfile.gettempdir()
+    folder = _session_folder() / TEMPORARY
     if len(os.fsencode(folder)) + SOCKET_NAME > SOCKET_PATH:
-        return
+        return  # sockets in the folder would have paths that are too long
     folder.mkdir(exist_ok=True)
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{system}/torchinductor_{os.getuid()}")  # a cache to keep
-    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    # Compiled kernels are worth keeping.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{system_folder}/torchinductor_{os.getuid()}")
+    os.environ["TMPDIR"] = str(folder)
+    tempfile.tempdir = str(folder)  # which this process has read before
 
 
 def remove_session(folder: Path, keep_logs: bool) -> None:
@@ -155,7 +173,7 @@ def describe_cluster() -> dict[str, Any]:
             "nodes": sum(node["Alive"] for node in ray.nodes()),
             "cpus": total.get("CPU", 0.0),
             "gpus": total.get("GPU", 0.0),
-            "gpu_types": sorted(name.partition(":")[2] for name in total if name.startswith("accelerator_type:")),
-            "memory_gib": round(total.get("memory", 0.0) / 2**30, 1),
+            "gpu_types": sorted(accelerator_types(total)),
+            "memory_gib": round(total.get("memory", 0.0) / GIB, 1),
         },
     }

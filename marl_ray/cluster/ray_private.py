@@ -33,6 +33,9 @@ would stay idle, because every actor has an environment of its own."""
 STARTS = 3
 """Attempts to start a local Ray instance. On a busy machine the first may fail: the raylet ends if its agent takes more
 than about 15 s to start, and Ray gives up after 30 s. A later attempt finds Ray's files in memory."""
+START_TIMEOUT = "The current node timed out during startup"
+"""Beginning of the message of a plain `Exception` with which Ray gives up. Ray raises no subclass and sets no value, so
+the message is the only mark of this failure. A test compares it with Ray's source."""
 CRASH_LOG_LINES = ("Raylet is terminated", "has been marked dead", "A worker died or was killed while executing")
 """Parts of the log lines that Ray prints after the crash of a raylet or an actor's process."""
 
@@ -61,8 +64,8 @@ def init_on_localhost(**options: Any) -> None:
             with _without_helpers(unused) as nodes, _in_own_session():
                 ray.init(address="local", _node_ip_address="127.0.0.1", _system_config=SYSTEM_CONFIG, **options)
                 return
-        except Exception as error:  # Ray raises no subclass
-            if "timed out during startup" not in str(error):
+        except Exception as error:
+            if START_TIMEOUT not in str(error):
                 raise
             for started in nodes:
                 started.kill_all_processes(check_alive=False, allow_graceful=False)
@@ -120,10 +123,14 @@ def defer_signals() -> Iterator[None]:
     and, on connecting, in C++ below Python's. A second signal kills this process and a local Ray instance with it.
     Outside the main thread, where Python allows no handlers, only Ray's Python handler is left out.
     """
-    set_handler, connect = utils.set_sigterm_handler, worker.connect
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS if in_main_thread}
-    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+    set_handler = utils.set_sigterm_handler
+    connect = worker.connect
+    handlers: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for stop_signal in STOP_SIGNALS:
+            handler = signal.getsignal(stop_signal)
+            if callable(handler):  # neither ignored nor the default
+                handlers[stop_signal] = handler
     received: list[int] = []
 
     def record(number: int, frame: object) -> None:
@@ -139,13 +146,15 @@ def defer_signals() -> Iterator[None]:
                 signal.signal(number, signal.getsignal(number))
             signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
 
-    utils.set_sigterm_handler, worker.connect = lambda handler: None, connect_with_signals_blocked
+    utils.set_sigterm_handler = lambda handler: None
+    worker.connect = connect_with_signals_blocked
     for number in handlers:
         signal.signal(number, record)
     try:
         yield
     finally:
-        utils.set_sigterm_handler, worker.connect = set_handler, connect
+        utils.set_sigterm_handler = set_handler
+        worker.connect = connect
         for number, handler in handlers.items():
             signal.signal(number, handler)
         if received:
@@ -182,15 +191,18 @@ def ask_head(address: str, deadline_s: float) -> None:
 def free_resources() -> list[dict[str, float]]:
     """Return the free resources per live node under Ray's names (`ray.available_resources` returns only their sum)."""
     free = available_resources_per_node()
-    return [dict(free.get(node["NodeID"], {})) for node in ray.nodes() if node["Alive"]]
+    alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    return [dict(free.get(node_id, {})) for node_id in alive]
 
 
 def visible_gpu_count() -> int:
     """Return the number of GPUs that Ray would offer on this machine, without starting Ray."""
     manager: Any = accelerators.get_accelerator_manager_for_resource("GPU")
-    visible = manager.get_current_process_visible_accelerator_ids()
     count = int(manager.get_current_node_num_accelerators())
-    return count if visible is None else min(count, len(visible))
+    visible = manager.get_current_process_visible_accelerator_ids()
+    if visible is None:
+        return count
+    return min(count, len(visible))
 
 
 def visible_gpu_type() -> str:

@@ -6,13 +6,15 @@ another one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
 
+from marl_ray.cluster.bundles import pack
 from marl_ray.cluster.capacity_plan import FRAGMENTED, CapacityPlan, ModelInfos, plan_capacity
-from marl_ray.cluster.hardware import NodeSpec, gib
-from marl_ray.cluster.placement_plan import PlacementError, make_plan, pack
+from marl_ray.cluster.hardware import NodeSpec, gib, total_gpus
+from marl_ray.cluster.placement_plan import PlacementError, make_plan
 from marl_ray.config import Config, LoraConfig
 from marl_ray.config.resource_sections import Residency
 
@@ -24,7 +26,9 @@ ENGINE_SHARE = 0.9
 def is_decided(config: Config, nodes: Sequence[NodeSpec]) -> bool:
     """Return whether the config has decided, or each actor has a GPU; `decide_residency` then needs no models."""
     wish = config.resources.colocate
-    return wish is False or wish in RESIDENCIES or (wish == "auto" and not _has_too_few_gpus(config, nodes))
+    if wish == "auto":
+        return not _has_too_few_gpus(config, nodes)
+    return wish is False or wish in RESIDENCIES
 
 
 def decide_residency(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> tuple[Config, str]:
@@ -48,11 +52,12 @@ def decide_residency(config: Config, models: ModelInfos, nodes: Sequence[NodeSpe
 def _fits_with_one_base(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> bool:
     """Return whether policies that train adapters could all stay on a GPU with one base model in one engine and one
     learner."""
+    if not config.lora.rank or config.rollout.inflight == "drain":  # requests of other policies cannot be drained
+        return False
     lora = replace(config.lora, in_engine=None, share_engine=True, share_base=True)
     together = replace(_with_residency(config, "resident"), lora=lora)
-    is_possible = len(together.generator_groups) < len(together.policies) and config.rollout.inflight != "drain"
-    if not config.lora.rank or not is_possible:
-        return False
+    if len(together.generator_groups) == len(together.policies):
+        return False  # the policies have different base models
     plan = plan_capacity(share_gpus(together, nodes), models, nodes)
     return plan.placed is not None and not plan.shortages
 
@@ -60,11 +65,13 @@ def _fits_with_one_base(config: Config, models: ModelInfos, nodes: Sequence[Node
 def share_gpus(config: Config, nodes: Sequence[NodeSpec]) -> Config:
     """Return a config whose engines have shares of GPUs, if engines and learners share GPUs, and if there are more
     engines than GPUs. Engines with a number of GPUs in the config keep it."""
-    engines = sum(config.agents[group[0].number].generator.replicas for group in config.generator_groups)
-    gpus = sum(node.gpus for node in nodes)
+    engines = 0
+    for policies in config.generator_groups:
+        engines += config.agents[policies[0].number].generator.replicas
+    gpus = total_gpus(nodes)
     if config.resources.residency is None or not 0 < gpus < engines:
         return config
-    per_gpu = -(-engines // gpus)
+    per_gpu = math.ceil(engines / gpus)
     agents = []
     for agent in config.agents:
         generator = agent.generator
@@ -77,9 +84,12 @@ def share_gpus(config: Config, nodes: Sequence[NodeSpec]) -> Config:
 
 def share_gpus_of_evaluation(config: Config, nodes: Sequence[NodeSpec]) -> Config:
     """Return the config as `share_gpus` does, for an evaluation, which has engines only."""
-    engines = [config.agents[policy.number].generator for policy in config.policies]
-    needed = sum(engine.replicas * engine.tensor_parallel for engine in engines if engine.gpus is None)
-    if config.resources.colocate == "auto" and 0 < sum(node.gpus for node in nodes) < needed:
+    needed = 0
+    for policy in config.policies:
+        engine = config.agents[policy.number].generator
+        if engine.gpus is None:
+            needed += engine.replicas * engine.tensor_parallel
+    if config.resources.colocate == "auto" and 0 < total_gpus(nodes) < needed:
         config = _with_residency(config, "turns")
     alone = replace(config, lora=LoraConfig())  # each agent has an engine with merged weights
     return replace(config, agents=share_gpus(alone, nodes).agents)
@@ -92,13 +102,16 @@ def _with_residency(config: Config, residency: Residency | bool) -> Config:
 def _has_too_few_gpus(config: Config, nodes: Sequence[NodeSpec]) -> bool:
     """Return whether a run whose GPUs are not assigned by the config needs more GPUs than there are."""
     gpus = [{"CPU": 0.0, "GPU": float(node.gpus)} for node in nodes if node.gpus]
-    is_assigned = any(agent.learner.gpus is not None or agent.generator.gpus == 0 for agent in config.agents)
-    if not gpus or is_assigned:
+    if not gpus:
         return False
+    for agent in config.agents:
+        if agent.learner.gpus is not None or agent.generator.gpus == 0:
+            return False  # the config assigns GPUs
     try:
         plan = make_plan(_with_residency(config, False), cluster_has_gpus=True)
     except PlacementError:  # an engine has a fraction of a GPU, of which its learner has no share
         return True
+    # CPUs do not matter: too few of them are too few with shared GPUs, too.
     with_gpus = [replace(bundle, cpus=0.0) for bundle in plan.bundles if bundle.gpus]
     return pack(with_gpus, gpus) is None
 
@@ -107,33 +120,39 @@ def _first_that_fits(config: Config, models: ModelInfos, nodes: Sequence[NodeSpe
     """Return the config with the first residency that fits in memory, and the reason."""
     # Rollouts that run ahead, and the other policies of a shared process, need the device while a learner updates.
     is_always_busy = config.rollout.max_staleness > 0 or config.lora.share_engine or config.lora.share_base
-    choices = RESIDENCIES[:1] if is_always_busy else RESIDENCIES
+    choices = RESIDENCIES[:1] if is_always_busy else RESIDENCIES  # the first one needs no turns
+    last = choices[-1]
     too_large: list[str] = []
     for residency in choices:
         chosen = _with_residency(config, residency)
         plan = plan_capacity(share_gpus(chosen, nodes), models, nodes)
-        if plan.placed is None or any(actor.memory is None for actor in plan.placed):
+        if not plan.is_known:
             unknown = "the memory of a model or of a GPU is not known"
-            return _with_residency(config, choices[-1]), f"resources.colocate: {choices[-1]}, because {unknown}"
+            return _with_residency(config, last), f"resources.colocate: {last}, because {unknown}"
+        used = gib(_largest_use(plan))
         if not plan.shortages:
-            reason = _describe(plan, too_large)
+            reason = f"it needs {used} of {_usable(nodes)}"
+            if too_large:
+                reason += f"; too large: {', '.join(too_large)}"
             return chosen, f"resources.colocate: {residency}, because {reason}"
-        too_large.append(f"{residency} {gib(_largest_use(plan))}")
+        too_large.append(f"{residency} {used}")
     reason = f"no way to share fits by the plan ({', '.join(too_large)} of {_usable(nodes)}): see marl-ray plan"
-    return _with_residency(config, choices[-1]), f"resources.colocate: {choices[-1]}, although {reason}"
-
-
-def _describe(plan: CapacityPlan, too_large: Sequence[str]) -> str:
-    needs = f"it needs {gib(_largest_use(plan))} of {_usable(plan.nodes)}"
-    return f"{needs}; too large: {', '.join(too_large)}" if too_large else needs
+    return _with_residency(config, last), f"resources.colocate: {last}, although {reason}"
 
 
 def _largest_use(plan: CapacityPlan) -> float:
     """Return the bytes used on the fullest GPU, or on the fullest node without GPUs."""
-    used = [plan.gpu_memory(index, number) for index, node in enumerate(plan.nodes) for number in range(node.gpus)]
-    return max(used, default=0.0) or max(plan.host_memory(index) for index in range(len(plan.nodes)))
+    on_gpus = 0.0
+    on_nodes = 0.0
+    for index, node in enumerate(plan.nodes):
+        on_nodes = max(on_nodes, plan.host_memory(index))
+        for gpu in range(node.gpus):
+            on_gpus = max(on_gpus, plan.gpu_memory(index, gpu))
+    return on_gpus or on_nodes
 
 
 def _usable(nodes: Sequence[NodeSpec]) -> str:
-    memory = [node.device_memory * (1 - FRAGMENTED) for node in nodes if node.gpus]
-    return f"{gib(min(memory))} per GPU" if memory else f"{gib(min(node.memory for node in nodes))} per node"
+    gpu_memory = [node.device_memory for node in nodes if node.gpus]
+    if gpu_memory:
+        return f"{gib(min(gpu_memory) * (1 - FRAGMENTED))} per GPU"
+    return f"{gib(min(node.memory for node in nodes))} per node"

@@ -20,15 +20,19 @@ class TokenPrompt:
 
 def as_messages(prompt: Prompt) -> list[ChatMessage]:
     """Return the messages of a prompt."""
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    return list(prompt)
 
 
 def as_text(prompt: Prompt) -> str:
     """Return a prompt as plain text, for models without a chat template: contents with an empty line between them."""
     if isinstance(prompt, str):
         return prompt
-    *earlier, last = (message["content"] for message in prompt)
-    return "\n\n".join([*(content.rstrip("\n") for content in earlier), last])
+    *earlier, last = [message["content"] for message in prompt]
+    # The end of the last message stays: a model continues it.
+    paragraphs = [content.rstrip("\n") for content in earlier]
+    return "\n\n".join([*paragraphs, last])
 
 
 def describe_prompt(prompt: Prompt) -> str:

@@ -57,31 +57,27 @@ class Condition:
 class ReadWriteLock:
     """A lock for tasks of one event loop that either one task holds alone (`exclusive`) or several share (`shared`).
 
-    Waiting tasks are served in no particular order.
+    Tasks are served in the order of their requests, so neither kind waits forever: a task that comes after a waiting
+    exclusive one waits too.
     """
 
     def __init__(self) -> None:
+        self._turn = asyncio.Lock()  # which is fair
         self._condition = Condition()
-        self._is_exclusive = False
         self._sharing = 0
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
         """Hold the lock alone."""
-        await self._condition.wait_for(lambda: not self._is_exclusive)
-        self._is_exclusive = True  # from here on others wait
-        try:
+        async with self._turn:
             await self._condition.wait_for(lambda: self._sharing == 0)
             yield
-        finally:
-            self._is_exclusive = False
-            self._condition.notify_all()
 
     @asynccontextmanager
     async def shared(self) -> AsyncIterator[None]:
         """Hold the lock together with other tasks that share it."""
-        await self._condition.wait_for(lambda: not self._is_exclusive)
-        self._sharing += 1
+        async with self._turn:
+            self._sharing += 1
         try:
             yield
         finally:
@@ -91,7 +87,8 @@ class ReadWriteLock:
 
 async def run_with_background(work: Awaitable[T], background: Awaitable[object]) -> T:
     """Return the result of `work`, then cancel `background`. If `background` fails first, cancel `work` and raise."""
-    main, other = asyncio.ensure_future(work), asyncio.ensure_future(background)
+    main = asyncio.ensure_future(work)
+    other = asyncio.ensure_future(background)
     try:
         await asyncio.wait({main, other}, return_when=asyncio.FIRST_COMPLETED)
         if not main.done():

@@ -74,7 +74,8 @@ class ServerConnection(socket.socket):
     def __init__(self, listener: BoundedListener, accepted: socket.socket, address: Any) -> None:
         family, kind, protocol = accepted.family, accepted.type, accepted.proto
         super().__init__(family, kind, protocol, fileno=accepted.detach())
-        self._listener, self._address = listener, address
+        self._listener = listener
+        self._address = address
         self.end: Callable[[], object] = self.shut
         """Ends the connection at once."""
         self.waits_since: float | None = None
@@ -91,12 +92,14 @@ class ServerConnection(socket.socket):
 
     def begin_request(self) -> None:
         """Note that the headers of a request are complete."""
-        self.waits_since = self.deadline = None
+        self.waits_since = None
+        self.deadline = None
 
     def shorten_wait(self, seconds: float) -> None:
         """Let the present wait end after at most `seconds` from now."""
         end = time.monotonic() + seconds
-        self.deadline = end if self.deadline is None else min(self.deadline, end)
+        if self.deadline is None or end < self.deadline:
+            self.deadline = end
 
     def shut(self) -> None:
         """End both directions, so that a thread that reads or writes continues."""
@@ -119,7 +122,7 @@ class BoundedListener(socket.socket):
         self.limit = MIN_CONNECTIONS
         self.connections: dict[Any, ServerConnection] = {}
         """Open connections by the client's address, the oldest first."""
-        self._has_refused = False
+        self._has_refused = False  # the warning appears once
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Return a new connection. Raises BlockingIOError if another one ends first to make room, and
@@ -138,7 +141,7 @@ class BoundedListener(socket.socket):
     def end_overdue(self) -> None:
         """End the connections whose time is over."""
         now = time.monotonic()
-        for connection in list(self.connections.values()):
+        for connection in list(self.connections.values()):  # a connection that ends is removed
             if connection.deadline is not None and connection.deadline < now:
                 self._end(connection)
 

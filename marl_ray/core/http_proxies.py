@@ -17,5 +17,9 @@ def bypass_proxies_for_localhost() -> None:
     hosts = [host.strip() for host in listed.split(",") if host.strip()]
     if "*" in hosts:
         return
-    hosts += [host for host in LOCAL_HOSTS if host not in hosts]
-    os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(hosts)
+    for host in LOCAL_HOSTS:
+        if host not in hosts:
+            hosts.append(host)
+    # Some libraries read one spelling only.
+    os.environ["no_proxy"] = ",".join(hosts)
+    os.environ["NO_PROXY"] = ",".join(hosts)

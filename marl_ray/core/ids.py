@@ -27,11 +27,14 @@ class PolicyId:
     @property
     def introduction(self) -> str:
         """The name with the agents that share the policy: `policy 0 (agents 0, 2)`."""
-        shared = len(self.agents) > 1
-        return f"{self} (agents {', '.join(map(str, self.agents))})" if shared else str(self)
+        if len(self.agents) == 1:
+            return str(self)
+        agents = ", ".join(map(str, self.agents))
+        return f"{self} (agents {agents})"
 
     def __str__(self) -> str:
-        return f"{'agent' if len(self.agents) == 1 else 'policy'} {self.number}"
+        noun = "agent" if len(self.agents) == 1 else "policy"
+        return f"{noun} {self.number}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -48,9 +51,16 @@ class ActorId:
     policy: PolicyId | None
     replica: int = 0
 
+    @property
+    def first_agent(self) -> int:
+        """The first agent of a generator or a learner, whose settings the actor has."""
+        return self.replica if self.policy is None else self.policy.number
+
     def __str__(self) -> str:
         if self.policy is None:
             return f"{self.kind} {self.replica}"
         if self.kind == "generator":
             return f"{self.policy} generator {self.replica}"
-        return f"{self.policy} learner" + (f" rank {self.replica}" if self.replica else "")
+        if self.replica:
+            return f"{self.policy} learner rank {self.replica}"
+        return f"{self.policy} learner"

@@ -19,14 +19,15 @@ def versions() -> dict[str, str]:
 
 def version_line() -> str:
     """Return the output of `--version`."""
-    own, *others = versions().items()
-    return f"{' '.join(own)} ({', '.join(' '.join(other) for other in others)})"
+    project, *others = [f"{name} {number}" for name, number in versions().items()]
+    return f"{project} ({', '.join(others)})"
 
 
 def _version(name: str, builds: tuple[str, ...]) -> str:
     for build in builds:
         try:
-            return version(build) + ("" if build == name else f" ({build})")
+            number = version(build)
         except PackageNotFoundError:
             continue
+        return number if build == name else f"{number} ({build})"
     return "missing"

@@ -24,10 +24,11 @@ def preferences_by_return(returns: Sequence[float], count: int | None) -> list[J
     >>> preferences_by_return([1.0, 3.0, 1.0], 1)
     [JointPreference(chosen=1, rejected=0, margin=2.0)]
     """
-    pairs = [
-        JointPreference(chosen, rejected, margin)
-        for chosen, better in enumerate(returns)
-        for rejected, worse in enumerate(returns)
-        if (margin := round(better - worse, 6)) > 0
-    ]
-    return sorted(pairs, key=lambda pair: -pair.margin)[:count]
+    pairs = []
+    for chosen, higher in enumerate(returns):
+        for rejected, lower in enumerate(returns):
+            margin = round(higher - lower, 6)
+            if margin > 0:
+                pairs.append(JointPreference(chosen, rejected, margin))
+    pairs.sort(key=lambda pair: -pair.margin)  # stable: pairs with equal margins keep their order
+    return pairs[:count]

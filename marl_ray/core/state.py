@@ -24,8 +24,12 @@ class TrainerState:
 
     def after(self, joint_samples: int, optimizer_steps: int, prompt_samples: int = 0) -> TrainerState:
         """Return the state one step later."""
-        samples, steps = self.env_steps + joint_samples, self.optimizer_steps + optimizer_steps
-        return TrainerState(self.step + 1, samples, steps, self.prompt_samples + prompt_samples)
+        return TrainerState(
+            step=self.step + 1,
+            env_steps=self.env_steps + joint_samples,
+            optimizer_steps=self.optimizer_steps + optimizer_steps,
+            prompt_samples=self.prompt_samples + prompt_samples,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,9 +42,10 @@ class StopSignals:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        for number in STOP_SIGNALS if in_main_thread else ():
-            if signal.getsignal(number) != signal.SIG_IGN:
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
                 self._previous[number] = signal.signal(number, self._take)
         return self
 
@@ -79,14 +80,17 @@ class StopSignals:
 
     def interruption(self) -> KeyboardInterrupt:
         """Return the exception for the received signal."""
-        return KeyboardInterrupt() if self.received in (None, signal.SIGINT) else Terminated(self.received)
+        if self.received is None or self.received == signal.SIGINT:
+            return KeyboardInterrupt()
+        return Terminated(self.received)
 
     def exit_process(self, error: str) -> NoReturn:
         """End the process at once, without any cleanup: with `error` and 1, or, after a signal from which the error
         follows, with the signal's code."""
-        if self.received is None:
-            print(f"error: {error}", file=sys.stderr, flush=True)
-        os._exit(1 if self.received is None else 128 + self.received)
+        if self.received is not None:
+            os._exit(128 + self.received)
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
 
     async def _cancellable(self, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         self._work = asyncio.ensure_future(work())

@@ -27,7 +27,9 @@ def json_or(text: str | bytes, default: Any) -> Any:
         ([1], None)
     """
     try:
-        value = json.loads(text if isinstance(text, str) else text.decode("utf-8"))
+        if isinstance(text, bytes):
+            text = text.decode("utf-8")
+        value = json.loads(text)
         json.dumps(value, ensure_ascii=False).encode()  # rejects halves of characters
         return value
     except (ValueError, RecursionError):
@@ -37,7 +39,9 @@ def json_or(text: str | bytes, default: Any) -> Any:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `: did you mean X?`, or nothing if no known word is similar."""
     matches = difflib.get_close_matches(word, list(known), n=1)
-    return f": did you mean {matches[0]}?" if matches else ""
+    if not matches:
+        return ""
+    return f": did you mean {matches[0]}?"
 
 
 def short_repr(value: object, length: int) -> str:

@@ -255,7 +255,7 @@ def plan_evaluation(config: Config, request: EvaluationRequest) -> EvaluationPla
     environments = [ENVIRONMENTS.get(config.environment).from_config(model.config) for model in models]
     for environment in environments:
         Transition(config.external, environment)
-    check_sandbox(config)
+    check_sandbox(config.sandbox)
     if request.cooperation:
         _check_cooperation(config, request)
     adapters = check_models(models, sources, config.model)

@@ -56,7 +56,7 @@ def prepare_model(name: str, config: Config) -> PreparedModel:
     (model,) = evaluated_models([source], config, swap=False)
     environment = ENVIRONMENTS.get(config.environment).from_config(model.config)
     Transition(config.external, environment)
-    check_sandbox(config)
+    check_sandbox(config.sandbox)
     adapters = check_models([model], [source], config.model)
     check_local_machine(config)
     return PreparedModel(model, adapters, environment)

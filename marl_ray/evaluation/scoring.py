@@ -115,7 +115,7 @@ class CompletionScorer:
             environment_class = ENVIRONMENTS.get(config.environment) if kind else WholePrograms
             environment = environment_class.from_config(config)
             self._parts[kind] = (config, environment, Transition(config.external, environment))
-            self.sandbox: SandboxSettings = sandbox_settings(config)
+            self.sandbox: SandboxSettings = sandbox_settings(config.sandbox)
         for response in responses:
             _, environment, _ = self._parts[response.kind]
             environment.check_task(response.task)

@@ -36,12 +36,14 @@ class FittedRun:
     on_nodes: the config with the shares of GPUs on these nodes.
     reason: one line on the decision; empty without one.
     kv_cache_bytes: size of the KV cache of engines that share their GPUs, by policy.
+    nodes: the nodes of the cluster.
     """
 
     config: Config
     on_nodes: Config
     reason: str
     kv_cache_bytes: Mapping[PolicyId, int]
+    nodes: Sequence[NodeSpec]
 
 
 def fit_to_nodes(config: Config, inputs: RunInputs, nodes: Sequence[NodeSpec]) -> FittedRun:
@@ -54,12 +56,14 @@ def fit_to_nodes(config: Config, inputs: RunInputs, nodes: Sequence[NodeSpec]) -
     if is_decided(config, nodes):
         on_nodes = share_gpus(config, nodes)
         if not any(agent.shares_gpu for agent in make_plan(on_nodes, has_gpus).agents):
-            return FittedRun(config, on_nodes, "", {})  # nothing depends on the sizes of models
+            return FittedRun(config, on_nodes, "", {}, nodes)  # nothing depends on the sizes of models
     models = model_infos(config, inputs)
     decided, reason = decide_residency(config, models, nodes)
     on_nodes = share_gpus(decided, nodes)
-    sizes = engine_cache_bytes(on_nodes, models, nodes) if has_gpus else {}
-    return FittedRun(decided, on_nodes, reason, sizes)
+    kv_cache_bytes = {}
+    if has_gpus:
+        kv_cache_bytes = engine_cache_bytes(on_nodes, models, nodes)
+    return FittedRun(decided, on_nodes, reason, kv_cache_bytes, nodes)
 
 
 def model_infos(config: Config, inputs: RunInputs) -> dict[str, ModelInfo]:
@@ -71,8 +75,7 @@ def model_infos(config: Config, inputs: RunInputs) -> dict[str, ModelInfo]:
 
     trust = config.model.model_kwargs.trust_remote_code
     models = {}
-    names = [name for agent in config.agents for name in (agent.name, agent.reference_model) if name is not None]
-    for name in dict.fromkeys(names):
+    for name in _model_names(config):
         try:
             model_config = read_model_config(name, trust, fetch=True)
         except UserError as error:
@@ -81,8 +84,19 @@ def model_infos(config: Config, inputs: RunInputs) -> dict[str, ModelInfo]:
         models[name] = ModelInfo(model_config, trust)
         folder = resolve_model(name, fetch=False)
         if inputs.train_tasks and has_model_files(Path(folder)):
-            tasks = inputs.train_tasks[:PROMPT_SAMPLES]
-            texts = [as_text(prompt) for task in tasks for prompt in inputs.environment.first_prompts(task)]
+            texts: list[str] = []
+            for task in inputs.train_tasks[:PROMPT_SAMPLES]:
+                texts += map(as_text, inputs.environment.first_prompts(task))
             lengths = map(len, load_tokenizer(folder, config.model)(texts).input_ids)
             models[name] = ModelInfo(model_config, trust, round(median(lengths)))
     return models
+
+
+def _model_names(config: Config) -> list[str]:
+    """Return the names of all models of a run, reference models included, each once."""
+    names: dict[str, None] = {}
+    for agent in config.agents:
+        names[agent.name] = None
+        if agent.reference_model is not None:
+            names[agent.reference_model] = None
+    return list(names)

@@ -45,11 +45,16 @@ def check_prompts_of_agents(
         if settings.name not in templates or not tasks or not environment.plays_turns:
             continue
         tokenizer = load(settings.name)
-        measured = [_encode(config, environment, task, agent, tokenizer, templates) for task in tasks[:MEASURED_TASKS]]
-        rendered.append(RenderedPrompt(agent, tasks[0].id, tokenizer.decode(measured[0]), len(measured[0])))
-        if config.external.composition == "chat" and config.rollout.num_turns > 1 and templates[settings.name][0]:
+        use_template, _ = templates[settings.name]
+        prompts = []
+        for task in tasks[:MEASURED_TASKS]:
+            prompts.append(_encode(config, environment, task, agent, tokenizer, use_template))
+        first = prompts[0]
+        rendered.append(RenderedPrompt(agent, tasks[0].id, tokenizer.decode(first), len(first)))
+        has_conversations = config.external.composition == "chat" and config.rollout.num_turns > 1
+        if has_conversations and use_template:
             _check_conversation(config, environment.first_prompts(tasks[0])[agent], agent, tokenizer)
-        _warn_of_length(config, agent, list(map(len, measured)), dry)
+        _warn_of_length(config, agent, list(map(len, prompts)), dry)
     return tuple(rendered)
 
 
@@ -59,7 +64,7 @@ def _encode(
     task: Task,
     agent: int,
     tokenizer: Any,
-    templates: Mapping[str, tuple[bool, str]],
+    use_template: bool,
 ) -> list[int]:
     from jinja2 import TemplateError
 
@@ -68,7 +73,7 @@ def _encode(
     check_prompts(qualified_method_name(environment, "first_prompts"), prompts, config.num_agents)
     prompt = with_system_prompt(prompts[agent], settings.system_prompt)
     try:
-        return encode_prompt(tokenizer, prompt, templates[settings.name][0], settings.chat_template_kwargs)
+        return encode_prompt(tokenizer, prompt, use_template, settings.chat_template_kwargs)
     except (TemplateError, TypeError, ValueError) as error:
         remedy = f"change {key_of(config, agent, 'system_prompt')} or {key_of(config, agent, 'chat_template_kwargs')}"
         if isinstance(prompt, str) or settings.system_prompt is None:
@@ -101,21 +106,33 @@ def _check_conversation(config: Config, prompt: Prompt, agent: int, tokenizer: A
 
 def _warn_of_length(config: Config, agent: int, lengths: Sequence[int], dry: bool) -> None:
     """Warn of prompts that leave no room for `max_new_tokens`, in the first turn or certainly in the last."""
-    limit, settings, turns = config.model.max_length, config.agents[agent], config.rollout.num_turns
-    key = f"{key_of(config, agent, 'max_new_tokens')} {settings.max_new_tokens}"
-    too_long = sum(length > limit - settings.max_new_tokens for length in lengths)
+    limit = config.model.max_length
+    new_tokens = config.agents[agent].max_new_tokens
+    turns = config.rollout.num_turns
+    external = config.external
+    key = f"{key_of(config, agent, 'max_new_tokens')} {new_tokens}"
+    too_long = sum(length + new_tokens > limit for length in lengths)
     if too_long and dry:
         logger.warning(
             f"agent {agent}: {too_long} of {pluralize(len(lengths), 'measured prompt')} and {key} exceed "
             f"model.max_length {limit}, so these tasks will be skipped: raise max_length or lower max_new_tokens"
         )
-    external, answers = config.external, 1 + min(turns - 1, int(config.external.previous_response))
+    if turns == 1 or too_long:
+        return
+    # What the last turn holds at least: feedback is not known here.
+    prompt_tokens = 0
+    answers = 1
     if external.composition == "chat":
+        prompt_tokens = max(lengths)
         answers = turns
-    repeated = max(lengths) if external.composition == "chat" or external.original_prompt else 0
-    if turns > 1 and not too_long and repeated + answers * settings.max_new_tokens > limit:
+    else:
+        if external.original_prompt:
+            prompt_tokens = max(lengths)
+        if external.previous_response:
+            answers = 2
+    if prompt_tokens + answers * new_tokens > limit:
+        with_prompt = "with the first prompt " if prompt_tokens else ""
         logger.warning(
-            f"agent {agent}: up to {pluralize(answers, 'answer')} of {key} "
-            f"{'with the first prompt ' if repeated else ''}may exceed model.max_length {limit} in turn {turns}, which "
-            "ends the episode: raise max_length or lower max_new_tokens"
+            f"agent {agent}: up to {pluralize(answers, 'answer')} of {key} {with_prompt}may exceed model.max_length "
+            f"{limit} in turn {turns}, which ends the episode: raise max_length or lower max_new_tokens"
         )

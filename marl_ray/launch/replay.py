@@ -48,28 +48,33 @@ class ReplayRange:
         None: the longest possible range. Raises UserError if the log lacks a batch of the range.
         """
         logged = set(folder.log.steps())
-        starts: dict[int, Path | None] = {0: None} | {checkpoint_step(path): path for path in folder.checkpoints.all()}
+        checkpoints: dict[int, Path | None] = {0: None}
+        """Checkpoints by step; the base models at step 0."""
+        for path in folder.checkpoints.all():
+            checkpoints[checkpoint_step(path)] = path
         hint = "output.keep_batches: true keeps all of a run's batches"
+        end = max(logged, default=-1) + 1
         if last is None:
             if not logged:
                 raise UserError(f"{folder} has no logged batch: {hint}")
-            last = max(logged) + 1
-        if logged and last > max(logged) + 1:
-            raise UserError(f"{folder} has batches up to step {max(logged) + 1} only: --steps cannot end at {last}")
+            last = end
+        if logged and last > end:
+            raise UserError(f"{folder} has batches up to step {end} only: --steps cannot end at {last}")
         if first is None:
-            before = [start for start in starts if start < last]
-            complete = [start for start in before if logged.issuperset(range(start, last))]
-            first = min(complete, default=max(before, default=0))
+            starts = [step for step in checkpoints if step < last]
+            complete = [start for start in starts if logged.issuperset(range(start, last))]
+            # Without a complete range, the missing batch behind the newest checkpoint is named below.
+            first = min(complete, default=max(starts, default=0))
         if first >= last:
             raise UserError(f"--steps {first}:{last} is no step: give FROM:TO with FROM below TO")
-        start = max(start for start in starts if start <= first)
-        missing = next((step for step in range(start, last) if step not in logged), None)
-        if missing is not None:
-            raise UserError(
-                f"{folder} has no batch {missing} between step {start} and step {last}: {hint}; the log has "
-                f"{_ranges(sorted(logged)) or 'none'}"
-            )
-        return cls(starts[start], start, first, last)
+        start = max(step for step in checkpoints if step <= first)
+        for step in range(start, last):
+            if step not in logged:
+                raise UserError(
+                    f"{folder} has no batch {step} between step {start} and step {last}: {hint}; the log has "
+                    f"{_ranges(sorted(logged)) or 'none'}"
+                )
+        return cls(checkpoints[start], start, first, last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,30 +93,39 @@ class ReplayedStep:
         """The largest relative difference; 0 if all metrics are identical."""
         if self.recorded is None:
             return 0.0
-        return max(_difference(self.replayed[name], self.recorded[name], scale) for name, scale in COMPARED.items())
+        largest = 0.0
+        for name, scale in COMPARED.items():
+            largest = max(largest, _difference(self.replayed[name], self.recorded[name], scale))
+        return largest
 
 
 def replay(folder: RunFolder, saved: SavedRun, policy: PolicyId, span: ReplayRange) -> Iterator[ReplayedStep]:
     """Yield the replayed steps of one policy. Raises UserError for missing or damaged files."""
     rows = read_rows(folder.metrics) if folder.metrics.exists() else ()
-    recorded = {row["step"]: row for row in rows if not is_evaluation(row)}
-    learner, history = None, StoredHistory(folder, policy)
+    recorded_rows = {row["step"]: row for row in rows if not is_evaluation(row)}
+    history = StoredHistory(folder, policy)
+    learner = None
     for config, batches in _ranges_by_config(folder, saved, span):
         learner = _make_learner(config, policy, span, learner)
         for step in batches:
             stats = learner.update(history.batch(step))
-            if step >= span.first:
-                row = recorded.get(step + 1)
-                metrics = {name: _finite(getattr(stats, name)) for name in COMPARED}
-                yield ReplayedStep(step + 1, metrics, row and {n: row.get(f"{policy.key}/{n}") for n in COMPARED})
+            if step < span.first:
+                continue  # on the way from the checkpoint
+            replayed = {name: _finite(getattr(stats, name)) for name in COMPARED}
+            recorded = None
+            row = recorded_rows.get(step + 1)
+            if row is not None:
+                recorded = {name: row.get(f"{policy.key}/{name}") for name in COMPARED}
+            yield ReplayedStep(step + 1, replayed, recorded)
 
 
 def _ranges_by_config(folder: RunFolder, saved: SavedRun, span: ReplayRange) -> Iterator[tuple[Config, range]]:
     """Yield the ranges of batches, each with its config, which a resumed run may have changed."""
     start = span.start
     for until, path in folder.former_configs().items():
-        if start < min(until, span.last):
-            yield from_tree(read_yaml(path), saved.algorithm), range(start, min(until, span.last))
+        end = min(until, span.last)
+        if start < end:
+            yield from_tree(read_yaml(path), saved.algorithm), range(start, end)
             start = until
     if start < span.last:
         yield saved.config(), range(start, span.last)
@@ -140,7 +154,10 @@ def _schedule_steps(config: Config) -> int:
 
 
 def _finite(number: float | None) -> float | None:
-    return number if number is not None and math.isfinite(number) else None
+    """Return a number as metrics.jsonl has it, whose JSON cannot express others."""
+    if number is None or not math.isfinite(number):
+        return None
+    return number
 
 
 def _difference(replayed: float | None, recorded: float | None, scale: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 import os
+import re
 import shlex
 import sys
 import time
@@ -38,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 RAY_PACKAGE = "_ray_pkg_"
 """Part of the path of a Ray job's working directory, which Ray deletes with the job."""
+RUST_ERROR = re.compile(r"\(os error (\d+)\)")
+"""The number of an error of the operating system in the message of a library that is written in Rust."""
 
 
 def train(config: Config, saved: SavedRun | None = None, startup: StartupTimer | None = None) -> RunFolder:
@@ -49,8 +52,11 @@ def train(config: Config, saved: SavedRun | None = None, startup: StartupTimer |
     Any other exception is a bug: its traceback is written to the run folder, and a note on the exception says where.
     """
     with StopSignals() as signals:
-        started, startup = time.monotonic(), startup or StartupTimer()
+        started = time.monotonic()
+        if startup is None:
+            startup = StartupTimer()
         if saved is None and config.model.template_date is None:
+            # Some chat templates write the date: a resumed run keeps the date of its start.
             today = datetime.date.today().isoformat()
             config = replace(config, model=replace(config.model, template_date=today))
         folder = folder_of(config) if saved is None else saved.folder
@@ -105,7 +111,8 @@ def _train(
     except UserError:
         raise
     except Exception as error:
-        if disk_error := _describe_disk_error(error, folder):
+        disk_error = _describe_disk_error(error, folder)
+        if disk_error is not None:
             raise UserError(f"{disk_error}{_resume_hint(folder)}") from error
         error.add_note(_keep_traceback(folder))
         raise
@@ -116,14 +123,15 @@ def _train(
 def _resume(config: Config, saved: SavedRun, num_tasks: int) -> ResumeState:
     """Return the resume state of the run, and log it."""
     resume_state = ResumeState.of(saved.folder, training_budget(config, num_tasks).total_steps)
-    step, logged = resume_state.state.step, resume_state.logged
+    step = resume_state.state.step
+    logged = resume_state.logged
     if logged > step and not same_learning_settings(config, saved, num_tasks):
-        resume_state = resume_state.without_log()
         logger.info(f"resuming after step {step}: learning settings have changed, so steps up to {logged} are repeated")
-    else:
-        source = f"the checkpoint of step {step}" if step else "the base models"
-        log = f" and the logged batches up to step {logged}" if logged > step else ""
-        logger.info(f"resuming after step {logged} from {source}{log}")
+        return resume_state.without_log()
+    source = f"the checkpoint of step {step}" if step else "the base models"
+    if logged > step:
+        source += f" and the logged batches up to step {logged}"
+    logger.info(f"resuming after step {logged} from {source}")
     return resume_state
 
 
@@ -134,14 +142,17 @@ def _describe_disk_error(error: Exception, folder: RunFolder) -> str | None:
     """
     cause = getattr(error.__cause__, "cause", None) or error  # Ray's error contains the actor's
     if isinstance(cause, OSError) and cause.errno in DISK_ERRORS:
-        file = Path(os.fsdecode(cause.filename)) if isinstance(cause.filename, str | bytes) else folder.path
-        if file.is_absolute() and not file.is_relative_to(folder.path):
-            return str(error)
+        if isinstance(cause.filename, str | bytes):
+            file = Path(os.fsdecode(cause.filename))
+            if file.is_absolute() and not file.is_relative_to(folder.path):
+                return str(error)
         reason = cause.strerror
-    elif numbers := [number for number in DISK_ERRORS if f"(os error {number})" in str(cause)]:
-        reason = os.strerror(numbers[0])
     else:
-        return None
+        # An error from Rust has the number as text only: `No space left on device (os error 28)`.
+        match = RUST_ERROR.search(str(cause))
+        if match is None or int(match[1]) not in DISK_ERRORS:
+            return None
+        reason = os.strerror(int(match[1]))
     return f"{folder} cannot be written ({reason}): free space there, or set another output.base_dir"
 
 
@@ -161,9 +172,10 @@ def _log_plan(config: Config, folder: RunFolder, num_tasks: int) -> None:
 
 def _show_prompts(config: Config, folder: RunFolder, inputs: RunInputs) -> None:
     """Write each agent's first prompt to the run folder, and log it, in full with `output.verbose`."""
+    texts = []
     for prompt in inputs.rendered_prompts:
         logger.info(f"{prompt.title}:\n{prompt.text}" if config.output.verbose else prompt.excerpt)
-    texts = [f"=== {prompt.title}\n{prompt.text}\n" for prompt in inputs.rendered_prompts]
+        texts.append(f"=== {prompt.title}\n{prompt.text}\n")
     folder.first_prompts.write_text("\n".join(texts), encoding="utf-8")
 
 
@@ -220,7 +232,8 @@ def _describe_stop(folder: RunFolder) -> str:
     """Return where a run was stopped and where it would resume."""
     if folder.is_empty:
         return "stopped before the first step"
-    step = max((row["step"] for row in read_metrics(folder)), default=0) if folder.metrics.exists() else 0
+    rows = read_metrics(folder) if folder.metrics.exists() else []
+    step = max((row["step"] for row in rows), default=0)
     logged = ResumeState.of(folder).logged
     start = f"step {logged}" if logged else "the start"
     return f"stopped at step {step}; --resume {shlex.quote(str(folder))} continues from {start}"

@@ -7,6 +7,7 @@ import logging
 import os
 import shlex
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,13 +47,15 @@ from marl_ray.telemetry.trackers import require_trackers
 from marl_ray.trainer.context import RunInputs
 
 if TYPE_CHECKING:
-    from marl_ray.actors.learner_actor import AgreementProbe  # these import Ray, which a dry run does without
     from marl_ray.actors.run_actors import RunActors
+    from marl_ray.actors.weight_update_client import AgreementProbe  # these import Ray, which a dry run does without
 
 logger = logging.getLogger(__name__)
 
-COMPARED_PROMPTS, COMPARED_TOKENS = 4, 32
-"""Prompts per agent (at least one per generator) and tokens per completion in the log-probability check."""
+COMPARED_PROMPTS = 4
+"""Prompts per agent in the log-probability check, and at least one per generator."""
+COMPARED_TOKENS = 32
+"""Tokens per completion in the log-probability check."""
 
 
 def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> RunInputs:
@@ -62,28 +65,31 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
     """
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     transition = Transition(config.external, environment)
-    for registry, name in (*((ESTIMATORS, agent.estimator) for agent in config.agents), *plugins_of_run(config)):
+    estimators = [(ESTIMATORS, agent.estimator) for agent in config.agents]
+    for registry, name in (*estimators, *plugins_of_run(config)):
         if name not in registry.entries:  # bundled ones exist, and importing some of them imports torch
             registry.get(name)
     require_trackers(config)
     require_peft(config.lora)
     require_optimizer(config.optimizer)
-    check_sandbox(config)
+    check_sandbox(config.sandbox)
     describe_demands(config)
     _check_schemas(config)
     templates = _check_models(config, dry)
     train_tasks, eval_tasks = _load_tasks(config, dry)
-    for task in (*train_tasks, *eval_tasks):
+    tasks = [*train_tasks, *eval_tasks]
+    for task in tasks:
         environment.check_task(task)
-    _check_order(config, environment, (*train_tasks, *eval_tasks))
+    _check_order(config, environment, tasks)
     rendered = check_prompts_of_agents(config, environment, train_tasks, templates, dry)
-    if critic_requirements(config.credit.critic).joint_prompts and not dry:
-        prompts = [prompt for task in train_tasks[:1] for prompt in environment.first_prompts(task)]
-        _check_central_critic(config, list(map(as_text, prompts)))
+    if critic_requirements(config.credit.critic).joint_prompts and train_tasks and not dry:
+        first_prompts = environment.first_prompts(train_tasks[0])
+        _check_central_critic(config, list(map(as_text, first_prompts)))
     if transition.note:
         logger.info(transition.note)
-    for note in filter(None, (unused_discount(config), unequal_returns(config))):
-        logger.warning(note)
+    for warning in (unused_discount(config), unequal_returns(config)):
+        if warning:
+            logger.warning(warning)
     _warn_of_overlap(config, train_tasks, eval_tasks)
     if not dry:
         _check_engine()
@@ -99,8 +105,12 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
 
 def tasks_by_split(config: Config, train_tasks: list[Task], eval_tasks: list[Task]) -> dict[str, list[Task]]:
     """Return the loaded tasks by their splits; without the splits that a dry run does not load."""
-    splits = {config.dataset.train_split: train_tasks, config.dataset.eval_split or "": eval_tasks}
-    return {split: tasks for split, tasks in splits.items() if tasks}
+    splits = {}
+    if train_tasks:
+        splits[config.dataset.train_split] = train_tasks
+    if eval_tasks and config.dataset.eval_split is not None:
+        splits[config.dataset.eval_split] = eval_tasks
+    return splits
 
 
 def _check_engine() -> None:
@@ -155,14 +165,17 @@ def _check_models(config: Config, dry: bool) -> dict[str, tuple[bool, str]]:
     with nothing but a config.json, and all models without transformers."""
     if dry and importlib.util.find_spec("transformers") is None:
         return {}
-    references = [(agent.reference_model, agent.name) for agent in config.agents if agent.reference_model is not None]
-    names = dict.fromkeys([*(agent.name for agent in config.agents), *(reference for reference, _ in references)])
-    paths = {name: resolve_model(name, fetch=False) for name in names}
-    local = {name for name, path in paths.items() if not dry or has_model_files(Path(path))}
-    for reference, name in dict.fromkeys(references):
-        if {reference, name} <= local:
+
+    @cache
+    def can_check(name: str) -> bool:
+        return not dry or has_model_files(Path(resolve_model(name, fetch=False)))
+
+    pairs = dict.fromkeys((agent.reference_model, agent.name) for agent in config.agents)
+    for reference, name in pairs:
+        if reference is not None and can_check(reference) and can_check(name):
             check_reference(reference, name, config.model)
-    return {agent.name: check_model(agent.name, config.model) for agent in config.agents if agent.name in local}
+    names = dict.fromkeys(agent.name for agent in config.agents)
+    return {name: check_model(name, config.model) for name in names if can_check(name)}
 
 
 def _check_schemas(config: Config) -> None:
@@ -176,10 +189,12 @@ def _check_schemas(config: Config) -> None:
 
 def _check_central_critic(config: Config, texts: list[str]) -> None:
     """Raise UserError if models have different tokenizers: a central critic reads the token ids of all agents."""
-    first, *others = dict.fromkeys(agent.name for agent in config.agents)
-    ids = load_tokenizer(resolve_model(first), config.model)(texts).input_ids
-    for name in others:
-        if load_tokenizer(resolve_model(name), config.model)(texts).input_ids != ids:
+    ids_of = {}
+    for name in dict.fromkeys(agent.name for agent in config.agents):
+        ids_of[name] = load_tokenizer(resolve_model(name), config.model)(texts).input_ids
+    first = config.agents[0].name
+    for name, ids in ids_of.items():
+        if ids != ids_of[first]:
             raise UserError(
                 f"{config.algorithm}.critic maac reads the prompts of all agents, and {first} and {name} have "
                 "different tokenizers: use iac, or models with one tokenizer"
@@ -189,24 +204,27 @@ def _check_central_critic(config: Config, texts: list[str]) -> None:
 def _load_tasks(config: Config, dry: bool) -> tuple[list[Task], list[Task]]:
     """Return training and evaluation tasks; none in a dry run with a data set on a hub."""
     dataset = config.dataset
-    check_dataset_name(dataset.name, [split for split in (dataset.train_split, dataset.eval_split) if split])
+    splits = [split for split in (dataset.train_split, dataset.eval_split) if split]
+    check_dataset_name(dataset.name, splits)
     if dry and needs_download(dataset.name):
         return [], []
-    train, held_out = (
-        load_tasks(dataset.name, split, dataset.type, dataset.on_bad_row) if split else []
-        for split in (dataset.train_split, dataset.eval_split)
-    )
-    return train, held_out
+    tasks = {split: load_tasks(dataset.name, split, dataset.type, dataset.on_bad_row) for split in splits}
+    return tasks.get(dataset.train_split, []), tasks.get(dataset.eval_split or "", [])
 
 
 def _warn_of_overlap(config: Config, train_tasks: list[Task], eval_tasks: list[Task]) -> None:
     dataset = config.dataset
-    train, held_out = ({(t.prompt, *sorted(t.fields.items())) for t in tasks} for tasks in (train_tasks, eval_tasks))
-    if shared := train & held_out:
+    shared = set(map(_content, train_tasks)) & set(map(_content, eval_tasks))
+    if shared:
         logger.warning(
             f"{pluralize(len(shared), 'task')} of {dataset.eval_split} are also in {dataset.train_split}, so the "
             "evaluation is not on held-out tasks: set dataset.train_split and dataset.eval_split apart"
         )
+
+
+def _content(task: Task) -> tuple[Any, ...]:
+    """Return everything of a task but its name."""
+    return (task.prompt, *sorted(task.fields.items()))
 
 
 def check_new_folder(folder: RunFolder) -> None:
@@ -236,25 +254,31 @@ async def check_actors(config: Config, actors: RunActors, inputs: RunInputs, fol
         if not sees:
             blind = f"{ActorId('learner', learner.policy)} does not see {folder}"
             raise UserError(f"{blind}: output.base_dir should be on a file system that every node shares")
-    prompts = [inputs.environment.first_prompts(task) for task in inputs.train_tasks]
+    prompts_of_tasks = [inputs.environment.first_prompts(task) for task in inputs.train_tasks]
+    max_length = config.model.max_length
     too_long: set[int] = set()
+    """Indices of the tasks with a prompt that is too long for one of the agents."""
     for agent, settings in enumerate(config.agents):
-        own = [with_system_prompt(of_task[agent], settings.system_prompt) for of_task in prompts]
         await _check_tokenizers(config, actors, agent, inputs.probe_texts(agent))
-        limit = config.model.max_length - settings.max_new_tokens
-        lengths = await actors.generators[agent].prompt_lengths(own, settings.chat_template_kwargs)
-        if 0 in lengths:
-            task = inputs.train_tasks[lengths.index(0)]
-            raise UserError(f"task {task.id}: the first prompt of agent {agent} is empty, and a model needs a text")
-        too_long |= {i for i, length in enumerate(lengths) if length > limit}
-    limit = config.model.max_length - max(agent.max_new_tokens for agent in config.agents)
-    if len(too_long) == len(prompts):
+        prompts = []
+        for task_prompts in prompts_of_tasks:
+            prompts.append(with_system_prompt(task_prompts[agent], settings.system_prompt))
+        lengths = await actors.generators[agent].prompt_lengths(prompts, settings.chat_template_kwargs)
+        for index, length in enumerate(lengths):
+            if length == 0:
+                task = inputs.train_tasks[index]
+                raise UserError(f"task {task.id}: the first prompt of agent {agent} is empty, and a model needs a text")
+            if length + settings.max_new_tokens > max_length:
+                too_long.add(index)
+    limit = max_length - max(agent.max_new_tokens for agent in config.agents)
+    count = len(prompts_of_tasks)
+    if len(too_long) == count:
         raise UserError(
-            f"all {len(prompts)} prompts are longer than the {limit} tokens that model.max_length "
-            f"{config.model.max_length} leaves beside max_new_tokens: raise model.max_length"
+            f"all {count} prompts are longer than the {limit} tokens that model.max_length {max_length} leaves beside "
+            "max_new_tokens: raise model.max_length"
         )
     if too_long:
-        number = f"{len(too_long)} of {len(prompts)} training prompts"
+        number = f"{len(too_long)} of {count} training prompts"
         logger.warning(f"{number} are longer than {limit} tokens and will be skipped (model.max_length)")
 
 
@@ -282,7 +306,7 @@ async def check_logprob_agreement(config: Config, actors: RunActors, inputs: Run
 def agreement_probe(config: Config, inputs: RunInputs, agent: int) -> AgreementProbe | None:
     """Return the comparison for generators that start during a run. None for GPUs used in turns, which do not hold
     engine and learner at once, and without a bound."""
-    from marl_ray.actors.learner_actor import AgreementProbe
+    from marl_ray.actors.weight_update_client import AgreementProbe
 
     bound = config.loop.max_logprob_gap
     if bound is None or takes_turns(config.resources.residency):
@@ -304,14 +328,18 @@ def _sampling(config: Config, agent: int) -> SamplingSpec:
 
 async def _sample(config: Config, actors: RunActors, inputs: RunInputs, agent: int) -> list[Group]:
     """Return a few short completions; none if no prompt leaves space for one."""
+    generators = actors.generators[agent]
     sampling = _sampling(config, agent)
-    prompts = inputs.probe_texts(agent)[: max(COMPARED_PROMPTS, actors.generators[agent].size)]
-    generations = await gather(*(actors.generators[agent].generate(prompt, sampling) for prompt in prompts))
+    # Requests go to the replica with the fewest of them, so each replica is compared.
+    prompts = inputs.probe_texts(agent)[: max(COMPARED_PROMPTS, generators.size)]
+    generations = await gather(*(generators.generate(prompt, sampling) for prompt in prompts))
     return [Group(0, g.prompt_ids, g.completions, (0.0,), (0.0,)) for g in generations if g.completions]
 
 
 async def _logprob_gap(actors: RunActors, agent: int, groups: Sequence[Group]) -> float:
-    return await actors.learner_of(agent).logprob_gap(groups) if groups else 0.0
+    if not groups:
+        return 0.0
+    return await actors.learner_of(agent).logprob_gap(groups)
 
 
 def _likely_causes(config: Config, agent: int) -> str:

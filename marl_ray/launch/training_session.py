@@ -57,13 +57,10 @@ class TrainingSession:
             fitted = await asyncio.to_thread(self._fit_to_cluster)
         self.config = fitted.config
         budget = training_budget(self.config, len(self.inputs.train_tasks))
-        groups = self.config.generator_groups
-        replicas = sum(self.config.agents[policies[0].number].generator.replicas for policies in groups)
-        learners = pluralize(len(self.config.policies), "learner")
-        workers = pluralize(self.config.resources.sandbox.workers, "sandbox worker")
-        logger.info(f"starting {pluralize(replicas, 'generator')}, {learners} and {workers}")
-        sizes = fitted.kv_cache_bytes
-        actors = await start_actors(fitted.on_nodes, budget.optimizer_steps, self.startup, sizes)
+        self._log_start()
+        actors = await start_actors(
+            fitted.on_nodes, budget.optimizer_steps, self.startup, fitted.kv_cache_bytes, fitted.nodes
+        )
         try:
             await self.prepare(actors)
             logger.info(f"ready after {self.startup}; weights are transferred by {actors.transport}")
@@ -79,6 +76,15 @@ class TrainingSession:
         finally:
             await actors.close()
 
+    def _log_start(self) -> None:
+        replicas = 0
+        for policies in self.config.generator_groups:
+            replicas += self.config.agents[policies[0].number].generator.replicas
+        generators = pluralize(replicas, "generator")
+        learners = pluralize(len(self.config.policies), "learner")
+        workers = pluralize(self.config.resources.sandbox.workers, "sandbox worker")
+        logger.info(f"starting {generators}, {learners} and {workers}")
+
     def _fit_to_cluster(self) -> FittedRun:
         fitted = fit_to_nodes(self.config, self.inputs, cluster_nodes())
         if fitted.reason:
@@ -87,18 +93,22 @@ class TrainingSession:
 
     async def prepare(self, actors: RunActors) -> None:
         """Check the actors, load the checkpoint, and send the first weights to the generators."""
+        learners = actors.learners
         with self.startup.part("tokenizers"):
             await check_actors(self.config, actors, self.inputs, self.folder.path)
         with self.startup.part("weights"):
-            if (checkpoint := self.resume_state.checkpoint) is not None:
-                step = self.resume_state.state.step
-                await gather(*(x.load(str(checkpoint / x.policy.key), step) for x in actors.learners))
-            await gather(*(self._connect(learner, actors.generators) for learner in actors.learners))
-            await gather(*(x.update_weights(changed=True) for x in actors.learners))
+            await gather(*map(self._load_checkpoint, learners))
+            await gather(*(self._connect(learner, actors.generators) for learner in learners))
+            await gather(*(learner.update_weights(changed=True) for learner in learners))
         with self.startup.part("agreement"):
             await check_logprob_agreement(self.config, actors, self.inputs)
             # One more update of the same version, so that no engine reuses cached keys and values of the comparison.
-            await gather(*(x.update_weights(changed=False) for x in actors.learners))
+            await gather(*(learner.update_weights(changed=False) for learner in learners))
+
+    async def _load_checkpoint(self, learner: LearnerGroup) -> None:
+        checkpoint = self.resume_state.checkpoint
+        if checkpoint is not None:
+            await learner.load(str(checkpoint / learner.policy.key), self.resume_state.state.step)
 
     async def _connect(self, learner: LearnerGroup, generators: Sequence[GeneratorGroup]) -> None:
         policy = learner.policy
@@ -119,18 +129,18 @@ def open_metric_stream(
     """
     done = resume_state.state.step
     folder.write_config(to_yaml(config), done)
-    files = JsonlSink(folder.metrics, folder.episodes, done, resume_state.logged, folder.timeline)
     sinks: list[Sink] = [
-        files,
+        JsonlSink(folder.metrics, folder.episodes, done, resume_state.logged, folder.timeline),
         ConsoleSink(total, done, config.policies, config.rollout.num_turns, config.loop.logging_steps),
     ]
-    create: dict[str, Callable[[], Sink]] = {
-        name: partial(SINKS.get(name), config, folder.path) for name in tracker_names(config)
-    }
+    # Trackers talk to other machines, so they have threads of their own, which also create them.
+    make_tracker: dict[str, Callable[[], Sink]] = {}
+    for name in tracker_names(config):
+        make_tracker[name] = partial(SINKS.get(name), config, folder.path)
     if config.output.prometheus_port is not None:
-        create["prometheus"] = partial(PrometheusSink, config.output, gauges)
-    if create:
-        trackers = [BackgroundSink(name, make, folder.metrics, folder.episodes) for name, make in create.items()]
+        make_tracker["prometheus"] = partial(PrometheusSink, config.output, gauges)
+    if make_tracker:
+        trackers = [BackgroundSink(name, make, folder.metrics, folder.episodes) for name, make in make_tracker.items()]
         sinks.append(BackgroundSinks(trackers))
     return MetricStream(sinks)
 
@@ -145,7 +155,7 @@ async def serve_scale_requests(requests: ScaleRequests, actors: RunActors) -> No
                 id, request = pending[0]
                 reply = await _scale(request, actors)
                 logger.info(reply.text if reply.done else f"not scaled: {reply.text}")
-                pending.pop(0)
+                pending.pop(0)  # only now: if the run ends meanwhile, the request is refused below
                 await asyncio.to_thread(_settle, requests, id, reply)
             await asyncio.sleep(POLL_INTERVAL_S)
     finally:

@@ -40,15 +40,18 @@ class Checkpoints:
 
     def commit(self, state: TrainerState, keep: int) -> Path:
         """Make a checkpoint with complete parts visible and durable; delete all but the newest `keep` (at least 1)."""
-        path = self._hidden(state.step)
-        parts = sorted(file for file in path.rglob("*") if file.is_file())
-        files = {str(file.relative_to(path)): file.stat().st_size for file in parts}
-        content = dict(zip(STATE_KEYS, astuple(state), strict=True)) | {"files": files}
-        write_atomically(path / STATE_FILE, json.dumps(content).encode())
-        final = path.with_name(path.name.removeprefix("."))
+        hidden = self._hidden(state.step)
+        sizes = {}
+        for file in sorted(hidden.rglob("*")):
+            if file.is_file():
+                sizes[str(file.relative_to(hidden))] = file.stat().st_size
+        counts = dict(zip(STATE_KEYS, astuple(state), strict=True))
+        content = {**counts, "files": sizes}
+        write_atomically(hidden / STATE_FILE, json.dumps(content).encode())
+        final = hidden.with_name(hidden.name.removeprefix("."))
         if final.exists():
-            self._discard(final)
-        os.replace(path, final)
+            self._discard(final)  # of an earlier process, which did not reach a later checkpoint
+        os.replace(hidden, final)
         fsync(self.folder)
         for old in self.all()[:-keep]:
             self._discard(old)
@@ -65,13 +68,19 @@ class Checkpoints:
         """Return the complete checkpoints, oldest first."""
         if not self.folder.is_dir():
             return []
-        paths = [path for path in self.folder.iterdir() if NAME.fullmatch(path.name) and (path / STATE_FILE).exists()]
-        return sorted(paths, key=checkpoint_step)
+        complete = []
+        for path in self.folder.iterdir():
+            if NAME.fullmatch(path.name) and (path / STATE_FILE).exists():
+                complete.append(path)
+        return sorted(complete, key=checkpoint_step)
 
     def latest(self) -> tuple[Path, TrainerState] | None:
         """Return the newest complete checkpoint, if any. Raises UserError as `read_state` does."""
         paths = self.all()
-        return (paths[-1], read_state(paths[-1])) if paths else None
+        if not paths:
+            return None
+        newest = paths[-1]
+        return newest, read_state(newest)
 
     def _hidden(self, step: int) -> Path:
         return self.folder / f".step_{step:06d}"
@@ -88,17 +97,20 @@ def read_state(path: Path) -> TrainerState:
     file = path / STATE_FILE
     try:
         saved = json.loads(file.read_text(encoding="utf-8"))
-        counts = [*(saved[name] for name in ("step", "env_steps", "learned")), saved.get("draws", 0)]
-        files = saved.get("files", ())
-        sizes = files if isinstance(files, dict) else dict.fromkeys(files)  # older checkpoints have no sizes
-        damage = next(filter(None, (_damage(path / name, size) for name, size in sizes.items())), None)
-        sound = all(type(count) is int and count >= 0 for count in counts) and counts[0] == checkpoint_step(path)
+        # Older checkpoints have no number of prompt samples.
+        counts = [saved["step"], saved["env_steps"], saved["learned"], saved.get("draws", 0)]
+        sizes = saved.get("files", ())
+        if not isinstance(sizes, dict):
+            sizes = dict.fromkeys(sizes)  # older still: a list of files, without sizes
+        damages = [_damage(path / name, size) for name, size in sizes.items()]
     except (ValueError, KeyError, TypeError, AttributeError):
-        sound = False
-    if not sound:
+        raise UserError(f"{file} is damaged: {repair}") from None
+    are_counts = all(type(count) is int and count >= 0 for count in counts)
+    if not are_counts or counts[0] != checkpoint_step(path):
         raise UserError(f"{file} is damaged: {repair}")
-    if damage:
-        raise UserError(f"{damage}: {repair}")
+    for damage in damages:
+        if damage is not None:
+            raise UserError(f"{damage}: {repair}")
     return TrainerState(*counts)
 
 
@@ -107,4 +119,6 @@ def _damage(file: Path, size: int | None) -> str | None:
     if not file.exists():
         return f"{file} is missing"
     actual = file.stat().st_size
-    return None if size in (None, actual) else f"{file} has {actual} bytes of {size}"
+    if size in (None, actual):
+        return None
+    return f"{file} has {actual} bytes of {size}"

@@ -73,19 +73,26 @@ class ResumeState:
         logged = state.step
         while logged in steps and logged < total:
             logged += 1
-        rows = read_rows(folder.metrics) if logged and folder.metrics.exists() else ()
-        evaluated = frozenset(row["step"] for row in rows if is_evaluation(row) and row["step"] <= logged)
-        return cls(checkpoint, state, logged, evaluated)
+        evaluated = set()
+        if logged and folder.metrics.exists():
+            for row in read_rows(folder.metrics):
+                # An evaluation after a gap in the log is repeated with its step.
+                if is_evaluation(row) and row["step"] <= logged:
+                    evaluated.add(row["step"])
+        return cls(checkpoint, state, logged, frozenset(evaluated))
 
     def without_log(self) -> ResumeState:
         """Return the state at the checkpoint, without the logged batches."""
         step = self.state.step
-        return replace(self, logged=step, evaluated=frozenset(s for s in self.evaluated if s <= step))
+        evaluated = frozenset(evaluation for evaluation in self.evaluated if evaluation <= step)
+        return replace(self, logged=step, evaluated=evaluated)
 
-    def evaluations(self, config: Config, total: int) -> list[int]:
-        """Return the steps of the evaluations that are still due in a run of `total` steps."""
-        every = config.evaluation.eval_interval
-        due = {0, *(range(every, total, every) if every else ()), total}
+    def evaluations(self, interval: int, total: int) -> list[int]:
+        """Return the steps of the evaluations that are still due in a run of `total` steps: before the first step,
+        after each `interval` steps (0: none) and at the end."""
+        due = {0, total}
+        if interval:
+            due.update(range(interval, total, interval))
         return sorted(step for step in due - self.evaluated if step >= self.state.step)
 
     @classmethod
@@ -101,19 +108,23 @@ def check_resume(config: Config, saved: SavedRun, num_tasks: int) -> None:
     """
     _check_same_run(config, saved.config())
     resume_state = ResumeState.of(saved.folder)
-    step, loop = resume_state.state.step, config.loop
+    step = resume_state.state.step
     total = training_budget(config, num_tasks).total_steps if num_tasks else math.inf
-    done = step > total
+    if step < total:
+        return
     if step == total:
-        exported = not config.output.save_final_model or saved.folder.trained_steps(config.policies) == step
-        done = exported and (not config.dataset.eval_split or step in resume_state.evaluated)
-    if done:
-        epochs = loop.num_train_epochs or "null"
-        raise RunIsDone(
-            f"{saved.folder} has done all of its {step} steps: to go on, raise "
-            f"{config.algorithm}.num_train_epochs (now {epochs}) and {config.algorithm}.max_steps "
-            f"(now {loop.max_steps or 'null'}) with --override"
-        )
+        # The last checkpoint precedes the export and the last evaluation.
+        is_exported = not config.output.save_final_model or saved.folder.trained_steps(config.policies) == step
+        is_evaluated = not config.dataset.eval_split or step in resume_state.evaluated
+        if not is_exported or not is_evaluated:
+            return
+    section = config.algorithm
+    epochs = config.loop.num_train_epochs or "null"
+    max_steps = config.loop.max_steps or "null"
+    raise RunIsDone(
+        f"{saved.folder} has done all of its {step} steps: to go on, raise {section}.num_train_epochs (now {epochs}) "
+        f"and {section}.max_steps (now {max_steps}) with --override"
+    )
 
 
 def same_learning_settings(config: Config, saved: SavedRun, num_tasks: int) -> bool:
@@ -123,9 +134,13 @@ def same_learning_settings(config: Config, saved: SavedRun, num_tasks: int) -> b
 
 def _learning(config: Config, num_tasks: int) -> tuple[Any, ...]:
     """Return the settings on which updates and batches depend."""
-    agents = [replace(a, generator=GeneratorResources(), learner=LearnerResources(), given=()) for a in config.agents]
+    agents = []
+    for agent in config.agents:
+        agents.append(replace(agent, generator=GeneratorResources(), learner=LearnerResources(), given=()))
     rollout = replace(config.rollout, max_staleness=0, inflight="continue")  # logged batches respect their own bound
-    schedule = training_budget(config, num_tasks).optimizer_steps if config.optimizer.lr_scheduler != "constant" else 0
+    schedule = 0
+    if config.optimizer.lr_scheduler != "constant":
+        schedule = training_budget(config, num_tasks).optimizer_steps
     optimizer = replace(config.optimizer, importance=config.importance)
     return (agents, config.model, rollout, config.credit, optimizer, schedule, config.reward_processor)
 

@@ -57,9 +57,11 @@ class RunFolder:
         """Raise UserError if a file that every run has is missing. The message names the newest run in the folder."""
         if file.exists():
             return
+        problem = f"{self} is not a run folder: {file.name} is missing"
         runs = sorted(self.path.glob(f"*/{file.name}"), key=lambda inner: inner.stat().st_mtime)
-        hint = f": did you mean {runs[-1].parent}?" if runs else ""
-        raise UserError(f"{self} is not a run folder: {file.name} is missing{hint}")
+        if runs:
+            problem += f": did you mean {runs[-1].parent}?"
+        raise UserError(problem)
 
     def model(self, policy: PolicyId) -> Path:
         """Return the folder of a policy's trained model, in the format of transformers."""
@@ -67,12 +69,13 @@ class RunFolder:
 
     def trained_steps(self, policies: Sequence[PolicyId]) -> int | None:
         """Return the minimum number of steps of the trained models; None if a model is missing or does not state it."""
-        files = [self.model(policy) / TRAINED_FILE for policy in policies]
-        return (
-            min(json.loads(file.read_text(encoding="utf-8"))["steps"] for file in files)
-            if all(map(Path.exists, files))
-            else None
-        )
+        steps = []
+        for policy in policies:
+            file = self.model(policy) / TRAINED_FILE
+            if not file.exists():
+                return None
+            steps.append(json.loads(file.read_text(encoding="utf-8"))["steps"])
+        return min(steps)
 
     def make(self) -> None:
         """Create the folder. Raises UserError if no file can be written to it."""
@@ -88,10 +91,12 @@ class RunFolder:
 
         Former configs of later steps are deleted, since a resumed run repeats these steps with the new config.
         """
-        former, formers = self.former_config(done), self.former_configs()
-        later = [path for step, path in formers.items() if step > done]
+        later = [path for step, path in self.former_configs().items() if step > done]
+        # The config with which the steps up to `done` were made.
         before = later[0] if later else self.config
-        if done and before.exists() and before.read_text(encoding="utf-8") != text and not former.exists():
+        former = self.former_config(done)
+        is_new_start = done == 0 or not before.exists()
+        if not is_new_start and not former.exists() and before.read_text(encoding="utf-8") != text:
             write_atomically(former, before.read_bytes())
         write_atomically(self.config, text.encode())
         for path in later:
@@ -103,8 +108,12 @@ class RunFolder:
 
     def former_configs(self) -> dict[int, Path]:
         """Return the paths of all former configs by step, in order."""
-        matches = {FORMER_CONFIG.fullmatch(path.name): path for path in self.path.glob("config.step_*.yaml")}
-        return dict(sorted((int(match[1]), path) for match, path in matches.items() if match))
+        paths = {}
+        for path in self.path.glob("config.step_*.yaml"):
+            match = FORMER_CONFIG.fullmatch(path.name)
+            if match:
+                paths[int(match[1])] = path
+        return dict(sorted(paths.items()))
 
     def commit(self, state: TrainerState, keep: int) -> None:
         """Flush metrics and episodes, whose rows a resumed run does not write again; then commit the checkpoint."""
@@ -140,8 +149,11 @@ class RunFolder:
 
 def new_folder(base_dir: str, run_name: str | None, prefix: str) -> RunFolder:
     """Return the folder `run_name` (default: `prefix`, time and process id) below `base_dir`."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    return RunFolder(Path(base_dir) / (run_name or f"{prefix.replace(':', '.')}-{stamp}-{os.getpid()}"))
+    if not run_name:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        file_prefix = prefix.replace(":", ".")  # some file systems admit no colon
+        run_name = f"{file_prefix}-{stamp}-{os.getpid()}"
+    return RunFolder(Path(base_dir) / run_name)
 
 
 class StoredHistory:
@@ -153,10 +165,12 @@ class StoredHistory:
 
     def checkpoint(self) -> tuple[int, str] | None:
         """See `TrainingHistory`. Raises UserError for a damaged checkpoint."""
-        if (latest := self.folder.checkpoints.latest()) is None:
+        latest = self.folder.checkpoints.latest()
+        if latest is None:
             return None
         path, state = latest
         return state.step, str(path / self.policy.key)
 
     def batch(self, step: int) -> Batch:
-        return merge_batches([self.folder.log.batch(step, agent) for agent in self.policy.agents])
+        batches = [self.folder.log.batch(step, agent) for agent in self.policy.agents]
+        return merge_batches(batches)

@@ -118,7 +118,8 @@ def request_scaling(requests: ScaleRequests, lock: Path, request: ScaleRequest, 
     try:
         while True:
             still_running = lock_holder(lock) == run  # before reading, since a run may end after its answer
-            if (answer := requests.answer(id)) is not None:
+            answer = requests.answer(id)
+            if answer is not None:
                 if not answer.done:
                     raise UserError(answer.text)
                 return answer.text
@@ -152,8 +153,9 @@ def _parse(content: bytes) -> ScaleRequest:
         raise UserError("a request is JSON") from None
     if not isinstance(fields, dict) or set(fields) != {"agent", "replicas"}:
         raise UserError("a request has agent and replicas")
-    agent, replicas = fields["agent"], fields["replicas"]
-    if type(agent) is not int or type(replicas) is not int:
+    agent = fields["agent"]
+    replicas = fields["replicas"]
+    if type(agent) is not int or type(replicas) is not int:  # a bool is an int, too
         raise UserError("agent and replicas are whole numbers")
     return validate_request(agent, replicas)
 

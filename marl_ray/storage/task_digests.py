@@ -28,6 +28,7 @@ def check_same_tasks(file: Path, dataset: str, splits: Mapping[str, Sequence[Tas
     for split, tasks in splits.items():
         if split in before and before[split] != describe_tasks(tasks):
             then = pluralize(before[split]["tasks"], "task")
+            # Why the digests differ is not known: the tasks themselves are not stored.
             raise UserError(
                 f"dataset {dataset} has changed: {split} began with {then} and has {len(tasks)} now, or their content "
                 "or order differs. Restore the data to resume this run, or start a new run"
@@ -53,10 +54,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str | int | float | None):
         return value
     if isinstance(value, Mapping):
-        return [[_plain(key), _plain(inner)] for key, inner in sorted(value.items(), key=lambda item: str(item[0]))]
+        pairs = sorted(value.items(), key=lambda pair: str(pair[0]))
+        return [[_plain(key), _plain(inner)] for key, inner in pairs]
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return list(map(_plain, value))
     if isinstance(value, set | frozenset):
+        # A set has another order in every process. Texts can be sorted whatever the types of the values.
         return sorted(json.dumps(_plain(inner)) for inner in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [_plain(getattr(value, field.name)) for field in dataclasses.fields(value)]

@@ -7,10 +7,11 @@ once all groups are known, so that the learner starts after the rollout.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import product
+from operator import itemgetter
 
-from marl_ray.config import Config
+from marl_ray.config import Config, CreditConfig
 from marl_ray.core.batch import Batch, Group, GroupQueue
 from marl_ray.core.episode import Episode, Node
 from marl_ray.core.ids import PolicyId
@@ -39,29 +40,34 @@ class BatchBuilder:
     def __init__(
         self, step: int, episodes: int | None, config: Config, queues: Mapping[PolicyId, GroupQueue] | None = None
     ) -> None:
-        self.step, self.config, self.queues = step, config, queues or {}
+        self.step = step
+        self.config = config
+        self.queues = queues or {}
         self.groups: list[list[Group]] = [[] for _ in range(config.num_agents)]
         """Groups that can be learned from, per agent."""
         self.batches: list[Batch] = []
         """One batch per agent, once all episodes are known."""
-        self._unweighted: list[list[Group]] = [
-            [] if needs_whole_batch(agent) else groups for agent, groups in zip(config.agents, self.groups, strict=True)
-        ]
+        self._unweighted: list[list[Group]] = []
         """`groups`, or for an estimator that compares the whole batch, groups that have no weights yet."""
+        for settings, groups in zip(config.agents, self.groups, strict=True):
+            # Without such an estimator both are the same list, so a group can be learned from as soon as it is built.
+            self._unweighted.append([] if needs_whole_batch(settings) else groups)
         self._learning = [agent for agent in range(config.num_agents) if learns(agent, step, config)]
-        self._turns = range(1 if config.rollout.handoff == "all" else config.rollout.num_turns)
+        self._plays_trees = config.rollout.handoff == "all"
+        # The groups of a tree have their returns only when the whole tree is known: one position per episode.
+        self._turns = range(1 if self._plays_trees else config.rollout.num_turns)
         self._open = episodes is None
         """Whether episodes beyond the known ones may be added."""
-        self._order = [(episode, turn) for episode in range(episodes or 0) for turn in self._turns]
+        self._order = list(product(range(episodes or 0), self._turns))
         if ordered_by_turn(config):
-            self._order.sort(key=lambda position: position[1])
+            self._order.sort(key=itemgetter(1))
         self._nodes: dict[tuple[int, int], list[Node]] = {}
         self._done = 0
         """Number of positions in `_order` whose groups have been built."""
 
     def add_node(self, index: int, node: Node) -> None:
         """Add a node of episode `index` that has its rewards. Ignored with handoff `all`, which needs whole trees."""
-        if self.config.rollout.handoff != "all":
+        if not self._plays_trees:
             self._nodes[index, node.turn] = [node]
             self._build_groups()
 
@@ -69,13 +75,13 @@ class BatchBuilder:
         """Add the finished episode `index`. Turns that it did not reach have no nodes."""
         if self._open:
             self._order += [(index, turn) for turn in self._turns]
-        if self.config.rollout.handoff == "all":
+        if self._plays_trees:
             self._nodes[index, 0] = trainable_nodes(episode, self.config)
         else:
-            nodes: defaultdict[int, list[Node]] = defaultdict(list)
+            for turn in self._turns:
+                self._nodes[index, turn] = []
             for _, node in episode.nodes():
-                nodes[node.turn].append(node)
-            self._nodes |= {(index, turn): nodes[turn] for turn in self._turns}
+                self._nodes[index, node.turn].append(node)
         self._build_groups()
 
     def close(self) -> None:
@@ -84,30 +90,40 @@ class BatchBuilder:
         self._build_groups()
 
     def _build_groups(self) -> None:
-        while self._done < len(self._order) and (position := self._order[self._done]) in self._nodes:
-            for node in self._nodes[position]:
+        while self._done < len(self._order):
+            nodes = self._nodes.get(self._order[self._done])
+            if nodes is None:
+                break  # groups leave in order: later ones wait for this position
+            for node in nodes:
                 for agent in self._learning:
                     self._unweighted[agent].append(build_group(node, agent, self.config))
             self._done += 1
-        if self._done == len(self._order) and not self._open and not self.batches:
-            for settings, groups, unweighted in zip(self.config.agents, self.groups, self._unweighted, strict=True):
-                if needs_whole_batch(settings):
-                    groups += weight_batch(unweighted, settings, self.config.credit)
-            self.batches = [build_batch(groups, self.step, self.config) for groups in self.groups]
+        is_complete = self._done == len(self._order) and not self._open
+        if is_complete and not self.batches:
+            self._build_batches()
         self._put_groups()
+
+    def _build_batches(self) -> None:
+        for settings, groups, unweighted in zip(self.config.agents, self.groups, self._unweighted, strict=True):
+            if needs_whole_batch(settings):
+                groups += weight_batch(unweighted, settings, self.config.credit)
+        self.batches = [build_batch(groups, self.step, self.config) for groups in self.groups]
 
     def _put_groups(self) -> None:
         """Put the groups of nodes that are complete for all agents of a policy, within the first mini-batch."""
         if critic_needs_whole_batch(self.config.credit):
-            return
-        size = self.config.optimizer.train_batch_size
+            return  # the learner reads all groups with the complete batch
+        size = self.config.optimizer.train_batch_size  # of a mini-batch; None: the whole batch
         for policy, queue in self.queues.items():
-            groups = [self.groups[agent] for agent in policy.agents]
-            start, end = len(queue) // len(groups), min(map(len, groups))
+            groups_by_agent = [self.groups[agent] for agent in policy.agents]
+            # The queue has the groups of all agents of the policy in turn.
+            start = len(queue) // len(groups_by_agent)
+            end = min(map(len, groups_by_agent))
             if size is not None:
                 end = min(end, size)
             if start < end:
-                queue.put(interleave([of_agent[start:end] for of_agent in groups]))
+                new_groups = [groups[start:end] for groups in groups_by_agent]
+                queue.put(interleave(new_groups))
 
 
 def policy_batch(batches: Sequence[Batch], policy: PolicyId) -> Batch:
@@ -115,10 +131,11 @@ def policy_batch(batches: Sequence[Batch], policy: PolicyId) -> Batch:
     return merge_batches([batches[agent] for agent in policy.agents])
 
 
-def put_logged_groups(batches: Sequence[Batch], queues: Mapping[PolicyId, GroupQueue], config: Config) -> None:
+def put_logged_groups(batches: Sequence[Batch], queues: Mapping[PolicyId, GroupQueue], credit: CreditConfig) -> None:
     """Put the first mini-batch of batches from the log on the queues. The mini-batches keep the size that they had."""
-    if critic_needs_whole_batch(config.credit):
+    if critic_needs_whole_batch(credit):
         return
     for policy, queue in queues.items():
-        if mini_batches := policy_batch(batches, policy).mini_batches:
+        mini_batches = policy_batch(batches, policy).mini_batches
+        if mini_batches:
             queue.put(mini_batches[0].groups)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import dataclass, field
 from typing import Any
 
 from marl_ray.actors.sandbox_pool import SandboxPool
@@ -28,13 +29,25 @@ from marl_ray.trainer.batch_scheduling import DynamicSampler
 from marl_ray.trainer.context import LoopContext
 
 
+@dataclass(slots=True)
+class _SampledEpisodes:
+    """All episodes of a dynamically sampled batch in the order of their samples, and the skipped samples."""
+
+    episodes: list[Episode] = field(default_factory=list)
+    skipped: list[int] = field(default_factory=list)
+
+
 class BatchProducer:
     """Puts every batch of a run on the queues of the policies, from the resume state to the last step."""
 
     def __init__(self, context: LoopContext, tasks: list[Task], runner: EpisodeRunner, sandbox: SandboxPool) -> None:
-        self.context, self.runner, self.sandbox, self.measures = context, runner, sandbox, StepMeasures(runner)
+        self.context = context
+        self.runner = runner
+        self.sandbox = sandbox
+        self.measures = StepMeasures(runner)
         self.tasks = TaskOrder(tasks, context.config.dataset.sampler, context.config.seed)
-        self.resume_state, self.log = context.resume_state, context.folder.log
+        self.resume_state = context.resume_state
+        self.log = context.folder.log
         self.total = context.gate.total
         self.size = min(context.config.rollout.rollout_buffer_size, len(tasks))
         """Episodes that a step learns from; the last step of an epoch may have fewer."""
@@ -46,8 +59,8 @@ class BatchProducer:
         """Batches in the log that are not recorded yet, by step."""
         self._unassigned: dict[int, Episode] = {}
         """With dynamic sampling: finished episodes whose batch is not known yet, by sample."""
-        self._sampled: dict[int, dict[int, tuple[Episode, bool]]] = {}
-        """With dynamic sampling: episodes that are not in the log yet and their informativeness, by step and sample."""
+        self._sampled: dict[int, _SampledEpisodes] = {}
+        """With dynamic sampling: episodes that are not in the log yet, by step."""
 
     def queue(self, step: int, policy: PolicyId) -> GroupQueue:
         """Return the queue of one policy's batch, which may be empty so far."""
@@ -71,8 +84,12 @@ class BatchProducer:
         gate = self.context.gate
         for policy in self.context.config.policies:
             step = gate.versions[policy.number]
-            if gate.may_update(policy.number) and step in self._logged and not self.queue(step, policy).closed:
-                self.queue(step, policy).close(policy_batch(self._logged[step].batches, policy))
+            # The gate may be ahead of `_logged`, which a resumed run fills from the log step by step.
+            if not gate.may_update(policy.number) or step not in self._logged:
+                continue
+            queue = self.queue(step, policy)
+            if not queue.closed:
+                queue.close(policy_batch(self._logged[step].batches, policy))
         self.context.condition.notify_all()
 
     def coroutines(self) -> list[Coroutine[Any, Any, None]]:
@@ -80,8 +97,9 @@ class BatchProducer:
         if self.context.config.rollout.dynamic_sampling:
             sampler = self._sampler()
             return [self._read_log(), self._sample_episodes(sampler), self._log_sampled(sampler)]
+        # With staleness bound k, batch b + k + 1 waits for batch b anyway: at most k + 1 batches are open.
         lanes = min(self.context.config.rollout.max_staleness, self.total) + 1
-        return [self._roll_out_lane(lane, lanes) for lane in range(lanes)]  # batch b + k + 1 waits for batch b anyway
+        return [self._roll_out_lane(lane, lanes) for lane in range(lanes)]
 
     async def _roll_out_lane(self, lane: int, lanes: int) -> None:
         """Roll out every `lanes`-th batch. The first lane reads the batches of the log first."""
@@ -101,26 +119,36 @@ class BatchProducer:
 
     def _start_batch(self, episodes: int | None) -> BatchBuilder:
         """Start the next batch; `episodes` as in `BatchBuilder`."""
-        context, step = self.context, self.context.gate.start()
+        context = self.context
+        step = context.gate.start()
         context.timeline.start_rollout(step)
-        self._builders[step] = builder = BatchBuilder(step, episodes, context.config, self._queues_of(step))
+        builder = BatchBuilder(step, episodes, context.config, self._queues_of(step))
+        self._builders[step] = builder
         context.condition.notify_all()
         return builder
 
     async def _complete(self, step: int, episodes: list[Episode], skipped: tuple[int, ...] = ()) -> None:
         """Check a finished batch, write it to the log and release it. `skipped`: see `LoggedStep`."""
-        context, config = self.context, self.context.config
+        context = self.context
+        config = context.config
         measures = await self.measures.measure(episodes)
-        seconds, executions = context.timeline.finish_rollout(step), self.sandbox.take_executions()
+        seconds = context.timeline.finish_rollout(step)
+        executions = self.sandbox.take_executions()
         context.health.check_rollout(episodes, step)
         batches = self._builders.pop(step).batches
-        row, samples = rollout_row(config, episodes, batches, seconds, executions) | measures, 0
+        row = rollout_row(config, episodes, batches, seconds, executions) | measures
+        samples = 0  # otherwise the step tells the number of prompt samples
         if config.rollout.dynamic_sampling:
-            row["rollout/skipped"], samples, resumed = len(skipped), len(episodes), self.resume_state.logged > 0
-            context.health.check_samples(step, samples, samples - len(skipped), self.size, resumed)
-        records = tuple(map(episode_record, episodes[: config.output.episodes_per_step]))
+            samples = len(episodes)
+            row["rollout/skipped"] = len(skipped)
+            is_resumed = self.resume_state.logged > 0
+            context.health.check_samples(step, samples, samples - len(skipped), self.size, is_resumed)
+        written_episodes = episodes[: config.output.episodes_per_step]
+        records = tuple(map(episode_record, written_episodes))
         logged = LoggedStep(step, tuple(batches), joint_samples(episodes), row, records, samples, skipped)
+        # Lanes finish in any order; the log has the batches in theirs.
         await context.condition.wait_for(lambda: context.gate.in_log == step)
+        # Invariant 4: every batch is in the log before its optimizer step.
         await asyncio.to_thread(self.log.append, logged)
         self._logged[step] = logged
         context.gate.logged(step)
@@ -128,10 +156,12 @@ class BatchProducer:
 
     def _sampler(self) -> DynamicSampler:
         """Return the sampler at the end of the log."""
-        state, logged = self.resume_state.state, self.resume_state.logged
-        sample = state.prompt_samples + sum(map(self.log.prompt_samples, range(state.step, logged)))
+        state = self.resume_state.state
+        logged = self.resume_state.logged
+        logged_samples = sum(map(self.log.prompt_samples, range(state.step, logged)))
+        first_sample = state.prompt_samples + logged_samples
         limit = max_prompts_per_step(self.context.config, self.size)
-        return DynamicSampler(self.size, limit, logged, sample, self.total)
+        return DynamicSampler(self.size, limit, logged, first_sample, self.total)
 
     async def _sample_episodes(self, sampler: DynamicSampler) -> None:
         """Start episodes as the sampler and the gate permit, until all batches are complete."""
@@ -145,23 +175,30 @@ class BatchProducer:
                 await self.context.condition.wait_for(can_proceed)
                 if sampler.batch == self.total:
                     return
+                # The sample may belong to any batch up to this one, so all of them have builders before it ends.
                 batch = sampler.latest_batch
                 while gate.started <= batch:
-                    self._sampled[self._start_batch(None).step] = {}
-                running.create_task(self._sample_episode(sampler, sampler.start(), batch))
+                    builder = self._start_batch(None)
+                    self._sampled[builder.step] = _SampledEpisodes()
+                sample = sampler.start()
+                running.create_task(self._sample_episode(sampler, sample, batch))
 
     async def _sample_episode(self, sampler: DynamicSampler, sample: int, batch: int) -> None:
         """Roll out one episode, which belongs to `batch` or an earlier batch, and add all episodes whose batch is known
         as a result."""
         config = self.context.config
-        task, size = self.tasks.for_sample(sample), config.rollout.group_sizes
-        episode = await self.runner.run_episode(task, size, "train", sample, priority=batch)
+        task = self.tasks.for_sample(sample)
+        episode = await self.runner.run_episode(task, config.rollout.group_sizes, "train", sample, priority=batch)
         self._unassigned[sample] = episode
         for assignment in sampler.finished(sample, has_learning_signal(episode, config)):
-            assigned, builder = self._unassigned.pop(assignment.sample), self._builders[assignment.batch]
-            self._sampled[assignment.batch][assignment.sample] = assigned, assignment.informative
+            assigned_episode = self._unassigned.pop(assignment.sample)
+            builder = self._builders[assignment.batch]
+            sampled = self._sampled[assignment.batch]
+            sampled.episodes.append(assigned_episode)
             if assignment.informative:
-                builder.add_episode(assignment.sample, assigned)
+                builder.add_episode(assignment.sample, assigned_episode)
+            else:
+                sampled.skipped.append(assignment.sample)
             if assignment.last:
                 builder.close()
         self.context.condition.notify_all()
@@ -170,16 +207,16 @@ class BatchProducer:
         """Complete dynamically sampled batches in their order."""
         for step in range(self.resume_state.logged, self.total):
             await self.context.condition.wait_for(lambda b: b < sampler.batch, step)
-            samples = self._sampled.pop(step)
-            skipped = tuple(sample for sample, (_, informative) in samples.items() if not informative)
-            await self._complete(step, [episode for episode, _ in samples.values()], skipped)
+            sampled = self._sampled.pop(step)
+            await self._complete(step, sampled.episodes, tuple(sampled.skipped))
 
     async def _read_log(self) -> None:
         """Read the batches that are in the log already, each at most one step before a policy needs it."""
         context = self.context
         for step in range(self.resume_state.state.step, self.resume_state.logged):
+            # A batch may be large, and memory need not hold the whole log.
             await context.condition.wait_for(lambda b: b <= min(context.gate.versions) + 1, step)
             logged = await asyncio.to_thread(self.log.read, step, context.config.num_agents)
             self._logged[step] = logged
-            put_logged_groups(logged.batches, self._queues_of(step), context.config)
+            put_logged_groups(logged.batches, self._queues_of(step), context.config.credit)
             self.release_batches()

@@ -35,22 +35,32 @@ class SchedulingGate:
     def __init__(
         self, agents: int, staleness: int, first: int, total: int, evaluations: Iterable[int] = (), logged: int = 0
     ) -> None:
-        self.staleness, self.total = staleness, total
+        self.staleness = staleness
+        self.total = total
         self.versions = [first] * agents
         """Weight version per agent."""
-        self.started = self.in_log = max(first, logged)
-        """Number of batches that have started, and that are complete and in the log."""
+        self.started = max(first, logged)
+        """Number of batches that have started."""
+        self.in_log = self.started
+        """Number of batches that are complete and in the log."""
         self._evaluations = sorted(step for step in set(evaluations) if first <= step <= total)
+        """Steps of the evaluations that are not over."""
 
     @property
     def open_until(self) -> int:
         """The last batch whose episodes may start now."""
-        return min([*self.versions, *(step - 1 for step in self._evaluations[:1])]) + self.staleness
+        reached = min(self.versions)
+        if self._evaluations:
+            # Generators that are evaluated serve no episodes: version e counts only after its evaluation.
+            reached = min(reached, self._evaluations[0] - 1)
+        return reached + self.staleness
 
     @property
     def next_batch(self) -> int | None:
         """The batch that may start now, if any."""
-        return self.started if self.started < self.total and self.started <= self.open_until else None
+        if self.started < self.total and self.started <= self.open_until:
+            return self.started
+        return None
 
     def start(self) -> int:
         """Start `next_batch` and return its number. Raises ValueError if no batch may start."""
@@ -62,7 +72,8 @@ class SchedulingGate:
     def may_update(self, agent: int) -> bool:
         """Return whether the agent's next batch is in the log and no evaluation still needs the agent's version."""
         version = self.versions[agent]
-        return version < self.in_log and not (self._evaluations and self._evaluations[0] <= version)
+        needs_version = bool(self._evaluations) and self._evaluations[0] <= version
+        return version < self.in_log and not needs_version
 
     @property
     def evaluation(self) -> int | None:
@@ -127,7 +138,9 @@ class DynamicSampler:
     def __init__(self, size: int, limit: int, batch: int, sample: int, total: int) -> None:
         if not 1 <= size <= limit:
             raise ValueError(f"a batch of {size} informative samples cannot be found among {limit}")
-        self.size, self.limit, self.total = size, limit, total
+        self.size = size
+        self.limit = limit
+        self.total = total
         self.batch = batch
         """The batch that is being filled; all earlier batches are complete."""
         self.next = sample
@@ -136,17 +149,24 @@ class DynamicSampler:
         """The first sample without a batch."""
         self._finished: dict[int, bool] = {}
         """Finished samples behind an unfinished one, and whether each is informative."""
-        self._used = self._informative = 0
-        """Samples and informative samples of `batch` so far."""
+        self._used = 0
+        """Samples of `batch` so far."""
+        self._informative = 0
+        """Informative samples of `batch` so far."""
 
     @property
     def latest_batch(self) -> int:
         """The latest batch that the next sample can belong to."""
-        batch, used, informative = self.batch, self._used, self._informative
+        batch = self.batch
+        used = self._used
+        informative = self._informative
         for sample in range(self._unassigned, self.next):
-            used, informative = used + 1, informative + self._finished.get(sample, True)
+            used += 1
+            informative += self._finished.get(sample, True)  # a batch of informative samples ends soonest
             if self._is_full(used, informative):
-                batch, used, informative = batch + 1, 0, 0
+                batch += 1
+                used = 0
+                informative = 0
         return batch
 
     def may_start(self, open_until: int) -> bool:
@@ -164,15 +184,24 @@ class DynamicSampler:
             raise ValueError(f"sample {sample} is not running: {self._unassigned} to {self.next - 1} are")
         self._finished[sample] = informative
         assignments = []
-        while (number := self._unassigned) in self._finished:
-            batch, informative = self.batch, self._finished.pop(number)
-            self._unassigned += 1
-            self._used, self._informative = self._used + 1, self._informative + informative
-            last = self._is_full(self._used, self._informative)
-            if last:
-                self.batch, self._used, self._informative = batch + 1, 0, 0
-            assignments.append(Assignment(number, batch, informative, last))
+        # Samples are assigned in their order, so a sample waits for the samples before it.
+        while self._unassigned in self._finished:
+            assignments.append(self._assign_next())
         return assignments
+
+    def _assign_next(self) -> Assignment:
+        sample = self._unassigned
+        batch = self.batch
+        informative = self._finished.pop(sample)
+        self._unassigned += 1
+        self._used += 1
+        self._informative += informative
+        last = self._is_full(self._used, self._informative)
+        if last:
+            self.batch += 1
+            self._used = 0
+            self._informative = 0
+        return Assignment(sample, batch, informative, last)
 
     def _is_full(self, used: int, informative: int) -> bool:
         return informative == self.size or used == self.limit

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 
 from marl_ray.actors.handle import ActorFailed
 from marl_ray.actors.learner_group import LearnerGroup
@@ -29,14 +30,14 @@ class CheckpointSaver:
 
     def __init__(self, context: LoopContext) -> None:
         self.context = context
-        first, total = context.resume_state.state.step, context.gate.total
-        self._due = [step for step in range(first + 1, total + 1) if self.is_due(step)]
+        first_step = context.resume_state.state.step + 1
+        self._due = [step for step in range(first_step, context.gate.total + 1) if self.is_due(step)]
         """Steps of the checkpoints that are not committed yet, in order."""
         self._states: dict[int, TrainerState] = {}
         """By step, of recorded steps with a checkpoint."""
         self._written: set[tuple[int, PolicyId]] = set()
         """Step and policy of the parts that are on disk."""
-        self._writes: dict[PolicyId, tuple[int, LearnerGroup, asyncio.Task[None]]] = {}
+        self._writes: dict[PolicyId, _Write] = {}
         """Writes in progress; a learner has at most one."""
         self._committing: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
@@ -53,9 +54,11 @@ class CheckpointSaver:
     async def save(self, learner: LearnerGroup, step: int) -> None:
         """Copy a learner's state after `step` steps, and start to write it. Wait for the learner's previous write."""
         policy = learner.policy
+        # A second copy would take the learner's memory once more.
         await self.context.condition.wait_for(lambda: policy not in self._writes)
-        await learner.begin_save(str(self.context.folder.checkpoints.begin(step, policy)))
-        self._writes[policy] = (step, learner, asyncio.create_task(self._write(learner, step)))
+        folder = self.context.folder.checkpoints.begin(step, policy)
+        await learner.begin_save(str(folder))
+        self._writes[policy] = _Write(step, learner, asyncio.create_task(self._write(learner, step)))
 
     async def _write(self, learner: LearnerGroup, step: int) -> None:
         """Wait until a learner's part is on disk. A failure ends the run (see `commit_all`)."""
@@ -84,11 +87,15 @@ class CheckpointSaver:
     def _is_complete(self) -> bool:
         """Return whether the next checkpoint can be committed."""
         step = self._due[0]
-        parts = {(step, policy) for policy in self.context.config.policies}
-        return step in self._states and parts <= self._written
+        return step in self._states and self._parts(step) <= self._written
+
+    def _parts(self, step: int) -> set[tuple[int, PolicyId]]:
+        """Return the parts of which a checkpoint consists."""
+        return {(step, policy) for policy in self.context.config.policies}
 
     async def _commit(self) -> None:
         """Commit the next checkpoint. A call after a cancelled one waits for the same commit."""
+        # A commit is a thread that renames folders, so it goes on if this wait is cancelled by a signal.
         if self._committing is None:
             self._committing = asyncio.create_task(self._commit_next())
         committing = self._committing
@@ -103,13 +110,20 @@ class CheckpointSaver:
 
         Batches since the oldest kept checkpoint stay, because a learner may be recovering from it.
         """
-        config, folder = self.context.config, self.context.folder
+        folder = self.context.folder
+        output = self.context.config.output
         step = self._due[0]
-        await asyncio.to_thread(folder.commit, self._states[step], config.output.keep_checkpoints)
+        keep = output.keep_checkpoints
+        if step < self.context.gate.total:
+            # A learner that was lost after it had written its part may be loading the previous checkpoint just now.
+            keep = max(keep, 2)
+        await asyncio.to_thread(folder.commit, self._states[step], keep)
+        # The checkpoint stays due until it is visible: `finish` commits it if a signal arrives before.
         self._due.pop(0)
-        self._written -= {(step, policy) for policy in config.policies}
-        if not config.output.keep_batches:
-            folder.log.drop_before(checkpoint_step(folder.checkpoints.all()[0]))
+        self._written -= self._parts(step)
+        if not output.keep_batches:
+            oldest = folder.checkpoints.all()[0]
+            folder.log.drop_before(checkpoint_step(oldest))
 
     async def finish(self) -> None:
         """Complete the checkpoints whose parts are all being written, after a signal or an error has stopped the run. A
@@ -117,15 +131,16 @@ class CheckpointSaver:
         if self._failure is not None:
             logger.warning(f"the checkpoint of step {self._due[0]} is not complete: {self._failure}")
         while self._due and self._failure is None:
-            step, policies = self._due[0], self.context.config.policies
-            writing = {policy for policy, (of_step, *_) in self._writes.items() if of_step == step}
-            missing = {policy for policy in policies if (step, policy) not in self._written} - writing
-            if missing or step not in self._states:
+            step = self._due[0]
+            writes = [write for write in self._writes.values() if write.step == step]
+            learners = [write.learner for write in writes]
+            being_written = {(step, learner.policy) for learner in learners}
+            has_all_parts = self._parts(step) <= self._written | being_written
+            if step not in self._states or not has_all_parts:
                 return
-            if writing:
+            if learners:
                 logger.info(f"stopping when the checkpoint of step {step} is written; the same signal stops at once")
             self.close()  # these waits would restart a learner
-            learners = [self._writes[policy][1] for policy in writing]
             try:
                 await gather(*(learner.finish_save(may_restart=False) for learner in learners))
                 for learner in learners:
@@ -137,5 +152,14 @@ class CheckpointSaver:
 
     def close(self) -> None:
         """End the waits for writes, which go on in the learners."""
-        for _, _, task in self._writes.values():
-            task.cancel()
+        for write in self._writes.values():
+            write.task.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A learner's part of the checkpoint after `step` steps, while the learner writes its copy."""
+
+    step: int
+    learner: LearnerGroup
+    task: asyncio.Task[None]

@@ -40,9 +40,11 @@ class RenderedPrompt:
     @property
     def excerpt(self) -> str:
         """The title with the beginning and the end of the text on one line."""
-        is_short = len(self.text) <= 2 * EXCERPT_CHARS
-        shown = [self.text] if is_short else [self.text[:EXCERPT_CHARS], self.text[-EXCERPT_CHARS:]]
-        return f"{self.title}: {' ... '.join(map(repr, shown))}"
+        if len(self.text) <= 2 * EXCERPT_CHARS:
+            return f"{self.title}: {self.text!r}"
+        beginning = self.text[:EXCERPT_CHARS]
+        end = self.text[-EXCERPT_CHARS:]
+        return f"{self.title}: {beginning!r} ... {end!r}"
 
 
 @dataclass(slots=True)

@@ -39,6 +39,7 @@ from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.run_actors import RunActors
 from marl_ray.config import Config
 from marl_ray.config.budget import training_budget
+from marl_ray.core.batch import UpdateStats
 from marl_ray.core.concurrency import Condition, gather, now
 from marl_ray.core.errors import UserError
 from marl_ray.core.state import TrainingResult
@@ -54,6 +55,7 @@ from marl_ray.trainer.checkpoint_saver import CheckpointSaver
 from marl_ray.trainer.context import LoopContext, RunInputs
 from marl_ray.trainer.health import HealthMonitor
 from marl_ray.trainer.step_recorder import StepRecorder
+from marl_ray.weights.receiver import WeightSyncResult
 
 
 class Trainer:
@@ -71,16 +73,23 @@ class Trainer:
         actors: RunActors,
         metrics: MetricStream,
     ) -> None:
-        self.config, self.inputs, self.folder, self.actors = config, inputs, folder, actors
-        self.first, self.logged = resume_state.state.step, resume_state.logged
+        self.config = config
+        self.inputs = inputs
+        self.folder = folder
+        self.actors = actors
+        self.first = resume_state.state.step
+        self.logged = resume_state.logged
         self.total = training_budget(config, len(inputs.train_tasks)).total_steps
         self.eval_tasks = inputs.eval_tasks[: config.evaluation.eval_num_samples]
-        self.evaluations = resume_state.evaluations(config, self.total) if self.eval_tasks else []
-        self.gate = SchedulingGate(
-            config.num_agents, config.rollout.max_staleness, self.first, self.total, self.evaluations, self.logged
-        )
+        self.evaluations: list[int] = []
+        """Steps of the evaluations that are still due."""
+        if self.eval_tasks:
+            self.evaluations = resume_state.evaluations(config.evaluation.eval_interval, self.total)
+        staleness = config.rollout.max_staleness
+        self.gate = SchedulingGate(config.num_agents, staleness, self.first, self.total, self.evaluations, self.logged)
         self.condition = Condition()
-        self.health, self.timeline = HealthMonitor(config), Timeline(config.policies)
+        self.health = HealthMonitor(config)
+        self.timeline = Timeline(config.policies)
         self.runner = make_runner(config, inputs.environment, inputs.transition, actors.generators, actors.sandbox)
         context = LoopContext(config, folder, resume_state, self.gate, self.condition, self.health, self.timeline)
         self.producer = BatchProducer(context, inputs.train_tasks, self.runner, actors.sandbox)
@@ -91,54 +100,80 @@ class Trainer:
 
     async def run(self) -> TrainingResult:
         """Run all remaining steps with their evaluations and checkpoints. Raises UserError."""
-        recorder, learners = self.recorder, map(self.learn, self.actors.learners)
         try:
-            work = recorder.record(), self.saver.commit_all(), self.evaluate()
-            await gather(*self.producer.coroutines(), *learners, *work)
+            await gather(
+                *self.producer.coroutines(),
+                *map(self.learn, self.actors.learners),
+                self.recorder.record(),
+                self.saver.commit_all(),
+                self.evaluate(),
+            )
         except (asyncio.CancelledError, UserError, ActorFailed):
+            # A checkpoint whose parts are all being written is worth the wait.
             await self.saver.finish()
             raise
         finally:
             self.saver.close()
             await self.inputs.environment.close()
-        recorder.write_spans()
-        state, evaluation = recorder.state, recorder.last_evaluation
+        self.recorder.write_spans()
+        state = self.recorder.state
         self.health.check_learning(state.optimizer_steps, state.step)
-        return TrainingResult(state.step, state.env_steps, self.first, evaluation, recorder.evaluation_episodes)
+        return TrainingResult(
+            state.step,
+            state.env_steps,
+            self.first,
+            self.recorder.last_evaluation,
+            self.recorder.evaluation_episodes,
+        )
 
     async def learn(self, learner: LearnerGroup) -> None:
         """Make all updates of one policy, save its checkpoints and export its trained model."""
         policy = learner.policy
         for step in range(self.first, self.total):
-            queue = self.producer.queue(step, policy)
+            version = step + 1
+            queue = self.producer.queue(step, policy)  # which episodes fill while this policy learns from it
             self.timeline.start_learner_step(policy)
             stats = await learner.learn(queue)
-            learned = now()
-            self._changed[policy] |= stats.optimizer_steps > 0
-            sync_result = None
-            if self._needs_weights(step + 1):
-                sync_result = await learner.update_weights(self._changed[policy])
-                self._changed[policy] = False
-            self.timeline.finish_learner_step(step, policy, learned, queue.waits)
+            learned_at = now()
+            sync_result = await self._update_weights(learner, version, stats)
+            self.timeline.finish_learner_step(step, policy, learned_at, queue.waits)
             self.recorder.learned(step, policy, stats, sync_result)
+            # From here on the generators serve the version, so the next batches may start.
             for agent in policy.agents:
-                self.gate.weights_updated(agent, step + 1)
+                self.gate.weights_updated(agent, version)
             self.producer.release_batches()
-            if self.saver.is_due(step + 1):
-                await self.saver.save(learner, step + 1)
+            if self.saver.is_due(version):
+                await self.saver.save(learner, version)
                 self.timeline.finish_save(step, policy)
         if self.config.output.save_final_model:
-            texts = [text for agent in policy.agents for text in self.inputs.probe_texts(agent)]
-            await learner.export(str(self.folder.model(policy)), texts)
+            await self._export(learner)
             self.timeline.finish_save(self.total - 1, policy)
 
-    def _needs_weights(self, version: int) -> bool:
-        """Return whether an episode will be sampled with this version: not while learning from the log again."""
-        return version >= self.logged - self.config.rollout.max_staleness or version in self.evaluations
+    async def _update_weights(self, learner: LearnerGroup, version: int, stats: UpdateStats) -> WeightSyncResult | None:
+        """Let the generators serve the learner's weights, if an episode will be sampled with this version."""
+        policy = learner.policy
+        if stats.optimizer_steps > 0:
+            self._changed[policy] = True
+        # Batches below `logged` are learned from the log: no episode is sampled for them.
+        is_sampled = version >= self.logged - self.config.rollout.max_staleness
+        if not is_sampled and version not in self.evaluations:
+            return None
+        result = await learner.update_weights(self._changed[policy])
+        self._changed[policy] = False
+        return result
+
+    async def _export(self, learner: LearnerGroup) -> None:
+        """Write the trained model of a policy, whose tokenizer is verified on prompts of all of its agents."""
+        # Agents of one policy have prompts of their own, and one tokenizer.
+        texts: list[str] = []
+        for agent in learner.policy.agents:
+            texts += self.inputs.probe_texts(agent)
+        await learner.export(str(self.folder.model(learner.policy)), texts)
 
     async def evaluate(self) -> None:
         """Run all evaluations, each with exactly the weights of its step."""
         for step in self.evaluations:
+            # The row of the step precedes the row of its evaluation.
             await self.condition.wait_for(lambda s: self.gate.evaluation == s == self.recorder.state.step, step)
             self.timeline.start_rollout()
             episodes = await self.runner.evaluate(self.eval_tasks)

@@ -27,7 +27,11 @@ class StepRecorder:
         saver: CheckpointSaver,
         metrics: MetricStream,
     ) -> None:
-        self.context, self.producer, self.actors, self.saver, self.metrics = context, producer, actors, saver, metrics
+        self.context = context
+        self.producer = producer
+        self.actors = actors
+        self.saver = saver
+        self.metrics = metrics
         self.state = context.resume_state.state
         self.last_evaluation: MetricRow | None = None
         self.evaluation_episodes: list[Episode] = []
@@ -48,17 +52,22 @@ class StepRecorder:
             await self._record_step(self.state.step)
 
     async def _record_step(self, step: int) -> None:
-        context, policies = self.context, self.context.config.policies
+        context = self.context
+        policies = context.config.policies
         await context.condition.wait_for(lambda: len(self._updates.get(step, ())) == len(policies))
-        by_policy, rollout = self._updates.pop(step), self.producer.take(step)
-        updates = {policy: by_policy[policy] for policy in policies}
+        finished_updates = self._updates.pop(step)
+        # Policies finish in any order; the row and its sums have them in the order of the config.
+        updates = {policy: finished_updates[policy] for policy in policies}
+        rollout = self.producer.take(step)  # after the last learner has read its batch
         optimizer_steps = sum(stats.optimizer_steps for stats in updates.values())
         self.state = self.state.after(rollout.joint_samples, optimizer_steps, rollout.prompt_samples)
         context.health.check_updates(list(updates.values()), self.state.step)
-        sync_results, memory = self._sync_results.pop(step, {}), self.actors.pop_memory_metrics(step)
+        sync_results = self._sync_results.pop(step, {})
         row = step_row(self.state, rollout.row, updates, sync_results, context.timeline.row(step))
-        self.metrics.step(row | memory, rollout.episodes)
+        row |= self.actors.pop_memory_metrics(step)
+        self.metrics.step(row, rollout.episodes)
         self.write_spans()
+        # After the row is written: a checkpoint must not precede the metrics of its step.
         self.saver.recorded(self.state)
         context.condition.notify_all()
 
@@ -68,9 +77,16 @@ class StepRecorder:
 
     def evaluated(self, episodes: list[Episode], measures: Mapping[str, float], seconds: float) -> None:
         """Record an evaluation at the current step, which took `seconds`, with its measures of cooperation."""
-        config, step = self.context.config, self.state.step
+        config = self.context.config
+        step = self.state.step
         self.last_evaluation = evaluation_row(config, self.state, episodes, {"eval": seconds}, measures)
         self.evaluation_episodes = episodes
-        name = "before" if step == 0 else "after" if step == self.context.gate.total else f"step {step}"
-        kept = episodes[: config.output.episodes_per_step]
-        self.metrics.evaluation(self.last_evaluation, name, [episode_record(episode) for episode in kept])
+        if step == 0:
+            name = "before"
+        elif step == self.context.gate.total:
+            name = "after"
+        else:
+            name = f"step {step}"
+        written_episodes = episodes[: config.output.episodes_per_step]
+        records = list(map(episode_record, written_episodes))
+        self.metrics.evaluation(self.last_evaluation, name, records)

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from marl_ray.actors.engine import Engine
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.handle import Actor, Handle
-from marl_ray.actors.learner_actor import WeightUpdateClient
+from marl_ray.actors.weight_update_client import WeightUpdateClient
 from marl_ray.core.ids import ActorId
 from marl_ray.learning.policy_model import load_policy
 from marl_ray.toy import BASE_PATH

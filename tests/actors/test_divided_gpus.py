@@ -14,7 +14,8 @@ from marl_ray.actors import run_actors
 from marl_ray.actors.handle import Deadline
 from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.actors.learner_group import LearnerGroup
-from marl_ray.actors.run_actors import EvaluationActors, make_devices
+from marl_ray.actors.make_groups import make_devices
+from marl_ray.actors.run_actors import EvaluationActors
 from marl_ray.actors.shared_device import DEDICATED, DividedGpus, SharedDevice
 from marl_ray.cluster.placement_plan import make_plan
 from marl_ray.config import Config, Deadlines
@@ -151,7 +152,7 @@ def test_engines_of_an_evaluation_start_one_at_a_time_on_one_gpu(
     async def place(*_: Any) -> None:
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(run_actors, "_make_generator_group", Group)
+    monkeypatch.setattr(run_actors, "make_generator_group", Group)
     monkeypatch.setattr(run_actors, "reserve", place)
     monkeypatch.setattr(run_actors, "cluster_nodes", list)
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": 2.0})

@@ -14,10 +14,10 @@ import torch
 
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import Actor, ActorFailed
-from marl_ray.actors.learner_actor import AgreementProbe, WeightUpdateClient
 from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.run_actors import RunActors
 from marl_ray.actors.supervisor import ActorSpec, skip_initialization
+from marl_ray.actors.weight_update_client import AgreementProbe, WeightUpdateClient
 from marl_ray.config import Config
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId, PolicyId

@@ -14,6 +14,7 @@ import ray
 from marl_ray.actors.run_actors import RunActors, start_actors
 from marl_ray.cluster.placement_group import reserve
 from marl_ray.cluster.placement_plan import make_plan, sandbox_plan
+from marl_ray.config.resource_sections import SandboxResources
 from marl_ray.core.batch import Batch, MiniBatch
 from marl_ray.core.episode import SamplingSpec
 from marl_ray.core.errors import UserError
@@ -64,7 +65,7 @@ def test_an_added_replica_has_its_own_placement_group(local_ray: None) -> None:
 def test_released_resources_can_be_reserved_again_at_once(local_ray: None) -> None:
     # Ray's own count of free resources lags behind.
     cpus = ray.cluster_resources()["CPU"]
-    plan = sandbox_plan(quickstart_config(**{"resources.sandbox.workers": 1, "resources.sandbox.cpus": cpus}))
+    plan = sandbox_plan(SandboxResources(workers=1, cpus=cpus))
 
     async def scenario() -> None:
         for _ in range(3):

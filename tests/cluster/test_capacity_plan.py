@@ -14,7 +14,6 @@ from marl_ray.cluster.capacity_plan import (
     estimate_actor_memory,
     plan_capacity,
     reference_parameters,
-    suggest_settings,
 )
 from marl_ray.cluster.hardware import GIB, NodeSpec, parse_cluster
 from marl_ray.cluster.memory_estimate import (
@@ -25,6 +24,7 @@ from marl_ray.cluster.memory_estimate import (
     ModelInfo,
     estimate_learner_memory,
 )
+from marl_ray.cluster.memory_savings import suggest_settings
 from marl_ray.config import AgentConfig, Config
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.plugins.planner.capacity_report import (

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from marl_ray.cluster.bundles import pack
 from marl_ray.cluster.placement_plan import (
     PlacementError,
     PlacementPlan,
@@ -13,7 +14,6 @@ from marl_ray.cluster.placement_plan import (
     describe_shortage,
     generator_plan,
     make_plan,
-    pack,
 )
 from marl_ray.config import Config
 from marl_ray.core.ids import ActorId, PolicyId

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 import ray
@@ -14,6 +15,11 @@ from tests.factories import ROOT
 def test_the_pinned_and_the_installed_ray_are_the_supported_version() -> None:
     (pinned,) = re.findall(r'"ray(?:\[\w+\])?==([\d.]+)"', (ROOT / "setup.py").read_text())
     assert ray_private.RAY_VERSION == pinned == ray.__version__, "review marl_ray/cluster/ray_private.py"
+
+
+def test_ray_still_gives_up_a_start_with_this_message() -> None:
+    source = Path(ray_private.node.__file__).read_text(encoding="utf-8")
+    assert f'raise Exception(\n                        "{ray_private.START_TIMEOUT}.' in source
 
 
 def test_no_other_module_uses_private_names() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from marl_ray.cluster.placement_plan import make_plan, pack
+from marl_ray.cluster.bundles import pack
+from marl_ray.cluster.placement_plan import make_plan
 from marl_ray.config import Config
 from tests.deploy.helpers import (
     CLUSTER,

@@ -66,15 +66,14 @@ def test_a_run_resumes_from_the_last_logged_step(folder: RunFolder) -> None:
 
 
 def test_evaluations_that_are_still_due(folder: RunFolder) -> None:
-    config = load(QUICKSTART, "magrpo", {"magrpo.eval_interval": 2})
-    assert ResumeState.at_start().evaluations(config, 6) == [0, 2, 4, 6]
-    assert ResumeState.at_start().evaluations(load(QUICKSTART, "magrpo", {"magrpo.eval_interval": 0}), 6) == [0, 6]
+    assert ResumeState.at_start().evaluations(2, 6) == [0, 2, 4, 6]
+    assert ResumeState.at_start().evaluations(0, 6) == [0, 6]
     checkpoint(folder, 2)
     log(folder, 2, 3)
     evaluations(folder, 0, 2, 4)
-    assert ResumeState.of(folder).evaluations(config, 6) == [6]
+    assert ResumeState.of(folder).evaluations(2, 6) == [6]
     evaluations(folder, 0)
-    assert ResumeState.of(folder).evaluations(config, 6) == [2, 4, 6]
+    assert ResumeState.of(folder).evaluations(2, 6) == [2, 4, 6]
 
 
 def test_a_policys_history_is_the_newest_checkpoint_and_the_log(folder: RunFolder) -> None:

@@ -47,13 +47,13 @@ class Learner:
 class Run:
     """Two learners, and the saver of a run of four steps with a checkpoint after every second one."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, keep: int = 2) -> None:
         self.folder, self.condition = RunFolder(path), Condition()
         self.folder.log = SimpleNamespace(drop_before=lambda step: None)  # type: ignore[assignment]
         config = SimpleNamespace(
             policies=POLICIES,
             loop=SimpleNamespace(save_steps=2),
-            output=SimpleNamespace(keep_checkpoints=2, keep_batches=False),
+            output=SimpleNamespace(keep_checkpoints=keep, keep_batches=False),
         )
         context: Any = SimpleNamespace(
             config=config,
@@ -106,6 +106,26 @@ def test_a_checkpoint_is_visible_when_its_step_is_recorded_and_all_parts_are_wri
         run.record(4)
         await run.commits
         assert run.visible() == ["step_000002", "step_000004"]
+
+    play(scenario())
+
+
+def test_the_previous_checkpoint_stays_for_a_learner_that_may_be_loading_it_until_the_run_ends(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = Run(tmp_path, keep=1)
+        previous = run.folder.checkpoints.begin(0, POLICIES[0])
+        run.folder.checkpoints.commit(TrainerState(0, 0, 0), keep=1)
+        assert not previous.exists()
+        for learner in run.learners:
+            learner.may_end.set()
+        await run.save(2)
+        run.record(2)
+        await settle()
+        assert run.visible() == ["step_000000", "step_000002"]
+        await run.save(4)
+        run.record(4)
+        await run.commits
+        assert run.visible() == ["step_000004"]
 
     play(scenario())
 

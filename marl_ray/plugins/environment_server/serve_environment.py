@@ -40,7 +40,7 @@ def serve_environment(config: Config, request: EnvironmentRequest) -> None:
     split = request.split or config.dataset.train_split
     tasks = load_tasks(config.dataset.name, split, config.dataset.type, config.dataset.on_bad_row)
     check_served(config, environment, tasks)
-    sandboxes = LocalSandboxPool(sandbox_settings(config), request.workers or os.cpu_count() or 1)
+    sandboxes = LocalSandboxPool(sandbox_settings(config.sandbox), request.workers or os.cpu_count() or 1)
     with bind(HOST, request.port, "--port") as listening, StopSignals() as signals, sandboxes:
         app = EnvironmentApp(config, environment, tasks, sandboxes)
         guard = RequestGuard(app.routes(), LIMITS, None, LOCAL_NAMES)

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from marl_ray.cluster.capacity_plan import ActorPlacement, CapacityPlan, ModelInfos, suggest_settings
-from marl_ray.cluster.hardware import CPU_CORE, GIB, DeviceSpec
+from marl_ray.cluster.capacity_plan import ActorPlacement, CapacityPlan, ModelInfos
+from marl_ray.cluster.hardware import CPU_CORE, GIB, DeviceSpec, gib
 from marl_ray.cluster.memory_estimate import (
     DTYPE_BYTES,
     LearnerSize,
@@ -23,6 +23,7 @@ from marl_ray.cluster.memory_estimate import (
     engine_batch,
     optimizer_state_bytes,
 )
+from marl_ray.cluster.memory_savings import suggest_settings
 from marl_ray.cluster.placement_plan import AgentPlacement, PlacementPlan, describe_shortage
 from marl_ray.config import AgentConfig, Config
 from marl_ray.config.budget import completions_per_episode, nodes_per_episode, sequences_in_flight
@@ -30,11 +31,16 @@ from marl_ray.config.resource_sections import takes_turns
 from marl_ray.core.ids import PolicyId
 from marl_ray.learning.arguments import FLOAT_BYTES, microbatch_tokens, wire_dtype
 
-DECODE, PREFILL, TRAIN = 0.6, 0.5, 0.4
-"""Achieved fractions of the data-sheet values: of the memory bandwidth in decoding, of the FLOP/s in prefill and in
-forward and backward passes. Assumptions."""
-WEIGHT_SYNC, SLAB_SYNC = 5e9, 250e9
-"""Bytes per second of a weight transfer over the network or the object store, and within a GPU; assumptions."""
+DECODE = 0.6
+"""Fraction of a device's memory bandwidth that decoding achieves; an assumption."""
+PREFILL = 0.5
+"""Fraction of a device's FLOP/s that prefill achieves; an assumption."""
+TRAIN = 0.4
+"""Fraction of a device's FLOP/s that forward and backward passes achieve; an assumption."""
+WEIGHT_SYNC = 5e9
+"""Bytes per second of a weight transfer over the network or the object store; an assumption."""
+SLAB_SYNC = 250e9
+"""Bytes per second of a weight transfer within a GPU; an assumption."""
 SYNC_CALLS = 0.05
 """Seconds of a weight update beside the transfer. Measured without GPUs; updates of large models take longer."""
 HOST_LAYER = 0.0055
@@ -49,7 +55,8 @@ DECODE_STEP = {True: 0.003, False: 0.009}
 first value is an assumption; the second is measured with 64 sequences of the toy model."""
 
 
-NAME_WIDTH, COLUMN_WIDTH = 22, 13
+NAME_WIDTH = 22
+COLUMN_WIDTH = 13
 COLUMNS = (
     *("process", "programs", "CUDA", "weights", "gradients", "optimizer", "gathered", "reference", "critic"),
     *("offloaded", "checkpoint", "loading", "activations", "logits", "allocator", "reload", "graphs", "KV cache"),
@@ -61,14 +68,24 @@ def report_lines(config: Config, models: ModelInfos, plan: CapacityPlan) -> list
     """Return memory per actor, totals per node, and the estimated time of a step; nothing without a placement."""
     if plan.placed is None:
         return []
-    known = [actor for actor in plan.placed if actor.memory]
-    lines = ["maximum memory of the processes, GiB:", *_memory_table(plan, known, on_gpu=False)]
-    if on_gpus := [actor for actor in known if actor.memory and actor.memory.device]:
-        lines += ["maximum memory of the GPUs, GiB:", *_memory_table(plan, on_gpus, on_gpu=True)]
-    if unknown := [str(actor.id) for actor in plan.placed if actor.memory is None]:
+    on_hosts = []
+    on_gpus = []
+    unknown = []
+    for actor in plan.placed:
+        if actor.memory is None:
+            unknown.append(str(actor.id))
+            continue
+        on_hosts.append((actor, actor.memory.host))
+        if actor.memory.device:
+            on_gpus.append((actor, actor.memory.device))
+    lines = ["maximum memory of the processes, GiB:", *_memory_table(plan, on_hosts)]
+    if on_gpus:
+        lines += ["maximum memory of the GPUs, GiB:", *_memory_table(plan, on_gpus)]
+    if unknown:
         lines.append(f"not included, because model sizes are unknown: {', '.join(unknown)}")
     lines += ["totals per node:", *_node_lines(plan)]
-    if estimates := estimate_throughputs(config, models, plan):
+    estimates = estimate_throughputs(config, models, plan)
+    if estimates:
         lines += ["estimated time of a step:", *_throughput_lines(estimates, plan.plan), _assumptions(models)]
     return lines
 
@@ -80,74 +97,91 @@ def shortage_message(config: Config, models: ModelInfos, plan: CapacityPlan) -> 
     if not plan.shortages:
         return ""
     (first, _), *others = plan.shortages
-    more = f" (and {len(others)} more)" if others else ""
+    problem = f"this run does not fit: {first}"
+    if others:
+        problem += f" (and {len(others)} more)"
     settings, enough = suggest_settings(config, models, plan.nodes)
     if enough:
-        return f"this run does not fit: {first}{more}. It fits with {', '.join(settings)}"
-    tried = f"; these settings reduce the memory: {', '.join(settings)}" if settings else ""
-    return (
-        f"this run does not fit: {first}{more}. No known setting is sufficient{tried}. Use a smaller model, or plan "
-        "for larger machines with --cluster"
-    )
+        return f"{problem}. It fits with {', '.join(settings)}"
+    problem += ". No known setting is sufficient"
+    if settings:
+        problem += f"; these settings reduce the memory: {', '.join(settings)}"
+    return f"{problem}. Use a smaller model, or plan for larger machines with --cluster"
 
 
-def _memory_table(plan: CapacityPlan, actors: Sequence[ActorPlacement], on_gpu: bool) -> list[str]:
-    """Return one line per actor and one column per part; the sandbox workers of a node share one line."""
-    workers = Counter(actor.node for actor in actors if actor.id.kind == "sandbox")
+def _memory_table(plan: CapacityPlan, actors: Sequence[tuple[ActorPlacement, Mapping[str, float]]]) -> list[str]:
+    """Return one line per actor and one column per part of its memory; the sandbox workers of a node share one line."""
+    workers_per_node = Counter(actor.node for actor, _ in actors if actor.id.kind == "sandbox")
     rows: dict[tuple[str, str], Mapping[str, float]] = {}
-    for actor in sorted(actors, key=lambda actor: actor.id.kind == "sandbox"):
-        name = f"{workers[actor.node]} x sandbox, each" if actor.id.kind == "sandbox" else str(actor.id)
-        assert actor.memory is not None
-        rows[name, _location(plan, actor)] = actor.memory.device if on_gpu else actor.memory.host
+    for actor, parts in sorted(actors, key=lambda row: row[0].id.kind == "sandbox"):
+        name = str(actor.id)
+        if actor.id.kind == "sandbox":
+            name = f"{workers_per_node[actor.node]} x sandbox, each"
+        rows[name, _location(plan, actor)] = parts
     columns = [column for column in COLUMNS if any(column in parts for parts in rows.values())]
-    lines = [f"  {'':<{NAME_WIDTH}}" + "".join(f"{column:>{COLUMN_WIDTH}}" for column in (*columns, "total")) + "  on"]
+    lines = [_table_line("", [*columns, "total"], "on")]
     for (name, location), parts in rows.items():
-        cells = [f"{parts[column] / GIB:.2f}" if column in parts else "-" for column in columns]
+        cells = []
+        for column in columns:
+            cells.append(f"{parts[column] / GIB:.2f}" if column in parts else "-")
         cells.append(f"{sum(parts.values()) / GIB:.2f}")
-        lines.append(f"  {name:<{NAME_WIDTH}}" + "".join(f"{cell:>{COLUMN_WIDTH}}" for cell in cells) + f"  {location}")
+        lines.append(_table_line(name, cells, location))
     return lines
+
+
+def _table_line(name: str, cells: Sequence[str], location: str) -> str:
+    columns = "".join(f"{cell:>{COLUMN_WIDTH}}" for cell in cells)
+    return f"  {name:<{NAME_WIDTH}}{columns}  {location}"
 
 
 def _location(plan: CapacityPlan, actor: ActorPlacement) -> str:
     node = plan.nodes[actor.node].name
-    return f"{node}, GPU {' and '.join(map(str, actor.gpus))}" if actor.gpus else node
+    if not actor.gpus:
+        return node
+    gpus = " and ".join(map(str, actor.gpus))
+    return f"{node}, GPU {gpus}"
 
 
 def _node_lines(plan: CapacityPlan) -> list[str]:
     node_of = {actor.id: actor.node for actor in plan.placed or ()}
+    cpus_on = [0.0] * len(plan.nodes)
+    for bundle in plan.plan.bundles:
+        cpus_on[node_of[bundle.actors[0]]] += bundle.cpus  # all actors of a bundle are on one node
     lines = []
     for index, node in enumerate(plan.nodes):
-        cpus = sum(bundle.cpus for bundle in plan.plan.bundles if node_of[bundle.actors[0]] == index)
-        parts = [f"{cpus:g}{_of(node.cpus, '{:g}')} CPUs", f"{_used(plan.host_memory(index), node.memory)} of memory"]
-        for number in range(node.gpus):
-            if used := plan.gpu_memory(index, number):
-                parts.append(f"GPU {number}: {_used(used, node.device_memory)}")
+        cpus = cpus_on[index]
+        cpus_of = "" if math.isinf(node.cpus) else f" of {node.cpus:g}"
+        parts = [f"{cpus:g}{cpus_of} CPUs", f"{_used(plan.host_memory(index), node.memory)} of memory"]
+        for gpu in range(node.gpus):
+            used = plan.gpu_memory(index, gpu)
+            if used:
+                parts.append(f"GPU {gpu}: {_used(used, node.device_memory)}")
         note = "" if index else ", including Ray and the driver"
         lines.append(f"  {node.name} ({node}): {', '.join(parts)}{note}")
     return lines
 
 
-def _of(total: float, form: str) -> str:
-    return "" if math.isinf(total) else f" of {form.format(total)}"
-
-
 def _used(memory: float, total: float) -> str:
-    return f"{memory / GIB:.1f}{_of(total / GIB, '{:.1f}')} GiB"
+    if math.isinf(total):
+        return gib(memory)
+    return f"{memory / GIB:.1f} of {gib(total)}"
 
 
 def _throughput_lines(estimates: Mapping[PolicyId, Throughput], plan: PlacementPlan) -> list[str]:
-    lines = [
-        f"  {policy}: rollout {_seconds(estimate.rollout_s)} ({estimate.sampled_per_s:,.0f} tokens/s), "
-        f"{_training(estimate)}"
-        for policy, estimate in estimates.items()
-    ]
-    # Policies with fractions of GPUs may be on one GPU. This is the worse case, and the usual one.
-    divided = [policy for policy in estimates if 0 < plan.agents[policy.number].generator_gpus < 1]
+    lines = []
     by_device: dict[int | PolicyId, list[Throughput]] = {}
+    """Throughputs by the number of the shared device, or by the first policy of a device without one."""
+    divided: PolicyId | None = None
     for policy, estimate in estimates.items():
-        device = plan.agents[policy.number].device
-        alone = divided[0] if policy in divided else policy
-        by_device.setdefault(alone if device is None else device, []).append(estimate)
+        rollout = f"rollout {_seconds(estimate.rollout_s)} ({estimate.sampled_per_s:,.0f} tokens/s)"
+        lines.append(f"  {policy}: {rollout}, {_training(estimate)}")
+        placement = plan.agents[policy.number]
+        device = policy if placement.device is None else placement.device
+        if placement.divides_gpu:
+            # Policies with fractions of GPUs may be on one GPU. This is the worse case, and the usual one.
+            divided = divided or policy
+            device = divided
+        by_device.setdefault(device, []).append(estimate)
     in_turns = takes_turns(plan.residency)
     slowest = max(_step_seconds(on_device, in_turns) for on_device in by_device.values())
     how = "learners on the same GPUs one after another" if in_turns else "agents in parallel"
@@ -157,19 +191,32 @@ def _throughput_lines(estimates: Mapping[PolicyId, Throughput], plan: PlacementP
 def _training(estimate: Throughput) -> str:
     if not estimate.learn_s:
         return "does not learn"
-    training = f"training {_seconds(estimate.learn_s)} ({estimate.learned_per_s:,.0f} tokens/s)"
-    moves = f", moves {_seconds(estimate.moves_s)}" if estimate.moves_s else ""
-    return f"{training}, weight sync {_seconds(estimate.sync_s)}{moves}"
+    parts = [
+        f"training {_seconds(estimate.learn_s)} ({estimate.learned_per_s:,.0f} tokens/s)",
+        f"weight sync {_seconds(estimate.sync_s)}",
+    ]
+    if estimate.moves_s:
+        parts.append(f"moves {_seconds(estimate.moves_s)}")
+    return ", ".join(parts)
 
 
 def _step_seconds(estimates: Sequence[Throughput], in_turns: bool) -> float:
     """Return the seconds of a step on one device. Engines sample at the same time. Learners take turns, or share the
     device, where one launches kernels while another computes."""
-    rollout = max(e.rollout_s for e in estimates)
+    rollout = 0.0
+    one_after_another = 0.0
+    computing = 0.0
+    slowest_learner = 0.0
+    slowest_sync = 0.0
+    for estimate in estimates:
+        rollout = max(rollout, estimate.rollout_s)
+        one_after_another += estimate.learn_s + estimate.sync_s + estimate.moves_s
+        computing += estimate.compute_s
+        slowest_learner = max(slowest_learner, estimate.learn_s)
+        slowest_sync = max(slowest_sync, estimate.sync_s)
     if in_turns:
-        return rollout + sum(e.learn_s + e.sync_s + e.moves_s for e in estimates)
-    learning = max(sum(e.compute_s for e in estimates), *(e.learn_s for e in estimates))
-    return rollout + learning + max(e.sync_s for e in estimates)
+        return rollout + one_after_another
+    return rollout + max(computing, slowest_learner) + slowest_sync
 
 
 def _seconds(seconds: float) -> str:
@@ -207,17 +254,17 @@ class Throughput:
 
 def estimate_throughputs(config: Config, models: ModelInfos, plan: CapacityPlan) -> dict[PolicyId, Throughput]:
     """Return the throughput of each policy whose model and devices are known."""
+    if not plan.placed:
+        return {}
     estimates = {}
-    for policy in config.policies if plan.placed else ():
-        on_gpu, model = (
-            plan.plan.agents[policy.number].generator_gpus > 0,
-            models.get(config.agents[policy.number].name),
-        )
-        node = next(actor.node for actor in plan.placed or () if actor.id.policy == policy)
-        device = plan.nodes[node].device if on_gpu else CPU_CORE
+    for policy in config.policies:
+        placement = plan.plan.agents[policy.number]
+        model = models.get(config.agents[policy.number].name)
+        node = next(actor.node for actor in plan.placed if actor.id.policy == policy)
+        device = plan.nodes[node].device if placement.generator_gpus else CPU_CORE
         if model is not None and device is not None:
             with suppress(ProfilingFailed):
-                estimates[policy] = _estimate(config, policy, model, device, plan.plan.agents[policy.number])
+                estimates[policy] = _estimate(config, policy, model, device, placement)
     return estimates
 
 
@@ -225,48 +272,55 @@ def _estimate(
     config: Config, policy: PolicyId, model: ModelInfo, device: DeviceSpec, placement: AgentPlacement
 ) -> Throughput:
     """Return the throughput of one policy. Raises ProfilingFailed."""
-    agent, on_gpu, turns = config.agents[policy.number], placement.generator_gpus > 0, config.rollout.num_turns
-    engine, learner = agent.generator, agent.learner
-    size = model.learner(config, agent, on_gpu)
-    # Numbers of devices of one engine and of all ranks. On a CPU, a device is a core.
-    width = placement.generator_gpus if on_gpu else max(1, round(engine.cpus))
-    ranks = learner.ranks * (placement.learner_gpus if on_gpu else max(1, round(learner.cpus)))
-    learners = ranks / len(config.learner_policies(policy))
-
-    groups = config.rollout.rollout_buffer_size * nodes_per_episode(config)
-    sampled_completions = config.rollout.rollout_buffer_size * completions_per_episode(config)
-    completions, new = sampled_completions / groups, agent.max_new_tokens
+    agent = config.agents[policy.number]
+    engine = agent.generator
+    learner = agent.learner
+    on_gpu = placement.generator_gpus > 0
+    turns = config.rollout.num_turns
+    new_tokens = agent.max_new_tokens
     item = DTYPE_BYTES[wire_dtype(agent, on_gpu)]
-    # Each engine samples its share of a turn in waves of at most max_num_seqs sequences. Every step reads all weights.
-    share = -(-sampled_completions // (turns * engine.replicas))
-    limit, _ = engine_batch(
-        engine, device.memory if on_gpu else 0.0, sequences_in_flight(config, policy) if on_gpu else None
-    )
-    waves = -(-share // limit)
+    groups = config.rollout.rollout_buffer_size * nodes_per_episode(config)
+    completions = config.rollout.rollout_buffer_size * completions_per_episode(config)
+    sampled = completions * new_tokens
+
+    # Each engine samples its share of a turn in waves of at most max_num_seqs sequences.
+    limit, _ = engine_batch(engine, 0.0)
+    width: float = max(1, round(engine.cpus))  # devices of one engine; on a CPU, a device is a core
+    if on_gpu:
+        limit, _ = engine_batch(engine, device.memory, sequences_in_flight(config, policy))
+        width = placement.generator_gpus
+    share = math.ceil(completions / (turns * engine.replicas))
+    waves = math.ceil(share / limit)
     sequences = max(1, min(limit, share))
-    context = model.prompt + new / 2
+    # Every decoding step reads all weights, and the keys and values of half of the completion on average.
+    context = model.prompt + new_tokens / 2
     bytes_per_step = model.parameters * item + sequences * context * model.kv * item
-    compute_s = 2.0 * model.parameters * sequences / (device.flops * PREFILL * width)
-    step_s = DECODE_STEP[on_gpu] + max(bytes_per_step / (device.bandwidth * DECODE * width), compute_s)
-    decode_s = turns * waves * new * step_s
+    read_s = bytes_per_step / (device.bandwidth * DECODE * width)
+    forward_s = 2.0 * model.parameters * sequences / (device.flops * PREFILL * width)
+    step_s = DECODE_STEP[on_gpu] + max(read_s, forward_s)
+    decode_s = turns * waves * new_tokens * step_s
     prefilled = groups * model.prompt / engine.replicas
     prefill_s = 2.0 * model.parameters * prefilled / (device.flops * PREFILL * width)
-    learned = groups * (model.prompt + completions * new) if policy in config.learning_policies else 0
-    compute_s = size.flops_per_token * learned / (device.flops * TRAIN * learners)
-    micro_batches = math.ceil(learned / learner.ranks / microbatch_tokens(config, on_gpu))
-    host_s = HOST_LAYER * model.layers * micro_batches if on_gpu else 0.0
-    learn_s = max(compute_s, host_s)
-    sampled = groups * completions * new
+    rollout_s = decode_s + prefill_s
+    sampled_per_s = sampled / rollout_s
+    size = model.learner(config, agent, on_gpu)
+    if policy not in config.learning_policies:
+        return Throughput(rollout_s, 0.0, 0.0, 0.0, 0.0, sampled_per_s, 0.0)
+
+    # A learner of several policies gives each policy its part of the time.
+    devices_per_rank = placement.learner_gpus if on_gpu else max(1, round(learner.cpus))
+    learner_devices = learner.ranks * devices_per_rank / len(config.learner_policies(policy))
+    learned = groups * model.prompt + sampled
+    compute_s = size.flops_per_token * learned / (device.flops * TRAIN * learner_devices)
+    learn_s = compute_s
+    moves_s = 0.0
+    if on_gpu:
+        micro_batches = math.ceil(learned / learner.ranks / microbatch_tokens(config, on_gpu))
+        learn_s = max(compute_s, HOST_LAYER * model.layers * micro_batches)
+        moves_s = _move_seconds(config, agent, size)
     bandwidth = SLAB_SYNC if placement.shares_gpu else WEIGHT_SYNC
-    return Throughput(
-        rollout_s=decode_s + prefill_s,
-        learn_s=learn_s,
-        compute_s=compute_s,
-        sync_s=SYNC_CALLS + model.parameters * item / bandwidth if learned else 0.0,
-        moves_s=_move_seconds(config, agent, size) if on_gpu and learned else 0.0,
-        sampled_per_s=sampled / (decode_s + prefill_s),
-        learned_per_s=sampled / learn_s if learn_s else 0.0,
-    )
+    sync_s = SYNC_CALLS + model.parameters * item / bandwidth
+    return Throughput(rollout_s, learn_s, compute_s, sync_s, moves_s, sampled_per_s, sampled / learn_s)
 
 
 def _move_seconds(config: Config, agent: AgentConfig, size: LearnerSize) -> float:
