@@ -16,13 +16,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from marl_ray.weights.slab import SlabLayout
+from marl_ray.weights.vllm_private import PLAIN_ATTENTION, PLAIN_METHODS
 
-PLAIN_METHODS = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod", "UnquantizedFusedMoEMethod")
-"""vLLM's methods for layers that compute with their parameters, on CUDA. Some kernels for experts want them in another
-order, which `SlabEngine` notices when it compares the parameters with the weights."""
 WORDS_AT_ONCE = 2**24
-PLAIN_ATTENTION = ("Attention",)
-"""vLLM's attention layers that derive nothing from weights. MLA multiplies weights after loading."""
 
 
 class CannotRecord(Exception):
