@@ -11,16 +11,17 @@ import torch
 
 from marl_ray.config import OptimizerConfig
 from marl_ray.core.batch import ClippingStats, ImportanceRatioStats, UpdateStats
-from marl_ray.credit import LOSSES
-from marl_ray.learning import losses
+from marl_ray.learning import LOSSES
 from marl_ray.learning.critic import ValueEstimate, critic_stats
+from marl_ray.learning.importance import exceeds_bound, importance_factors
+from marl_ray.learning.kl_estimates import k2, k3
+from marl_ray.learning.losses.policy_loss import LossTokens, PolicyLoss
 from marl_ray.learning.micro_batches import NO_TOKEN, MicroBatch, MicroBatcher, PromptRow
-from marl_ray.learning.policy_losses import LossTokens, PolicyLoss
 from marl_ray.learning.policy_model import LogprobModel
 from marl_ray.learning.sharding import discard_unreduced_gradients, reduces_once
 from marl_ray.models.lora import trainable
 
-IN_LOSS = {"k2_in_loss": losses.k2, "k3_in_loss": losses.k3}
+IN_LOSS = {"k2_in_loss": k2, "k3_in_loss": k3}
 """Estimates of the divergence from the reference policy that are a term of the loss, by value of `reference_kl`."""
 
 
@@ -58,7 +59,7 @@ class ImportanceRatioAccumulator(_TokenSums):
             return
         differences = logprobs.detach().double() - behaviour_logprobs.double()
         ratios = differences.exp()
-        cut = losses.exceeds_bound(ratios, self._mode, self._bound).sum().double()
+        cut = exceeds_bound(ratios, self._mode, self._bound).sum().double()
         self._add(len(logprobs), [differences.abs().sum(), ratios.sum(), ratios.square().sum(), cut], ratios.max())
 
     @property
@@ -186,12 +187,12 @@ class GradientAccumulator:
         self.importance_ratios.add(logprobs.detach()[real], batch.behaviour_logprobs[real])
         self._entropy += float(entropies[real].double().sum())
         if batch.reference_logprobs is not None:
-            divergences = losses.k3(logprobs.detach(), batch.reference_logprobs)[real]
+            divergences = k3(logprobs.detach(), batch.reference_logprobs)[real]
             self._reference_kl = (self._reference_kl or 0.0) + float(divergences.double().sum())
 
     def _importance_factors(self, old: torch.Tensor, behaviour: torch.Tensor) -> torch.Tensor:
         mode, bound = self._settings.importance, self._settings.importance_bound
-        return losses.importance_factors((old - behaviour).exp(), mode, bound)
+        return importance_factors((old - behaviour).exp(), mode, bound)
 
     def _waiting_tokens(self) -> LossTokens:
         """Return all waiting tokens, on the CPU."""

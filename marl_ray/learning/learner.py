@@ -24,7 +24,6 @@ import torch
 
 from marl_ray.config import AgentConfig, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
-from marl_ray.credit.requirements import loss_requirements
 from marl_ray.learning.arguments import narrows_frozen_matrices
 from marl_ray.learning.critic import Critic, ValueEstimate, make_critic
 from marl_ray.learning.device import choose_device
@@ -45,6 +44,7 @@ from marl_ray.learning.learner_files import (
     trained_parameters,
     write_model,
 )
+from marl_ray.learning.losses import loss_class
 from marl_ray.learning.micro_batches import Layout, PromptRow, trainable_rows, unweighted_row
 from marl_ray.learning.optimizer import add_gradients, apply_settings, clip_and_remove, clip_gradients, make_optimizer
 from marl_ray.learning.policy_model import LogprobModel, load_policy, probe_layout
@@ -221,8 +221,7 @@ class Learner:
         gradient = self._continue_mini_batch(batch.step, accumulated)
         self._accumulated = None
         prepared = self._prepare([mini_batch.groups for mini_batch in batch.mini_batches])
-        needs = loss_requirements(self.settings.loss)
-        if needs.several_optimizer_steps or needs.old_logprobs:
+        if loss_class(self.settings.loss).uses_old_logprobs:
             prepared[1:] = [(self._add_old_logprobs(rows), estimates) for rows, estimates in prepared[1:]]
         results: list[MiniBatchResult] = []
         for mini_batch, (rows, estimates) in zip(batch.mini_batches, prepared, strict=True):

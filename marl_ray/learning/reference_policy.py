@@ -17,7 +17,7 @@ from marl_ray.config import AgentConfig, CreditConfig, ModelConfig, OptimizerCon
 from marl_ray.core.batch import Group
 from marl_ray.credit.groups import group_shares, weight_group
 from marl_ray.learning.entropy_bonus import entropy_weights, of_group
-from marl_ray.learning.losses import k1, k3
+from marl_ray.learning.kl_estimates import k1, k3
 from marl_ray.learning.micro_batches import PromptRow, WeightedCompletion, rows_of, unweighted_row
 from marl_ray.learning.policy_model import LogprobModel, load_policy, probe_layout
 from marl_ray.learning.precision import cast_on_forward
