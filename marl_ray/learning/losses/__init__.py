@@ -30,7 +30,7 @@ def loss_class(name: str) -> type[PolicyLoss]:
 
 
 def _apply(requirements: Any, loss: type[PolicyLoss]) -> None:
-    """Set what the decorator `marl_ray.credit.requirements.requires` declares as attributes of a plug-in."""
+    """Set the requirements of the decorator `marl_ray.credit.requirements.requires` as attributes of a plug-in."""
     # The needs read the config, and the config's own modules import this package.
     from marl_ray.learning.losses.loss_needs import declared_needs
 
