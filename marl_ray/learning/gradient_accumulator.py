@@ -19,6 +19,7 @@ from marl_ray.learning.losses.policy_loss import LossTokens, PolicyLoss
 from marl_ray.learning.micro_batches import NO_TOKEN, MicroBatch, MicroBatcher, PromptRow
 from marl_ray.learning.policy_model import LogprobModel
 from marl_ray.learning.sharding import discard_unreduced_gradients, reduces_once
+from marl_ray.learning.torch_private import divide_all
 from marl_ray.models.lora import trainable
 
 IN_LOSS = {"k2_in_loss": k2, "k3_in_loss": k3}
@@ -159,7 +160,7 @@ class GradientAccumulator:
         self.loss /= normalizer
         gradients = [p.grad for p in trainable(self._policy.model) if p.grad is not None]
         if gradients:
-            torch._foreach_div_(gradients, normalizer)
+            divide_all(gradients, normalizer)
 
     def _backward(self, micro_batch: MicroBatch, is_last: bool = False) -> None:
         """Add the gradient, loss and statistics of one micro-batch."""

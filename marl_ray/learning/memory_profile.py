@@ -12,9 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from marl_ray.config import LoraConfig
@@ -23,6 +20,15 @@ from marl_ray.learning.losses.policy_gradient import policy_gradient
 from marl_ray.learning.micro_batches import Layout, MicroBatch, PromptRow, WeightedCompletion, pack, pad
 from marl_ray.learning.policy_model import LogprobModel, empty_model, has_final_head, remove_noise
 from marl_ray.learning.precision import cast_on_forward, compute_dtype
+from marl_ray.learning.torch_private import (
+    FakeTensorMode,
+    TorchDispatchMode,
+    buffers_of,
+    packet_of,
+    parameters_of,
+    storage_key,
+    tree_leaves,
+)
 from marl_ray.models.lora import add_adapter, frozen_matrices, trainable
 
 SHALLOW = (2, 4)
@@ -81,7 +87,7 @@ class MemoryTracker(TorchDispatchMode):
         super().__init__()
         self._logits_numel = logits_numel
         existing = (*model.parameters(), *model.buffers(), *(p.grad for p in model.parameters() if p.grad is not None))
-        self._known: dict[int, Any] = {tensor.untyped_storage()._cdata: None for tensor in existing}
+        self._known: dict[int, Any] = {storage_key(tensor): None for tensor in existing}
         self._now = [0, 0]  # other storages, and storages of the logits' size
         self.peak = (0, 0)
         self.flops = 0
@@ -89,7 +95,7 @@ class MemoryTracker(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        operator = func._overloadpacket
+        operator = packet_of(func)
         if operator in flop_registry and "att" not in str(operator):
             self.flops += flop_registry[operator](*args, **kwargs, out_val=result)
         for tensor in tree_leaves(result):
@@ -99,7 +105,7 @@ class MemoryTracker(TorchDispatchMode):
 
     def _track(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
-        key = storage._cdata
+        key = storage_key(tensor)
         if key in self._known:
             return
         size, kind = storage.nbytes(), int(tensor.numel() == self._logits_numel)
@@ -229,13 +235,15 @@ def _make_fake(model: Any) -> None:
     """Replace tensors of the meta device by fake CPU tensors, for which kernels exist; shared tensors stay shared."""
     made: dict[int, torch.nn.Parameter] = {}
     for module in model.modules():
-        for name, old in module._parameters.items():
+        parameters = parameters_of(module)
+        for name, old in parameters.items():
             if old is not None:
                 new = torch.nn.Parameter(torch.empty(old.shape, dtype=old.dtype), old.requires_grad)
-                module._parameters[name] = made.setdefault(id(old), new)
-        for name, old in module._buffers.items():
-            if old is not None:
-                module._buffers[name] = torch.empty(old.shape, dtype=old.dtype)
+                parameters[name] = made.setdefault(id(old), new)
+        buffers = buffers_of(module)
+        for name, buffer in buffers.items():
+            if buffer is not None:
+                buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)
 
 
 def _batches(shape: MicroBatchShape, is_varlen: bool = False) -> tuple[MicroBatch, MicroBatch]:

@@ -13,6 +13,7 @@ from marl_ray.config import OptimizerConfig
 from marl_ray.learning import OPTIMIZERS
 from marl_ray.learning.arguments import require_optimizer
 from marl_ray.learning.sharding import full_tensor
+from marl_ray.learning.torch_private import set_last_rates
 
 # On import it warns about missing 4-bit kernels, which are not used here.
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
@@ -64,7 +65,7 @@ def apply_settings(optimizer: torch.optim.Optimizer, schedule: Schedule, peaks: 
         group["initial_lr"] = peak
         group["lr"] = peak * schedule.lr_lambdas[0](schedule.last_epoch)
         group |= {name: value for name, value in optimizer.defaults.items() if name != "lr"}
-    schedule._last_lr = [group["lr"] for group in optimizer.param_groups]
+    set_last_rates(schedule, [group["lr"] for group in optimizer.param_groups])
 
 
 def clip_gradients(parameters: Iterable[torch.nn.Parameter], settings: OptimizerConfig) -> float:

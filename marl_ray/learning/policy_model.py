@@ -27,6 +27,7 @@ from marl_ray.learning.micro_batches import (
 )
 from marl_ray.learning.precision import computing_in, first_layer_of_each_kind
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
+from marl_ray.learning.torch_private import change_count
 from marl_ray.models.weight_files import stored_dtypes
 
 
@@ -257,7 +258,7 @@ def has_final_head(model: Any, batch: MicroBatch) -> bool:
 
     def forward(hidden: torch.Tensor) -> torch.Tensor:
         output = hidden.new_zeros(*hidden.shape[:-1], 2)
-        made.append((output, output._version))
+        made.append((output, change_count(output)))
         return output
 
     try:
@@ -265,7 +266,7 @@ def has_final_head(model: Any, batch: MicroBatch) -> bool:
             logits = _run(model, batch)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
         return False  # the model's own code expects the width of the vocabulary
-    return type(head) is torch.nn.Linear and any(logits is output and logits._version == v for output, v in made)
+    return type(head) is torch.nn.Linear and any(logits is output and change_count(logits) == v for output, v in made)
 
 
 def probe_layout(model: Any, max_length: int, ranks: RankGroup) -> tuple[Layout, str, bool]:

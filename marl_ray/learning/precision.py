@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
+
+from marl_ray.learning.torch_private import copy_all, parameters_of, tree_map_only
 
 
 def compute_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
@@ -83,7 +84,7 @@ class NarrowCopies:
         if not self._copies:
             copies = [torch.empty_like(p, dtype=self._dtype, requires_grad=False) for p in self._parameters]
             if copies:
-                torch._foreach_copy_(copies, [p.detach() for p in self._parameters])
+                copy_all(copies, [p.detach() for p in self._parameters])
             self._copies = dict(zip(map(id, self._parameters), copies, strict=True))
         if id(parameter) not in self._copies:  # an adapter that was added later
             return parameter.to(self._dtype)
@@ -166,7 +167,8 @@ def _parameters(
 ) -> list[tuple[dict[str, Any], str, torch.Tensor]]:
     """Return the parameters of a module outside of `excluded` modules, with the dictionaries that hold them."""
     found: list[tuple[dict[str, Any], str, torch.Tensor]] = []
-    found += [(module._parameters, name, p) for name, p in module._parameters.items() if p is not None]
+    own: dict[str, Any] = parameters_of(module)
+    found += [(own, name, p) for name, p in own.items() if p is not None]
     for child in module.children():
         if child not in excluded:
             found += _parameters(child, excluded)

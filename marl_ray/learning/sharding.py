@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from marl_ray.learning.arguments import MAX_UNREDUCED_BYTES
 from marl_ray.learning.precision import decoder_layers
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
+from marl_ray.learning.torch_private import discard_unsharded_gradient, fsdp_parameters, shard_of
 from marl_ray.models.lora import named_weights
 
 T = TypeVar("T")
@@ -66,18 +67,15 @@ def reduces_once(model: Any, device: torch.device) -> bool:
 
 def discard_unreduced_gradients(model: Any) -> None:
     """Drop gradients that an interrupted mini-batch has not reduced over ranks."""
-    for group in _parameter_groups(model):
-        for parameter in group.fsdp_params:
-            parameter.unsharded_accumulated_grad = None
-            if hasattr(parameter, "_unsharded_param"):
-                parameter.unsharded_param.grad = None
+    for parameter in _sharded_parameters(model):
+        discard_unsharded_gradient(parameter)
 
 
-def _parameter_groups(model: torch.nn.Module) -> Iterator[Any]:
-    """Yield FSDP's groups of parameters; it has no public way to reach them."""
+def _sharded_parameters(model: torch.nn.Module) -> Iterator[Any]:
+    """Yield FSDP's state of all parameters."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            yield from module._get_fsdp_state()._fsdp_param_groups
+            yield from fsdp_parameters(module)
 
 
 def _tensors_of(model: torch.nn.Module) -> list[tuple[list[str], torch.dtype]]:
@@ -112,14 +110,13 @@ def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return this rank's shard of a sharded tensor, the object itself; return other tensors unchanged."""
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    return shard_of(tensor) if isinstance(tensor, DTensor) else tensor
 
 
 def refresh_shards(model: Any) -> None:
     """Let FSDP use shards whose data was replaced, as its `_apply` does."""
-    for group in _parameter_groups(model):
-        for parameter in group.fsdp_params:
-            parameter.reset_sharded_param()
+    for parameter in _sharded_parameters(model):
+        parameter.reset_sharded_param()
 
 
 def local_shard(full: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -153,7 +150,7 @@ def _move(tensor: torch.Tensor, device: torch.device | None) -> torch.Tensor:
     """Return a tensor on `device`, by default unchanged. An offloaded shard is in host memory, while the device of its
     DTensor stays the same."""
     if isinstance(tensor, DTensor) and device is not None:
-        local = tensor._local_tensor.to(device)
+        local = shard_of(tensor).to(device)
         return DTensor.from_local(
             local, tensor.device_mesh, tensor.placements, shape=tensor.shape, stride=tensor.stride()
         )

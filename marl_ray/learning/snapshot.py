@@ -21,11 +21,11 @@ import torch
 import torch.distributed as dist
 from safetensors import SafetensorError
 from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_leaves
 
 from marl_ray.core.files import fsync_tree
 from marl_ray.learning.learner_files import CRITIC_FILE, STATE_FILE, shard_tensors, write_shards, write_state
 from marl_ray.learning.sharding import local_tensor
+from marl_ray.learning.torch_private import tree_leaves, with_shard
 from marl_ray.models.tokenization import save_tokenizer
 
 if TYPE_CHECKING:
@@ -143,8 +143,7 @@ class HostCopies:
             self._has_pending |= source.is_cuda
         copied = self._copies[key]
         if isinstance(tensor, DTensor):
-            # Not `from_local`, which moves the shard to the device of the mesh.
-            return DTensor(copied, tensor._spec, requires_grad=False)
+            return with_shard(tensor, copied)
         return copied
 
 

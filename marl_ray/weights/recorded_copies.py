@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from marl_ray.learning.torch_private import TorchDispatchMode, changes_arguments, copy_all, storage_key
 from marl_ray.weights.slab import SlabLayout
 from marl_ray.weights.vllm_private import PLAIN_ATTENTION, PLAIN_METHODS
 
@@ -45,17 +45,17 @@ class _Recorder(TorchDispatchMode):
 
     def __init__(self, weights: Mapping[str, torch.Tensor], parameters: Iterable[torch.Tensor]) -> None:
         super().__init__()
-        self._names = {weight.untyped_storage()._cdata: name for name, weight in weights.items()}
+        self._names = {storage_key(weight): name for name, weight in weights.items()}
         self._parameters = {parameter.untyped_storage().data_ptr() for parameter in parameters}
         self.copies: list[_Copy] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not torch.ops.aten.copy_.default or not args[1].is_meta or args[0].is_meta:
-            if func._schema.is_mutable and self._is_part_of_model(args[0]):
+            if changes_arguments(func) and self._is_part_of_model(args[0]):
                 raise CannotRecord("a parameter is computed with after it is loaded")
             return func(*args, **(kwargs or {}))
         target, source = args[:2]
-        name = self._names.get(source.untyped_storage()._cdata)
+        name = self._names.get(storage_key(source))
         if name is None:
             raise CannotRecord("a weight is computed with before it is copied")
         if target.shape != source.shape or target.dtype != source.dtype:
@@ -98,7 +98,7 @@ class RecordedCopies:
     def copy(self, chunk: int) -> None:
         """Copy a chunk into the parameters."""
         targets, sources = self._bound[chunk]
-        torch._foreach_copy_(targets, sources)
+        copy_all(targets, sources)
 
     @torch.no_grad()
     def sum_of_parameters(self) -> torch.Tensor:

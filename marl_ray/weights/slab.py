@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from marl_ray.learning.cpu_offload import release_cached_memory
+from marl_ray.learning.torch_private import export_to_processes, open_exported
 from marl_ray.weights.deltas import Checksum
 
 ALIGNMENT = 16
@@ -108,22 +109,15 @@ def gpu_key(device: torch.device) -> str:
 
 def export_slab(slab: torch.Tensor) -> dict[str, tuple[Any, ...]]:
     """Return the CUDA IPC handle of a slab under the name of its GPU."""
-    from torch.multiprocessing.reductions import reduce_tensor
-
-    _, handle = reduce_tensor(slab)
-    return {gpu_key(slab.device): handle}
+    return {gpu_key(slab.device): export_to_processes(slab)}
 
 
 def open_slab(handles: Mapping[str, tuple[Any, ...]], device: torch.device) -> torch.Tensor:
     """Return the slab of the learner's rank on this GPU. Raises RuntimeError if there is no rank."""
-    from torch.multiprocessing.reductions import rebuild_cuda_tensor
-
     key = gpu_key(device)
     if key not in handles:
         raise RuntimeError(f"no learner rank is on this engine's GPU {key}, but on {', '.join(handles)}")
-    arguments = list(handles[key])
-    arguments[6] = torch.cuda.current_device()  # the learner may see the same GPU under another number
-    return rebuild_cuda_tensor(*arguments)
+    return open_exported(handles[key], torch.cuda.current_device())
 
 
 class SlabWriter:
