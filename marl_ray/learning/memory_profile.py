@@ -86,8 +86,12 @@ class MemoryTracker(TorchDispatchMode):
     def __init__(self, model: torch.nn.Module, logits_numel: int) -> None:
         super().__init__()
         self._logits_numel = logits_numel
-        existing = (*model.parameters(), *model.buffers(), *(p.grad for p in model.parameters() if p.grad is not None))
-        self._known: dict[int, Any] = {storage_key(tensor): None for tensor in existing}
+        self._known: dict[int, Any] = {}
+        """Storages that are counted already, and with a weak reference the ones that are counted here."""
+        for tensor in (*model.parameters(), *model.buffers()):
+            self._known[storage_key(tensor)] = None
+            if tensor.grad is not None:
+                self._known[storage_key(tensor.grad)] = None
         self._now = [0, 0]  # other storages, and storages of the logits' size
         self.peak = (0, 0)
         self.flops = 0
@@ -108,7 +112,8 @@ class MemoryTracker(TorchDispatchMode):
         key = storage_key(tensor)
         if key in self._known:
             return
-        size, kind = storage.nbytes(), int(tensor.numel() == self._logits_numel)
+        size = storage.nbytes()
+        kind = int(tensor.numel() == self._logits_numel)  # index in `_now`
 
         def freed(_: Any) -> None:
             del self._known[key]
@@ -137,30 +142,42 @@ def profile_memory(
     """
     settings = copy.deepcopy(settings)
     remove_noise(settings)
-    own = getattr(torch, dtype)
+    engine_dtype = getattr(torch, dtype)
     # The same operations and dtypes as on a GPU, on fake CPU tensors.
-    computing = compute_dtype(own, torch.device("cuda" if on_gpu else "cpu"))
+    computing = compute_dtype(engine_dtype, torch.device("cuda" if on_gpu else "cpu"))
+    is_varlen = on_gpu and engine_dtype != torch.float32
+
+    def measure(model: Any) -> _Measurement:
+        return _run_micro_batch(model, shape, gradient_checkpointing, computing, is_varlen)
+
     whole = _meta_model(settings, lora, trust_remote_code)
-    learning = list(trainable(whole))
-    ends = {id(layer.weight): layer.weight for layer in (whole.get_input_embeddings(), whole.get_output_embeddings())}
     layers = getattr(settings.get_text_config(), "num_hidden_layers", 0)
     short = [_with_fewer_layers(settings, few) for few in SHALLOW]
-    how = (shape, gradient_checkpointing, computing, on_gpu and own != torch.float32)
     if layers > SHALLOW[-1] and None not in short:
-        less, more = (_run_micro_batch(_meta_model(few, lora, trust_remote_code), *how) for few in short)
+        less, more = (measure(_meta_model(few, lora, trust_remote_code)) for few in short)
         measured = more.with_layers(less, (layers - SHALLOW[1]) / (SHALLOW[1] - SHALLOW[0]))
     else:
-        measured = _run_micro_batch(whole, *how)
+        measured = measure(whole)
+    sizes = [parameter.numel() for parameter in whole.parameters()]
+    learning = list(trainable(whole))
+    ends = {whole.get_input_embeddings().weight, whole.get_output_embeddings().weight}  # one if they are tied
     return MemoryProfile(
-        parameters=sum(parameter.numel() for parameter in whole.parameters()),
+        parameters=sum(sizes),
         trained=sum(parameter.numel() for parameter in learning),
-        rows=sum(sum(p.shape[-2:]) * p.shape[:-2].numel() if p.dim() > 1 else p.numel() for p in learning),
-        largest=max(parameter.numel() for parameter in whole.parameters()),
-        embeddings=sum(weight.numel() for weight in ends.values()),
+        rows=sum(map(_rows_and_columns, learning)),
+        largest=max(sizes),
+        embeddings=sum(weight.numel() for weight in ends),
         frozen_matrices=sum(tensor.numel() for tensor in frozen_matrices(whole)),
         layers=layers,
         **measured._asdict(),
     )
+
+
+def _rows_and_columns(parameter: torch.Tensor) -> int:
+    """Return the number of rows plus columns of a matrix, or of stacked matrices; of a vector its length."""
+    if parameter.dim() < 2:
+        return parameter.numel()
+    return sum(parameter.shape[-2:]) * parameter.shape[:-2].numel()
 
 
 def parameter_sizes(settings: Any, trust_remote_code: bool = False) -> list[int]:
@@ -179,9 +196,9 @@ class _Measurement(NamedTuple):
 
     def with_layers(self, less: _Measurement, more: float) -> _Measurement:
         """Extrapolate to more layers: add `more` times the difference to the measurement `less`."""
-        layers = int(more * (self.activations + self.logits - less.activations - less.logits))
-        flops = self.flops + int(more * (self.flops - less.flops))
-        return self._replace(activations=self.activations + layers, flops=flops)
+        activations = int(more * (self.activations + self.logits - less.activations - less.logits))
+        flops = int(more * (self.flops - less.flops))
+        return self._replace(activations=self.activations + activations, flops=self.flops + flops)
 
 
 def _with_fewer_layers(settings: Any, layers: int) -> Any:
@@ -213,7 +230,7 @@ def _run_micro_batch(
     computing: torch.dtype,
     is_varlen: bool,
 ) -> _Measurement:
-    own = model.config._attn_implementation
+    attention = model.config._attn_implementation
     packed, padded = _batches(shape, is_varlen)
     if gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
@@ -227,7 +244,7 @@ def _run_micro_batch(
             model.set_attn_implementation(PACKED)
             return _measured(model, packed, "packed", computing)
         except (ValueError, AttributeError, KeyError, RuntimeError, TypeError):
-            model.set_attn_implementation(own)
+            model.set_attn_implementation(attention)
             return _measured(model, padded, "padded", computing)
 
 
