@@ -108,9 +108,15 @@ class Learner:
         torch.set_num_threads(threads)
         # cuDNN's attention plans every new shape anew (0.4 s), and nearly every group has a new shape.
         torch.backends.cuda.enable_cudnn_sdp(False)
-        self.agent, self.model, self.credit, self.settings = agent, model, credit, optimizer
+        self.agent = agent
+        self.model = model
+        self.credit = credit
+        self.settings = optimizer
         self.max_new_tokens = max_new_tokens or {}
-        self.base, self.lora, self.seed, self.name = model_path, lora, seed, name
+        self.base = model_path
+        self.lora = lora
+        self.seed = seed
+        self.name = name
         self.dtype = getattr(torch, wire_dtype)
         self.device = choose_device(on_gpu)
         self.tokenizer = load_tokenizer(model_path, model)
@@ -121,17 +127,27 @@ class Learner:
             self.policy, layout, self.padding_reason, final_head = self._build_policy(trust)
         else:
             add_adapter(beside.policy, lora, seed, name)
-            layout, final_head = beside.logprob_model.layout, beside.logprob_model.final_head
+            layout = beside.logprob_model.layout
+            final_head = beside.logprob_model.final_head
             self.padding_reason = beside.padding_reason
-            self.policy, self.copies = beside.policy, beside.copies
+            self.policy = beside.policy
+            self.copies = beside.copies
         dtype = compute_dtype(self.dtype, self.device)
         self.logprob_model: LogprobModel = LogprobModel(
             self.policy, layout, agent.temperature, dtype, ranks, final_head, self._json_grammars()
         )
         self.reference: ReferencePolicy | None = None
         if agent.reference_kl_coef:
-            models = (references or {0: model_path}, model_path, model, self.logprob_model)
-            self.reference = ReferencePolicy(*models, agent, credit, optimizer, self.max_new_tokens)
+            self.reference = ReferencePolicy(
+                references or {0: model_path},
+                model_path,
+                model,
+                self.logprob_model,
+                agent,
+                credit,
+                optimizer,
+                self.max_new_tokens,
+            )
         if optimizer.gradient_checkpointing:
             self.policy.gradient_checkpointing_enable()
         parameters = [(list(trainable(self.policy)), agent.learning_rate)]
@@ -213,9 +229,9 @@ class Learner:
         """Train on the remaining groups, with one optimizer step per mini-batch, and count the batch as applied.
 
         `batch` is the next batch without the first `accumulated` groups of its first mini-batch, which `accumulate` has
-        received. A mini-batch with a zero
-        gradient takes no optimizer step, because momentum would change the weights. Importance ratios, entropy and
-        log-probability gap come from the first mini-batch with a gradient. Raises ValueError as `accumulate` does.
+        received. A mini-batch with a zero gradient takes no optimizer step, because momentum would change the weights.
+        Importance ratios, entropy and log-probability gap come from the first mini-batch with a gradient. Raises
+        ValueError as `accumulate` does.
         """
         learning_rate = float(self.schedule.get_last_lr()[0])
         gradient = self._continue_mini_batch(batch.step, accumulated)
@@ -275,18 +291,25 @@ class Learner:
 
     def _optimizer_step(self, gradient: GradientAccumulator) -> MiniBatchResult:
         """Take one optimizer step with the policy's gradient and the critic's. Skip it if a value is not finite."""
-        loss, norm, critic_loss, critic_norm = gradient.loss, 0.0, 0.0, 0.0
+        norm = 0.0
+        critic_loss = 0.0
+        critic_norm = 0.0
         parameters = list(trainable(self.policy))
-        of_policy = clip_and_remove(parameters, self.settings) if self.settings.clip_separately else None
+        of_policy = None
+        if self.settings.clip_separately:
+            of_policy = clip_and_remove(parameters, self.settings)
         if self.critic is not None:
             critic_loss = self.critic.backward(gradient.value_estimates)
-            critic_norm = self.critic.clip() if gradient.value_estimates else 0.0
+            if gradient.value_estimates:
+                critic_norm = self.critic.clip()
         if gradient.importance_ratios.tokens or gradient.value_estimates:
             norm = clip_gradients(parameters, self.settings)
         if of_policy is not None:
-            norm = math.hypot(norm, of_policy[0])
-            add_gradients(parameters, of_policy[1])
-        finite = all(map(math.isfinite, (loss, norm, critic_loss, critic_norm)))
+            # Until here the shared layers had the gradient of the critic's loss only.
+            policy_norm, policy_gradients = of_policy
+            norm = math.hypot(norm, policy_norm)
+            add_gradients(parameters, policy_gradients)
+        finite = all(map(math.isfinite, (gradient.loss, norm, critic_loss, critic_norm)))
         taken = finite and norm > 0  # 0 also if all tokens are masked
         if taken:
             optimizer = self._streamed or self.optimizer
@@ -295,7 +318,7 @@ class Learner:
             self.schedule.step()
         if self.critic is not None and finite and gradient.value_estimates:
             self.critic.step()
-        return MiniBatchResult(loss, norm, taken, not finite, gradient, critic_loss)
+        return MiniBatchResult(gradient.loss, norm, taken, not finite, gradient, critic_loss)
 
     def logprob_gap(self, groups: Sequence[Group]) -> float:
         """Return the mean absolute difference to the sampler's log-probabilities in nats per token (at least one)."""
@@ -318,7 +341,8 @@ class Learner:
         Accumulated gradients are dropped. Raises UserError if a file is damaged, missing or of another model.
         """
         path = Path(folder)
-        sharded, checkpoint = (path / SHARDS).is_dir(), path.parent
+        checkpoint = path.parent
+        sharded = (path / SHARDS).is_dir()
         with checkpoint_errors(path, checkpoint):
             if sharded:
                 read_shards(path, self.policy, self.optimizer)
@@ -340,23 +364,31 @@ class Learner:
         self.copies.drop()
         if self._streamed is not None:
             self._streamed.offload()
-        self.step, self._accumulated = step, None
+        self.step = step
+        self._accumulated = None
 
     def export(self, folder: str, texts: list[str]) -> None:
         """Write the model in the engines' dtype, or its adapter, and the tokenizer (see `write_model`)."""
-        adapter = self.lora.export == "adapter"
-        policy, kwargs = self._gather_policy(merged=not adapter), self.model.model_kwargs
+        adapter_only = self.lora.export == "adapter"
+        policy = self._gather_policy(merged=not adapter_only)
         if self.ranks.rank == 0:
-            write_model(folder, policy, None if adapter else self.dtype, self.tokenizer, kwargs, texts, self.step)
+            dtype = None if adapter_only else self.dtype
+            write_model(folder, policy, dtype, self.tokenizer, self.model.model_kwargs, texts, self.step)
 
     def modules(self) -> list[torch.nn.Module]:
         """Return all modules with weights on the learner's device."""
-        others = [part.modules() for part in (self.reference, self.critic) if part is not None]
-        return list(dict.fromkeys([self.policy, *chain(*others)]))
+        modules = [self.policy]
+        if self.reference is not None:
+            modules += self.reference.modules()
+        if self.critic is not None:
+            modules += self.critic.modules()
+        return list(dict.fromkeys(modules))  # each once, since parts may share a model
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the optimizers of policy and critic."""
-        return [self.optimizer] if self.critic is None else [self.optimizer, self.critic.optimizer]
+        if self.critic is None:
+            return [self.optimizer]
+        return [self.optimizer, self.critic.optimizer]
 
     def _load_on_cpu(self, path: str) -> Any:
         return load_policy(path, self.model.model_kwargs.trust_remote_code, torch.device("cpu"))
@@ -364,26 +396,32 @@ class Learner:
     def _load_weights(self, folder: Path) -> None:
         """Load the weights that a learner of one rank wrote."""
         check_folder(folder, own_tokenizer=True)
-        adapter, weights = has_adapter(self.policy), None
-        if self.ranks.is_single and adapter:
-            load_adapter(self.policy, folder)
-        elif self.ranks.is_single:
-            self.policy.load_state_dict(self._load_on_cpu(str(folder)).state_dict())
-        else:
-            if self.ranks.rank == 0:
-                stored = None if adapter else dict(self._load_on_cpu(str(folder)).named_parameters())
-                weights = adapter_weights(self.policy, folder) if stored is None else stored
-            copy_from_rank_zero(trained_parameters(self.policy), weights)
+        if self.ranks.is_single:
+            if has_adapter(self.policy):
+                load_adapter(self.policy, folder)
+            else:
+                self.policy.load_state_dict(self._load_on_cpu(str(folder)).state_dict())
+            return
+        weights: Mapping[str, torch.Tensor] | None = None
+        if self.ranks.rank == 0:
+            if has_adapter(self.policy):
+                weights = adapter_weights(self.policy, folder)
+            else:
+                weights = dict(self._load_on_cpu(str(folder)).named_parameters())
+        copy_from_rank_zero(trained_parameters(self.policy), weights)
 
     def _gather_policy(self, merged: bool) -> Any:
         """Return the full policy on rank 0, with the adapter merged into it if `merged`; a collective call."""
         if self.ranks.is_single and not (merged and has_adapter(self.policy)):
             return self.policy
-        model = self._load_on_cpu(self.base) if self.ranks.rank == 0 else None
-        if model is not None and not merged:
-            add_adapter(model, self.lora, 0, self.name)
+        model = None
+        if self.ranks.rank == 0:
+            model = self._load_on_cpu(self.base)
+            if not merged:
+                add_adapter(model, self.lora, 0, self.name)
+        gathered = named_weights(self.policy) if merged else trained_parameters(self.policy).items()
         with torch.no_grad():
-            for name, tensor in named_weights(self.policy) if merged else trained_parameters(self.policy).items():
+            for name, tensor in gathered:
                 weight = full_tensor(tensor.detach())
                 if model is not None:
                     model.get_parameter(name).copy_(weight)

@@ -47,17 +47,26 @@ class ReferencePolicy:
         optimizer: OptimizerConfig,
         max_new_tokens: Mapping[int, int],
     ) -> None:
+        self._paths = paths
+        self._policy = policy
+        self._agent = agent
+        self._credit = credit
+        self._settings = optimizer
         self._max_new_tokens = max_new_tokens
-        self._policy, self._agent, self._credit, self._settings = policy, agent, credit, optimizer
-        self._paths, self._offloaded = paths, agent.learner.offload_reference
-        self._models = {path: self._load(path, path == initial, model) for path in dict.fromkeys(paths.values())}
+        self._offloaded = agent.learner.offload_reference
+        self._models: dict[str, LogprobModel] = {}
+        for path in paths.values():
+            if path not in self._models:
+                self._models[path] = self._load(path, path == initial, model)
 
     def _load(self, path: str, is_initial: bool, settings: ModelConfig) -> LogprobModel:
-        policy, ranks = self._policy, self._policy.ranks
+        policy = self._policy
+        ranks = policy.ranks
         if is_initial and has_adapter(policy.model):
             return policy
         home = torch.device("cpu") if self._offloaded else policy.device
-        model = load_policy(path, settings.model_kwargs.trust_remote_code, home, ranks).requires_grad_(False).eval()
+        model = load_policy(path, settings.model_kwargs.trust_remote_code, home, ranks)
+        model.requires_grad_(False).eval()
         if is_initial:
             loaded = replace(policy, model=model)
             model.set_attn_implementation(policy.model.config._attn_implementation)
@@ -75,7 +84,9 @@ class ReferencePolicy:
 
     def modules(self) -> list[torch.nn.Module]:
         """Return the modules on the policy's device; none if the reference is offloaded."""
-        return [] if self._offloaded else [reference.model for reference in self._models.values()]
+        if self._offloaded:
+            return []
+        return [reference.model for reference in self._models.values()]
 
     def rows(self, groups: Sequence[Group]) -> list[PromptRow]:
         """Return the trained completions of these groups, with the reference's log-probabilities."""
@@ -145,7 +156,8 @@ class ReferencePolicy:
         if not reference.ranks.is_single:  # a sharded model moves its weights itself
             yield
             return
-        model, device = reference.model, self._policy.model.device
+        model = reference.model
+        device = self._policy.model.device
         homes = [(tensor, tensor.data) for tensor in (*model.parameters(), *model.buffers())]
         for tensor, home in homes:
             tensor.data = home.to(device, non_blocking=True)
