@@ -34,6 +34,11 @@ class ValueEstimate:
     value: float
     targets: tuple[float, ...]
 
+    @property
+    def advantages(self) -> list[float]:
+        """The targets of the completions less the value of the state."""
+        return [target - self.value for target in self.targets]
+
 
 class Critic:
     """A value head on `body`, and an optimizer of the head and, with `own_body`, of the body's trainable parameters.
@@ -77,10 +82,11 @@ class Critic:
         normalize_advantages the groups must be all groups of a batch.
         """
         estimates = [self._estimate(group) for group in groups]
-        advantages = [[target - one.value for target in one.targets] for one in estimates]
+        advantages = [estimate.advantages for estimate in estimates]
         if self.needs_whole_batch:
             advantages = advantages_by_turn([group.turn for group in groups], advantages)
-        return [_with_weights(*pair) for pair in zip(groups, advantages, strict=True)], estimates
+        credited = [_with_weights(*pair) for pair in zip(groups, advantages, strict=True)]
+        return credited, estimates
 
     def backward(self, estimates: Sequence[ValueEstimate]) -> float:
         """Clear the gradients of the critic's own parameters, add the gradient of the critic's loss on a mini-batch,
@@ -137,6 +143,7 @@ class Critic:
                 parameter.copy_(state["body"][name])
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
+        # The settings of a resumed run may differ from the stored ones.
         apply_settings(self.optimizer, self.schedule, self._peaks)
 
     def _estimate(self, group: Group) -> ValueEstimate:
@@ -146,10 +153,13 @@ class Critic:
         return ValueEstimate(group.critic_sample.state, self._value(group.critic_sample.state), targets)
 
     def _td_targets(self, sample: CriticSample) -> tuple[float, ...]:
-        return tuple(
-            reward + (self._credit.discount * fmean(map(self._value, states)) if states else 0.0)
-            for reward, states in zip(sample.rewards, sample.successors, strict=True)
-        )
+        targets = []
+        for reward, successors in zip(sample.rewards, sample.successors, strict=True):
+            future = 0.0  # after the last turn
+            if successors:
+                future = self._credit.discount * fmean(map(self._value, successors))
+            targets.append(reward + future)
+        return tuple(targets)
 
     @torch.no_grad()
     def _value(self, state: StateIds) -> float:
@@ -180,11 +190,12 @@ def last_hidden(logprob_model: LogprobModel, states: Sequence[StateIds]) -> torc
     model = logprob_model.model
     lengths = torch.tensor([len(state) for state in states])
     if logprob_model.layout == "packed":
-        position_ids = torch.cat([torch.arange(int(length)) for length in lengths])
+        position_ids = torch.cat([torch.arange(len(state)) for state in states])
+        groups = PackedGroups(PackedGroup.of(len(state), ()) for state in states)  # prompts without completions
         hidden = model.base_model(
             input_ids=torch.tensor([list(chain(*states))]).to(model.device),
             position_ids=position_ids.unsqueeze(0).to(model.device),
-            groups=PackedGroups(PackedGroup.of(len(state), ()) for state in states).to(model.device),
+            groups=groups.to(model.device),
             use_cache=False,
         ).last_hidden_state
         return hidden[0, lengths.cumsum(0) - 1]
@@ -251,6 +262,7 @@ def central_critic(
 
 
 def _with_weights(group: Group, advantages: Sequence[float]) -> Group:
+    # The weights of a group are the shares of its completions in the loss until the advantages are known.
     weights = (share * advantage for share, advantage in zip(group.weights, advantages, strict=True))
     return replace(group, weights=tuple(weights))
 

@@ -16,8 +16,9 @@ from marl_ray.learning.critic import ValueEstimate, critic_stats
 from marl_ray.learning.importance import exceeds_bound, importance_factors
 from marl_ray.learning.kl_estimates import k2, k3
 from marl_ray.learning.losses.policy_loss import LossTokens, PolicyLoss
-from marl_ray.learning.micro_batches import NO_TOKEN, MicroBatch, MicroBatcher, PromptRow
+from marl_ray.learning.micro_batches import NO_TOKEN, MicroBatch, MicroBatcher
 from marl_ray.learning.policy_model import LogprobModel
+from marl_ray.learning.prompt_rows import PromptRow
 from marl_ray.learning.sharding import discard_unreduced_gradients, reduces_once
 from marl_ray.learning.torch_private import divide_all
 from marl_ray.models.lora import trainable

@@ -39,33 +39,32 @@ from marl_ray.learning.learner_files import (
     CRITIC_FILE,
     STATE_FILE,
     checkpoint_errors,
+    gather_policy,
     load_optimizer,
+    load_weights,
     read_shards,
-    trained_parameters,
     write_model,
 )
 from marl_ray.learning.losses import loss_class
-from marl_ray.learning.micro_batches import Layout, PromptRow, trainable_rows, unweighted_row
+from marl_ray.learning.micro_batches import Layout, trainable_rows, unweighted_row
 from marl_ray.learning.optimizer import add_gradients, apply_settings, clip_and_remove, clip_gradients, make_optimizer
 from marl_ray.learning.policy_model import LogprobModel, load_policy, probe_layout
 from marl_ray.learning.precision import NarrowCopies, cast_on_forward, compute_dtype
+from marl_ray.learning.prompt_rows import PromptRow
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 from marl_ray.learning.reference_policy import ReferencePolicy
-from marl_ray.learning.sharding import copy_from_rank_zero, full_tensor, shard
+from marl_ray.learning.sharding import shard
 from marl_ray.learning.snapshot import take_snapshot
 from marl_ray.learning.streamed_optimizer import StreamedOptimizer
 from marl_ray.models.lora import (
     NAME,
-    adapter_weights,
     add_adapter,
     has_adapter,
-    load_adapter,
-    named_weights,
     narrow_frozen_matrices,
     trainable,
 )
 from marl_ray.models.tokenization import load_tokenizer
-from marl_ray.models.weight_files import SHARDS, check_folder
+from marl_ray.models.weight_files import SHARDS
 
 NO_ADAPTER = LoraConfig()
 
@@ -347,7 +346,7 @@ class Learner:
             if sharded:
                 read_shards(path, self.policy, self.optimizer)
             else:
-                self._load_weights(path)
+                load_weights(self, path)
         with checkpoint_errors(path / STATE_FILE, checkpoint):
             mapped = not self.ranks.is_single  # each rank reads only its shard of the optimizer state
             state = torch.load(path / STATE_FILE, map_location="cpu", weights_only=True, mmap=mapped)
@@ -370,7 +369,7 @@ class Learner:
     def export(self, folder: str, texts: list[str]) -> None:
         """Write the model in the engines' dtype, or its adapter, and the tokenizer (see `write_model`)."""
         adapter_only = self.lora.export == "adapter"
-        policy = self._gather_policy(merged=not adapter_only)
+        policy = gather_policy(self, merged=not adapter_only)
         if self.ranks.rank == 0:
             dtype = None if adapter_only else self.dtype
             write_model(folder, policy, dtype, self.tokenizer, self.model.model_kwargs, texts, self.step)
@@ -389,40 +388,3 @@ class Learner:
         if self.critic is None:
             return [self.optimizer]
         return [self.optimizer, self.critic.optimizer]
-
-    def _load_on_cpu(self, path: str) -> Any:
-        return load_policy(path, self.model.model_kwargs.trust_remote_code, torch.device("cpu"))
-
-    def _load_weights(self, folder: Path) -> None:
-        """Load the weights that a learner of one rank wrote."""
-        check_folder(folder, own_tokenizer=True)
-        if self.ranks.is_single:
-            if has_adapter(self.policy):
-                load_adapter(self.policy, folder)
-            else:
-                self.policy.load_state_dict(self._load_on_cpu(str(folder)).state_dict())
-            return
-        weights: Mapping[str, torch.Tensor] | None = None
-        if self.ranks.rank == 0:
-            if has_adapter(self.policy):
-                weights = adapter_weights(self.policy, folder)
-            else:
-                weights = dict(self._load_on_cpu(str(folder)).named_parameters())
-        copy_from_rank_zero(trained_parameters(self.policy), weights)
-
-    def _gather_policy(self, merged: bool) -> Any:
-        """Return the full policy on rank 0, with the adapter merged into it if `merged`; a collective call."""
-        if self.ranks.is_single and not (merged and has_adapter(self.policy)):
-            return self.policy
-        model = None
-        if self.ranks.rank == 0:
-            model = self._load_on_cpu(self.base)
-            if not merged:
-                add_adapter(model, self.lora, 0, self.name)
-        gathered = named_weights(self.policy) if merged else trained_parameters(self.policy).items()
-        with torch.no_grad():
-            for name, tensor in gathered:
-                weight = full_tensor(tensor.detach())
-                if model is not None:
-                    model.get_parameter(name).copy_(weight)
-        return model

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -31,10 +31,21 @@ from marl_ray.core.files import fsync, fsync_tree
 from marl_ray.core.text import excerpt
 from marl_ray.learning.policy_model import load_policy
 from marl_ray.learning.ranks import is_peer_failure
-from marl_ray.learning.sharding import local_shard
-from marl_ray.models.lora import NAME, load_adapter, merge_adapter
+from marl_ray.learning.sharding import copy_from_rank_zero, full_tensor, local_shard
+from marl_ray.models.lora import (
+    NAME,
+    adapter_weights,
+    add_adapter,
+    has_adapter,
+    load_adapter,
+    merge_adapter,
+    named_weights,
+)
 from marl_ray.models.tokenization import fingerprint, load_tokenizer, save_tokenizer
-from marl_ray.models.weight_files import SHARDS, TRAINED_FILE
+from marl_ray.models.weight_files import SHARDS, TRAINED_FILE, check_folder
+
+if TYPE_CHECKING:
+    from marl_ray.learning.learner import Learner
 
 STATE_FILE = "learner.pt"
 CRITIC_FILE = "critic.pt"
@@ -154,6 +165,48 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any], o
     optimizer.load_state_dict({**saved, "state": state})
     for number, tensors in moments.items():
         optimizer.state[parameters[number]] |= tensors
+
+
+def load_weights(learner: Learner, folder: Path) -> None:
+    """Load the weights that a learner of one rank wrote; a collective call."""
+    check_folder(folder, own_tokenizer=True)
+    policy = learner.policy
+    if learner.ranks.is_single:
+        if has_adapter(policy):
+            load_adapter(policy, folder)
+        else:
+            policy.load_state_dict(_load_on_cpu(learner, str(folder)).state_dict())
+        return
+    weights: Mapping[str, torch.Tensor] | None = None
+    if learner.ranks.rank == 0:
+        if has_adapter(policy):
+            weights = adapter_weights(policy, folder)
+        else:
+            weights = dict(_load_on_cpu(learner, str(folder)).named_parameters())
+    copy_from_rank_zero(trained_parameters(policy), weights)
+
+
+def gather_policy(learner: Learner, merged: bool) -> Any:
+    """Return the full policy on rank 0, with the adapter merged into it if `merged`; a collective call."""
+    policy = learner.policy
+    if learner.ranks.is_single and not (merged and has_adapter(policy)):
+        return policy
+    model = None
+    if learner.ranks.rank == 0:
+        model = _load_on_cpu(learner, learner.base)
+        if not merged:
+            add_adapter(model, learner.lora, 0, learner.name)
+    gathered = named_weights(policy) if merged else trained_parameters(policy).items()
+    with torch.no_grad():
+        for name, tensor in gathered:
+            weight = full_tensor(tensor.detach())
+            if model is not None:
+                model.get_parameter(name).copy_(weight)
+    return model
+
+
+def _load_on_cpu(learner: Learner, path: str) -> Any:
+    return load_policy(path, learner.model.model_kwargs.trust_remote_code, torch.device("cpu"))
 
 
 def write_model(

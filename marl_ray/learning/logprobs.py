@@ -37,8 +37,9 @@ def token_logprobs_and_entropies(
     a gradient only with `entropy_gradient`. `allowed` [S, words] has a bit per token of the vocabulary, 32 per int32:
     tokens without a bit have probability 0. None: all tokens are allowed.
     """
-    words = _all_allowed(tokens) if allowed is None else allowed
-    result: tuple[torch.Tensor, torch.Tensor] = _Chosen.apply(logits, tokens, words, temperature, entropy_gradient)
+    if allowed is None:
+        allowed = _all_allowed(tokens)
+    result: tuple[torch.Tensor, torch.Tensor] = _Chosen.apply(logits, tokens, allowed, temperature, entropy_gradient)
     return result
 
 
@@ -56,9 +57,10 @@ def head_logprobs_and_entropies(
     Logits are computed for HEAD_CHUNK_NUMBERS at a time, and again in the backward pass. `hidden` [S, H] and `weight`
     [V, H] have one dtype, in which the gradient of `weight` is summed over chunks.
     """
-    words = _all_allowed(tokens) if allowed is None else allowed
+    if allowed is None:
+        allowed = _all_allowed(tokens)
     result: tuple[torch.Tensor, torch.Tensor] = _ChosenOfHead.apply(
-        hidden, weight, bias, tokens, words, temperature, entropy_gradient
+        hidden, weight, bias, tokens, allowed, temperature, entropy_gradient
     )
     return result
 

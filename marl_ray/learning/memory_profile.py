@@ -17,9 +17,10 @@ from torch.utils.flop_counter import flop_registry
 from marl_ray.config import LoraConfig
 from marl_ray.learning.attention import PACKED, PackedGroups
 from marl_ray.learning.losses.policy_gradient import policy_gradient
-from marl_ray.learning.micro_batches import Layout, MicroBatch, PromptRow, WeightedCompletion, pack, pad
+from marl_ray.learning.micro_batches import Layout, MicroBatch, pack, pad
 from marl_ray.learning.policy_model import LogprobModel, empty_model, has_final_head, remove_noise
 from marl_ray.learning.precision import cast_on_forward, compute_dtype
+from marl_ray.learning.prompt_rows import PromptRow, WeightedCompletion
 from marl_ray.learning.torch_private import (
     FakeTensorMode,
     TorchDispatchMode,

@@ -15,17 +15,9 @@ from marl_ray.core.errors import UserError
 from marl_ray.learning.attention import PACKED, PackedGroups
 from marl_ray.learning.json_grammars import JsonGrammars
 from marl_ray.learning.logprobs import head_logprobs_and_entropies, token_logprobs_and_entropies
-from marl_ray.learning.micro_batches import (
-    NO_TOKEN,
-    Layout,
-    MicroBatch,
-    MicroBatcher,
-    PromptRow,
-    WeightedCompletion,
-    pack,
-    pad,
-)
+from marl_ray.learning.micro_batches import NO_TOKEN, Layout, MicroBatch, MicroBatcher, pack, pad
 from marl_ray.learning.precision import computing_in, first_layer_of_each_kind
+from marl_ray.learning.prompt_rows import PromptRow, WeightedCompletion
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 from marl_ray.learning.torch_private import change_count
 from marl_ray.models.weight_files import stored_dtypes

@@ -18,9 +18,10 @@ from marl_ray.core.batch import Group
 from marl_ray.credit.groups import group_shares, weight_group
 from marl_ray.learning.entropy_bonus import entropy_weights, of_group
 from marl_ray.learning.kl_estimates import k1, k3
-from marl_ray.learning.micro_batches import PromptRow, WeightedCompletion, rows_of, unweighted_row
+from marl_ray.learning.micro_batches import rows_of, unweighted_row
 from marl_ray.learning.policy_model import LogprobModel, load_policy, probe_layout
 from marl_ray.learning.precision import cast_on_forward
+from marl_ray.learning.prompt_rows import PromptRow, WeightedCompletion
 from marl_ray.learning.sharding import shard
 from marl_ray.models.lora import has_adapter, without_adapter
 

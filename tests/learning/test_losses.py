@@ -19,8 +19,9 @@ from marl_ray.learning.gradient_accumulator import GradientAccumulator
 from marl_ray.learning.losses.gspo import sequence_ratios
 from marl_ray.learning.losses.m2po import second_moment, second_moment_threshold
 from marl_ray.learning.losses.ratios import clipped_loss, is_clipped, token_ratios
-from marl_ray.learning.micro_batches import Layout, PromptRow, WeightedCompletion
+from marl_ray.learning.micro_batches import Layout
 from marl_ray.learning.policy_model import LogprobModel
+from marl_ray.learning.prompt_rows import PromptRow, WeightedCompletion
 from tests.learning.builders import VOCABULARY, build_batch, some_groups, tiny_learner
 from tests.learning.reference_learner import TEMPERATURE, Weights, numpy_logprobs, slopes, weights_of
 

@@ -25,6 +25,7 @@ def several_optimizer_steps(config: Config) -> str | None:
 
 def off_policy_tokens(config: Config) -> str | None:
     """Return a problem if the policy that learns is the policy that sampled, up to rounding."""
+    # The second step of a batch learns from tokens of the policy before the first one.
     if config.rollout.max_staleness > 0 or not _has_one_step(config):
         return None
     return f"""{_subject(config)} is for stale tokens, and with max_staleness 0 and one optimizer step per batch there
@@ -74,5 +75,5 @@ def _groups_per_step(config: Config) -> int:
 
 
 def _has_one_step(config: Config) -> bool:
-    size = config.optimizer.train_batch_size
+    size = config.optimizer.train_batch_size  # None: all groups
     return size is None or size >= _groups_per_step(config)
