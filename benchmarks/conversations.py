@@ -261,8 +261,9 @@ def measure_learning(path: str, groups: Sequence[Group]) -> bool:
     import torch
 
     from marl_ray.learning.gradient_accumulator import GradientAccumulator
-    from marl_ray.learning.micro_batches import MicroBatcher, PromptRow, trainable_rows
+    from marl_ray.learning.micro_batches import MicroBatcher, trainable_rows
     from marl_ray.learning.policy_model import LogprobModel, choose_layout, load_policy
+    from marl_ray.learning.prompt_rows import PromptRow
 
     model = load_policy(path, False, torch.device("cpu"))
     layout, _ = choose_layout(model, torch.device("cpu"), MAX_LENGTH)

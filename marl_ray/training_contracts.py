@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from marl_ray.data.sampling import Sampler
     from marl_ray.learning.critic import Critic
-    from marl_ray.learning.policy_losses import LossTokens, PolicyLoss
+    from marl_ray.learning.losses.policy_loss import LossTokens, PolicyLoss
     from marl_ray.rollout.turn import Handoff, JointMode
 
 EPOCHS = 3
@@ -141,7 +141,7 @@ def check_loss(loss: Callable[[OptimizerConfig], PolicyLoss]) -> None:
     """Check a loss, a subclass of `PolicyLoss`, on tokens of three completions."""
     import torch
 
-    from marl_ray.learning.policy_losses import LossTokens
+    from marl_ray.learning.losses.policy_loss import LossTokens
 
     generator = torch.Generator().manual_seed(0)
     owners = torch.tensor([0] * 4 + [1] * 3 + [2] * 5)

@@ -22,12 +22,13 @@ from marl_ray.contracts import (
     check_sink,
 )
 from marl_ray.core.episode import Task
-from marl_ray.credit import CRITICS, ESTIMATORS, LOSSES
+from marl_ray.credit import CRITICS, ESTIMATORS
 from marl_ray.credit.requirements import requires
 from marl_ray.data import SAMPLERS
 from marl_ray.environments import plugin_checks
-from marl_ray.learning import OPTIMIZERS
-from marl_ray.learning.policy_losses import PolicyGradient, PolicyLoss
+from marl_ray.learning import LOSSES, OPTIMIZERS
+from marl_ray.learning.losses.policy_gradient import PolicyGradient
+from marl_ray.learning.losses.policy_loss import PolicyLoss
 from marl_ray.rollout import HANDOFFS, JOINT_MODES
 from marl_ray.telemetry.sinks import Sink
 from marl_ray.telemetry.trackers import TensorBoardSink

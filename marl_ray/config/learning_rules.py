@@ -1,6 +1,7 @@
 """Combinations of policies, critics, estimators, losses and batches that cannot learn as configured.
 
-`marl_ray.credit.requirements` records the needs of every estimator, loss and critic, which are checked in one loop.
+A loss lists its needs (`marl_ray.learning.losses.loss_needs`). `marl_ray.credit.requirements` records the needs of
+every estimator and critic, which are checked in one loop.
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from marl_ray.config.budget import nodes_per_episode
 from marl_ray.config.keys import AGENT_KEYS, key_of
 from marl_ray.config.lora_section import MAX_SERVED_RANK, LoraConfig
 from marl_ray.config.resource_sections import takes_turns
 from marl_ray.config.schema import Config
 from marl_ray.core.text import pluralize
 from marl_ray.credit import requirements
-from marl_ray.credit.requirements import Requirements, critic_requirements, estimator_requirements, loss_requirements
+from marl_ray.credit.requirements import Requirements, critic_requirements, estimator_requirements
+from marl_ray.learning import LOSSES
+from marl_ray.learning.losses import loss_class
 
 MAX_COALITION_AGENTS = 6
 """Maximum number of agents of whose completions every subset is executed."""
@@ -30,6 +32,9 @@ DIFFER_WITHIN_POLICY = {
 def learning_problems(config: Config) -> Iterator[str]:
     """Yield a message per problem, with the key to change."""
     yield from _turn_problems(config)
+    for need in loss_class(config.optimizer.loss).needs:
+        if problem := need(config):
+            yield problem
     for number in range(config.num_agents):
         for subject, needs in _subjects(config, number):
             for field in dataclasses.fields(Requirements):
@@ -47,7 +52,8 @@ def learning_problems(config: Config) -> Iterator[str]:
 def _subjects(config: Config, number: int) -> Iterator[tuple[str, Requirements]]:
     """Yield the choices that an agent learns with, as a key and its value, and their requirements."""
     section, critic, agent = config.algorithm, config.credit.critic, config.agents[number]
-    yield f"{section}.loss {config.optimizer.loss}", loss_requirements(config.optimizer.loss)
+    declared = getattr(loss_class(config.optimizer.loss), "requirements", Requirements())  # only by plug-ins
+    yield f"{section}.loss {config.optimizer.loss}", declared
     if critic == "none":
         yield f"{key_of(config, number, 'estimator')} {agent.estimator}", estimator_requirements(agent.estimator)
     else:  # replaces the estimator
@@ -62,8 +68,8 @@ def _subjects(config: Config, number: int) -> Iterator[tuple[str, Requirements]]
 def _violation(need: str, value: Any, subject: str, config: Config, number: int) -> str | None:
     """Return the problem if the config does not meet a need of `subject`, a field of `Requirements`, for an agent.
 
-    `greedy_sample` and `clip_range` are met by the rollout and the loss; `parallel_agents` is checked with the
-    environment, when a run starts.
+    The rollout meets `greedy_sample`. `parallel_agents` is checked with the environment, when a run starts. Needs of
+    losses are functions (`marl_ray.learning.losses.loss_needs`).
     """
     agent, section, rollout, optimizer = config.agents[number], config.algorithm, config.rollout, config.optimizer
     key, name = subject.split(" ")[0], subject.split(" ")[-1]
@@ -71,8 +77,6 @@ def _violation(need: str, value: Any, subject: str, config: Config, number: int)
     remedy = f"{whiten} to false" if key == whiten else f"{estimator} to mareinforce"
     ends_early = _ends_branches(config) and config.compat != "comlrl"
     batch = min(rollout.group_sizes) * rollout.rollout_buffer_size
-    groups = rollout.rollout_buffer_size * nodes_per_episode(config)
-    one_step = optimizer.train_batch_size is None or optimizer.train_batch_size >= groups
     match need:
         case "siblings" if max(rollout.group_sizes) == 1:
             return f"""{section}.num_generations is 1, but {name} compares the completions of a group: set it to 2 or
@@ -117,19 +121,6 @@ def _violation(need: str, value: Any, subject: str, config: Config, number: int)
             cross or one agent: set it to false, or use {estimator} magrpo"""
         case "own_scale" if config.credit.normalize_advantages:
             return f"""{whiten} would replace the scale that {name} gives its advantages: set it to false"""
-        case "several_optimizer_steps" if one_step:
-            return f"""{subject} is for several optimizer steps per batch, and there is one, in which all ratios are 1:
-            set {section}.train_batch_size below the {pluralize(groups, "group")} of a step, or loss to
-            policy_gradient"""
-        case "off_policy_tokens" if one_step and rollout.max_staleness == 0:
-            return f"""{subject} is for stale tokens, and with max_staleness 0 and one optimizer step per batch there
-            are none: set {section}.max_staleness above 0, or loss to policy_gradient"""
-        case "own_importance_ratio" if optimizer.importance in ("truncate", "mask"):
-            return f"""{section}.importance {optimizer.importance} would apply the ratio of loss {name} a second time:
-            set it to auto"""
-        case "loss_aggregation" if config.credit.loss_aggregation != value:
-            return f"""{subject} averages over the tokens of a completion itself: set {section}.loss_aggregation to
-            {value}, not {config.credit.loss_aggregation}"""
         case "no_estimator" if agent.estimator != section:
             return f"""{estimator} {agent.estimator} compares siblings, and {subject} compares returns with a value:
             leave one of them out"""
@@ -301,9 +292,9 @@ def _unused_settings(config: Config) -> Iterator[str]:
         yield f"{section}.clip_separately is for critic iac with critic_body shared: leave it out"
     if optimizer.clip_separately and optimizer.max_grad_norm is None:
         yield f"{section}.clip_separately clips to {section}.max_grad_norm, which is null: set it, or leave it out"
-    clipped = [loss for loss, needs in requirements.LOSS_REQUIREMENTS.items() if needs.clip_range is not None]
     for key in ("clip_low", "clip_high"):
-        if getattr(optimizer, key) is not None and loss_requirements(optimizer.loss).clip_range is None:
+        if getattr(optimizer, key) is not None and not hasattr(loss_class(optimizer.loss).defaults, key):
+            clipped = [name for name in LOSSES.entries if hasattr(loss_class(name).defaults, key)]
             yield f"{section}.{key} is for loss {', '.join(clipped)}, not {optimizer.loss}: leave it out"
     if optimizer.reference_kl != "k1_in_reward" and not any(agent.reference_kl_coef for agent in config.agents):
         yield f"""{section}.reference_kl is {optimizer.reference_kl}, but there is no reference policy: set

@@ -26,7 +26,7 @@ from marl_ray.config.values import (
     Temperature,
 )
 from marl_ray.core.ids import PolicyId
-from marl_ray.credit.requirements import loss_requirements
+from marl_ray.learning.losses import loss_class
 
 ALGORITHMS = ("magrpo", "grpo")
 SectionT = TypeVar("SectionT", bound=Section)
@@ -169,9 +169,13 @@ class OptimizerConfig(Section):
     @property
     def clip_range(self) -> tuple[float, float]:
         """Smallest and largest ratio of a clipped loss."""
-        low, high = loss_requirements(self.loss).clip_range or (0.0, 0.0)
-        low = low if self.clip_low is None else self.clip_low
-        return 1 - low, 1 + (high if self.clip_high is None else self.clip_high)
+        defaults = loss_class(self.loss).defaults
+        low, high = self.clip_low, self.clip_high
+        if low is None:
+            low = getattr(defaults, "clip_low", 0.0)
+        if high is None:
+            high = getattr(defaults, "clip_high", 0.0)
+        return 1 - low, 1 + high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +300,7 @@ class Config(Section):
         """Resolved value of `optimizer.importance`."""
         if self.optimizer.importance != "auto":
             return self.optimizer.importance
-        if loss_requirements(self.optimizer.loss).own_importance_ratio:
+        if loss_class(self.optimizer.loss).compares_with_sampler:
             return "none"
         return "truncate" if self.truncates_sampling or self.rollout.max_staleness else "none"
 

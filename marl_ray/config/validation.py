@@ -18,11 +18,11 @@ from marl_ray.config.model_length import default_max_length
 from marl_ray.config.schema import Config
 from marl_ray.config.sections import ModelConfig, OutputConfig
 from marl_ray.core.errors import UserError
-from marl_ray.credit import CRITICS, ESTIMATORS, LOSSES
+from marl_ray.credit import CRITICS, ESTIMATORS
 from marl_ray.data import DATASETS, OBJECT, SAMPLERS, infer_type
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external import MODES
-from marl_ray.learning import OPTIMIZERS
+from marl_ray.learning import LOSSES, OPTIMIZERS
 from marl_ray.registry import Registry
 from marl_ray.rollout import HANDOFFS, JOINT_MODES
 from marl_ray.telemetry import SINKS

@@ -31,24 +31,6 @@ ESTIMATORS = Registry(
 """Functions from returns [..., G], a float64 tensor whose last dimension holds siblings, to advantages of that shape.
 Further inputs are declared in `marl_ray.credit.requirements`."""
 
-LOSSES = Registry(
-    "loss",
-    {
-        "policy_gradient": "marl_ray.learning.policy_losses:PolicyGradient",
-        "clip": "marl_ray.learning.policy_losses:TokenClip",
-        "gspo": "marl_ray.learning.policy_losses:SequenceClip",
-        "m2po": "marl_ray.learning.policy_losses:SecondMoment",
-        "cispo": "marl_ray.learning.loss_variants.cispo:ClippedWeights",
-        "sapo": "marl_ray.learning.loss_variants.sapo:SoftGate",
-        "gmpo": "marl_ray.learning.loss_variants.gmpo:GeometricMean",
-        "dppo": "marl_ray.learning.loss_variants.dppo:TotalVariation",
-        "dppo_kl": "marl_ray.learning.loss_variants.dppo:BinaryDivergence",
-        "clip_cov": "marl_ray.learning.loss_variants.clip_cov:DroppedCovariances",
-        "kl_cov": "marl_ray.learning.loss_variants.kl_cov:PenalizedCovariances",
-    },
-    needs="token_loss",
-)
-"""Subclasses of `marl_ray.learning.policy_losses.PolicyLoss`, which learners import."""
 CRITICS = Registry(
     "critic",
     {
@@ -60,4 +42,4 @@ CRITICS = Registry(
 """Functions with the arguments of `marl_ray.learning.critic.make_critic` that return a `Critic`, which learners import.
 """
 
-__all__ = ["CRITICS", "ESTIMATORS", "LOSSES"]
+__all__ = ["CRITICS", "ESTIMATORS"]

@@ -1,8 +1,8 @@
-"""Requirements of each estimator, loss and critic on the rest of a configuration, as data.
+"""Requirements of each estimator and critic on the rest of a configuration, as data.
 
 `marl_ray.config` checks a run's settings against these records, and the rollout reads from them which extra joint
-actions to sample. A bundled estimator, loss or critic is described here beside its registry entry, so that no check
-imports it; a plug-in declares its requirements with `requires`. No check changes.
+actions to sample. A bundled estimator or critic is described here beside its registry entry, so that no check imports
+it. A plug-in, which may be a loss, declares its requirements with `requires`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from marl_ray.core.errors import UserError
-from marl_ray.credit import CRITICS, ESTIMATORS, LOSSES
+from marl_ray.credit import CRITICS, ESTIMATORS
 from marl_ray.registry import Registry
 
 T = TypeVar("T")
@@ -122,19 +122,6 @@ ESTIMATOR_REQUIREMENTS = {
     "madpo": Requirements(siblings=True, joint_logprobs=True, fixed_returns=True, own_scale=True),
     "distillation": Requirements(reference=True, fixed_returns=True, equal_return_groups=True, own_scale=True),
 }
-LOSS_REQUIREMENTS = {  # with the clip ranges of DAPO and of the losses' authors
-    "policy_gradient": Requirements(),
-    "clip": Requirements(several_optimizer_steps=True, clip_range=(0.2, 0.28)),
-    "gspo": Requirements(several_optimizer_steps=True, loss_aggregation="sequence_sum", clip_range=(3e-4, 4e-4)),
-    "m2po": Requirements(off_policy_tokens=True, own_importance_ratio=True),
-    "cispo": Requirements(several_optimizer_steps=True, clip_range=(1.0, 4.0)),
-    "sapo": Requirements(several_optimizer_steps=True),
-    "gmpo": Requirements(several_optimizer_steps=True, loss_aggregation="sequence_sum", clip_range=(0.33, 0.49)),
-    "dppo": Requirements(off_policy_tokens=True, own_importance_ratio=True, clip_range=(0.15, 0.15)),
-    "dppo_kl": Requirements(off_policy_tokens=True, own_importance_ratio=True, clip_range=(0.05, 0.05)),
-    "clip_cov": Requirements(old_logprobs=True),
-    "kl_cov": Requirements(several_optimizer_steps=True),
-}
 _CRITIC = Requirements(
     full_tree=True,
     equal_return_groups=True,
@@ -174,11 +161,6 @@ def requires(**needs: Any) -> Callable[[T], T]:
 def estimator_requirements(name: str) -> Requirements:
     """Return the requirements of estimator `name`; a plug-in without `requires` has none."""
     return _requirements(name, ESTIMATORS, ESTIMATOR_REQUIREMENTS, Requirements())
-
-
-def loss_requirements(name: str) -> Requirements:
-    """Return the requirements of loss `name`; a plug-in without `requires` has none."""
-    return _requirements(name, LOSSES, LOSS_REQUIREMENTS, Requirements())
 
 
 def critic_requirements(name: str) -> Requirements:

@@ -46,8 +46,12 @@ class LearnerArguments(NamedTuple):
 def learner_arguments(config: Config, policy: PolicyId, on_gpu: bool, total_steps: int) -> LearnerArguments:
     """Return the learner arguments of `policy`, whose learner and generators have GPUs or not."""
     settings = config.agents[policy.number]
+    references = None
+    if settings.reference_kl_coef:
+        references = {}
+        for number in policy.agents:
+            references[number] = resolve_model(config.agents[number].reference_model or settings.name)
     tokens = microbatch_tokens(config, on_gpu)
-    references = {number: config.agents[number].reference_model or settings.name for number in policy.agents}
     return LearnerArguments(
         resolve_model(settings.name),
         settings,
@@ -60,7 +64,7 @@ def learner_arguments(config: Config, policy: PolicyId, on_gpu: bool, total_step
         config.lora,
         stream_seed(config.seed, "adapter", policy.number),
         on_gpu,
-        {number: resolve_model(name) for number, name in references.items()} if settings.reference_kl_coef else None,
+        references,
         {number: config.agents[number].max_new_tokens for number in policy.agents},
     )
 
@@ -74,8 +78,9 @@ def local_learner_arguments(config: Config, policy: PolicyId, total_steps: int) 
 
 def microbatch_tokens(config: Config, on_gpu: bool) -> int:
     """Return the maximum number of tokens per micro-batch, by default more on a GPU."""
-    is_default = config.optimizer.microbatch_tokens is None and on_gpu
-    return GPU_MICROBATCH_TOKENS if is_default else config.optimizer.tokens_per_microbatch
+    if on_gpu and config.optimizer.microbatch_tokens is None:
+        return GPU_MICROBATCH_TOKENS
+    return config.optimizer.tokens_per_microbatch
 
 
 def narrows_frozen_matrices(lora: LoraConfig, ranks: int, on_gpu: bool, item: int) -> bool:
@@ -83,7 +88,8 @@ def narrows_frozen_matrices(lora: LoraConfig, ranks: int, on_gpu: bool, item: in
 
     On GPUs it does, with one rank (FSDP shards parameters of one dtype together) and one adapter.
     """
-    return bool(lora.rank) and not lora.share_base and ranks == 1 and on_gpu and item < FLOAT_BYTES
+    has_one_adapter = bool(lora.rank) and not lora.share_base
+    return has_one_adapter and ranks == 1 and on_gpu and item < FLOAT_BYTES
 
 
 def require_optimizer(optimizer: OptimizerConfig) -> None:

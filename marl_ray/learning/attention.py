@@ -55,18 +55,24 @@ class PackedGroup:
         `starts` tokens of the prompt (default: after all)."""
         if not lengths:
             return cls(prompt, (), torch.zeros(0, dtype=torch.long), prompt)
-        count, width, size = len(lengths), max(lengths), sum(lengths)
-        sizes = torch.tensor(lengths).unsqueeze(1)
-        owner = torch.arange(count).repeat_interleave(sizes.squeeze(1))
+        count = len(lengths)
+        width = max(lengths)
+        total = sum(lengths)
+        sizes = torch.tensor(lengths)
+        owner = torch.arange(count).repeat_interleave(sizes)
         group = cls(prompt, tuple(lengths), owner, prompt + width)
         if any(start < prompt for start in starts):
-            longest = max(prompt, *(start + length for start, length in zip(starts, lengths, strict=True)))
-            group = replace(group, longest=longest, starts=tuple(starts))
-        if count * width * (prompt + width) > size * (prompt + size):
+            ends = [start + length for start, length in zip(starts, lengths, strict=True)]
+            group = replace(group, longest=max(prompt, *ends), starts=tuple(starts))
+        # Scores of a batch of completions, and of one mask over all of them.
+        if count * width * (prompt + width) > total * (prompt + total):
             return group
+        sizes = sizes.unsqueeze(1)
+        begins = sizes.cumsum(0) - sizes
         columns = torch.arange(width).unsqueeze(0)
-        gather = (sizes.cumsum(0) - sizes + columns.minimum(sizes - 1)).flatten()
-        return replace(group, gather=gather, scatter=(columns < sizes).flatten().nonzero().squeeze(1))
+        gather = (begins + columns.minimum(sizes - 1)).flatten()
+        scatter = (columns < sizes).flatten().nonzero().squeeze(1)
+        return replace(group, gather=gather, scatter=scatter)
 
     def to(self, device: torch.device) -> PackedGroup:
         """Return a copy on `device`."""
@@ -92,22 +98,25 @@ class Sequences(NamedTuple):
 
     @classmethod
     def of(cls, groups: Iterable[PackedGroup], device: torch.device) -> Sequences:
-        keys, queries, lengths, start = [], [], [], 0
+        keys: list[torch.Tensor] = []  # of each sequence
+        queries: list[int] = []
+        start = 0
         for group in groups:
             prompt = torch.arange(start, start + group.prompt)
             start += group.prompt
-            parts = [prompt]
+            keys.append(prompt)
+            queries.append(group.prompt)
             for number, length in enumerate(group.lengths):
                 seen = prompt[: group.starts[number]] if group.starts else prompt
-                parts.append(torch.cat([seen, torch.arange(start, start + length)]))
+                keys.append(torch.cat([seen, torch.arange(start, start + length)]))
+                queries.append(length)
                 start += length
-            keys += parts
-            queries += [group.prompt, *group.lengths]
-            lengths += [len(part) for part in parts]
-        query_ends, key_ends = (
-            torch.tensor([0, *accumulate(sizes)], dtype=torch.int32).to(device) for sizes in (queries, lengths)
-        )
-        return cls(torch.cat(keys).to(device), query_ends, key_ends, max(queries), max(lengths))
+
+        def ends(sizes: Sequence[int]) -> torch.Tensor:
+            return torch.tensor([0, *accumulate(sizes)], dtype=torch.int32).to(device)
+
+        seen_keys = [len(part) for part in keys]
+        return cls(torch.cat(keys).to(device), ends(queries), ends(seen_keys), max(queries), max(seen_keys))
 
 
 class PackedGroups:
@@ -137,10 +146,12 @@ class PackedGroups:
 
 def has_varlen_kernel(query: torch.Tensor) -> bool:
     """Return True if torch's FlashAttention runs on these queries [..., D]."""
-    width = query.shape[-1]
-    if query.device.type != "cuda" or query.dtype not in (torch.bfloat16, torch.float16) or width % 8 or width > 256:
+    if query.device.type != "cuda" or query.dtype not in (torch.bfloat16, torch.float16):
         return False
-    return torch.cuda.get_device_capability(query.device) >= (8, 0)
+    width = query.shape[-1]
+    if width % 8 or width > 256:
+        return False
+    return torch.cuda.get_device_capability(query.device) >= (8, 0)  # since Ampere
 
 
 def packed_attention(
@@ -170,20 +181,29 @@ def packed_attention(
         raise ValueError(
             f"its attention looks back {sliding_window} tokens, less than model.max_length {groups.longest}"
         )
-    query, key = query.to(value.dtype), key.to(value.dtype)  # rotary embeddings may have changed the dtype
-    if groups.is_varlen if groups.is_varlen is not None else has_varlen_kernel(query):
+    # Rotary embeddings may have changed the dtype.
+    query = query.to(value.dtype)
+    key = key.to(value.dtype)
+    is_varlen = groups.is_varlen
+    if is_varlen is None:
+        is_varlen = has_varlen_kernel(query)
+    if is_varlen:
         return _varlen(query, key, value, groups.sequences(query.device), scaling), None
-    # Split once: the gradient of a slice has the size of the whole tensor.
-    sizes = [size for group in groups.groups for size in (group.prompt, len(group.owner))]
-    queries, keys, values = (states.split(sizes, dim=2) for states in (query, key, value))
+    # Split once into prompts and completions in turn: the gradient of a slice has the size of the whole tensor.
+    sizes = []
+    for group in groups.groups:
+        sizes += [group.prompt, len(group.owner)]
+    queries = query.split(sizes, dim=2)
+    keys = key.split(sizes, dim=2)
+    values = value.split(sizes, dim=2)
     outputs = []
     for number, group in enumerate(groups.groups):
-        prompt, completions = 2 * number, 2 * number + 1
+        prompt = 2 * number
+        both = slice(prompt, prompt + 2)
         outputs.append(_prompt(queries[prompt], keys[prompt], values[prompt], scaling))
         if group.lengths:
             attend = _skewed if group.gather is None else _stacked
-            both = slice(prompt, completions + 1)
-            outputs.append(attend(queries[completions], keys[both], values[both], group, scaling))
+            outputs.append(attend(queries[prompt + 1], keys[both], values[both], group, scaling))
     return torch.cat(outputs).unsqueeze(0), None
 
 
@@ -233,9 +253,11 @@ def _stacked(
     `keys` and `values` each hold the prompt's and the completions' states. The H / K queries that share a key are rows
     of one matrix, so keys and values are not copied per head.
     """
-    gather, scatter, count, heads = group.gather, group.scatter, len(group.lengths), keys[0].shape[1]
+    gather = group.gather
     assert gather is not None
-    assert scatter is not None
+    assert group.scatter is not None
+    count = len(group.lengths)
+    heads = keys[0].shape[1]
 
     def stacked(states: torch.Tensor) -> torch.Tensor:
         """Return the states as [n, heads, W, D]."""
@@ -260,7 +282,7 @@ def _stacked(
         scale=scaling,
     )
     output = output.unflatten(2, (repeats, width)).flatten(1, 2)
-    return output.transpose(1, 2).flatten(0, 1).index_select(0, scatter)
+    return output.transpose(1, 2).flatten(0, 1).index_select(0, group.scatter)
 
 
 def _skewed(
@@ -271,10 +293,13 @@ def _skewed(
     scaling: float | None,
 ) -> torch.Tensor:
     """Return attention with a full mask, [S, H, D], for lengths so unequal that a batch would be mostly padding."""
-    size, repeats = len(group.owner), query.shape[1] // keys[0].shape[1]
-    own = (group.owner.unsqueeze(1) == group.owner).tril()
-    prompt = _visible(group, query.device)[group.owner] if group.starts else own.new_ones(size, group.prompt)
-    seen = torch.cat([prompt, own], dim=1)
+    repeats = query.shape[1] // keys[0].shape[1]
+    same_completion = (group.owner.unsqueeze(1) == group.owner).tril()
+    if group.starts:
+        prompt = _visible(group, query.device)[group.owner]
+    else:
+        prompt = same_completion.new_ones(len(group.owner), group.prompt)
+    seen = torch.cat([prompt, same_completion], dim=1)
     output = torch.nn.functional.scaled_dot_product_attention(
         query,
         torch.cat(list(keys), dim=2).repeat_interleave(repeats, dim=1),
@@ -287,7 +312,8 @@ def _skewed(
 
 def _visible(group: PackedGroup, device: torch.device) -> torch.Tensor:
     """Return which prompt tokens each completion attends to, [n, P]."""
-    return torch.arange(group.prompt, device=device) < torch.tensor(group.starts, device=device).unsqueeze(1)
+    starts = torch.tensor(group.starts, device=device).unsqueeze(1)
+    return torch.arange(group.prompt, device=device) < starts
 
 
 AttentionInterface.register(PACKED, packed_attention)

@@ -30,7 +30,8 @@ class CpuOffload:
     """
 
     def __init__(self, learner: Learner, keeps_state: bool = False) -> None:
-        self._learner, self._keeps_state = learner, keeps_state
+        self._learner = learner
+        self._keeps_state = keeps_state
         self._host = HostBuffers(pinned=learner.device.type == "cuda")
         self.peak_bytes = 0
         self._offload()
@@ -107,11 +108,14 @@ def optimizer_state(
     Fused optimizers keep the step count on the parameter's device, where `load_state_dict` puts it too; others keep it
     on the CPU.
     """
-    for group in optimizer.param_groups if groups is None else groups:
-        on_cpu = () if group.get("fused") else ("step",)
+    if groups is None:
+        groups = optimizer.param_groups
+    for group in groups:
+        is_step_on_device = group.get("fused")
         for parameter in group["params"]:
-            state = optimizer.state.get(parameter, {})
-            yield from (value for key, value in state.items() if torch.is_tensor(value) and key not in on_cpu)
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if torch.is_tensor(value) and (is_step_on_device or key != "step"):
+                    yield value
 
 
 def release_cached_memory(device: torch.device) -> None:
@@ -119,7 +123,9 @@ def release_cached_memory(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.ipc_collect()
         torch.cuda.empty_cache()
-    elif hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # glibc
+        return
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):  # only glibc's
         libc.malloc_trim(0)
 
 
@@ -128,5 +134,6 @@ def memory_in_use(device: torch.device) -> int:
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return total - free
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
-    return int(status["RssAnon"].split()[0]) * 1024
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    status = dict(line.split(":", 1) for line in lines)
+    return int(status["RssAnon"].split()[0]) * 1024  # in kB; without mapped files

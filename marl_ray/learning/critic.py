@@ -34,6 +34,11 @@ class ValueEstimate:
     value: float
     targets: tuple[float, ...]
 
+    @property
+    def advantages(self) -> list[float]:
+        """The targets of the completions less the value of the state."""
+        return [target - self.value for target in self.targets]
+
 
 class Critic:
     """A value head on `body`, and an optimizer of the head and, with `own_body`, of the body's trainable parameters.
@@ -50,15 +55,19 @@ class Critic:
         settings: OptimizerConfig,
         total_steps: int,
     ) -> None:
-        self._body, self._credit, self._settings = body, credit, settings
+        self._body = body
+        self._credit = credit
+        self._settings = settings
         self.needs_whole_batch = critic_needs_whole_batch(credit)
         """Advantages depend on all groups of the batch."""
         self.head = value_head(body.model.get_output_embeddings().in_features, settings).to(body.model.device)
-        self._of_body = {n: p for n, p in body.model.named_parameters() if own_body and p.requires_grad}
         groups = [(list(self.head.parameters()), settings.critic_learning_rate or agent.learning_rate)]
+        self._of_body: dict[str, torch.nn.Parameter] = {}
+        """Trainable parameters of an own body by name."""
         if own_body:
+            self._of_body = {name: p for name, p in body.model.named_parameters() if p.requires_grad}
             groups.append((list(self._of_body.values()), agent.learning_rate))
-        self.parameters = [parameter for parameters, _ in groups for parameter in parameters]
+        self.parameters = [*self.head.parameters(), *self._of_body.values()]
         self._peaks = [peak for _, peak in groups]
         self.optimizer, self.schedule = make_optimizer(groups, settings, total_steps)
 
@@ -73,20 +82,27 @@ class Critic:
         normalize_advantages the groups must be all groups of a batch.
         """
         estimates = [self._estimate(group) for group in groups]
-        advantages = [[target - one.value for target in one.targets] for one in estimates]
+        advantages = [estimate.advantages for estimate in estimates]
         if self.needs_whole_batch:
             advantages = advantages_by_turn([group.turn for group in groups], advantages)
-        return [_with_weights(*pair) for pair in zip(groups, advantages, strict=True)], estimates
+        credited = [_with_weights(*pair) for pair in zip(groups, advantages, strict=True)]
+        return credited, estimates
 
     def backward(self, estimates: Sequence[ValueEstimate]) -> float:
         """Clear the gradients of the critic's own parameters, add the gradient of the critic's loss on a mini-batch,
         and return the loss before its coefficient (0 without groups)."""
         self.optimizer.zero_grad()
         total = 0.0
-        most = self._settings.tokens_per_microbatch  # padded
-        for portion in split_if_full(estimates, lambda part: max(len(e.state) for e in part) * len(part) > most):
-            values = self._values([one.state for one in portion])
-            errors = [self._error(one, value).mean() for one, value in zip(portion, values, strict=True)]
+
+        def is_full(part: list[ValueEstimate]) -> bool:
+            padded = len(part) * max(len(estimate.state) for estimate in part)
+            return padded > self._settings.tokens_per_microbatch
+
+        for portion in split_if_full(estimates, is_full):
+            values = self._values([estimate.state for estimate in portion])
+            errors = []
+            for estimate, value in zip(portion, values, strict=True):
+                errors.append(self._error(estimate, value).mean())
             loss = torch.stack(errors).sum() / len(estimates)
             (self._settings.value_loss_coef * loss).backward()
             total += loss.item()
@@ -97,7 +113,8 @@ class Critic:
         the value within that range of the value before the batch (PPO2; Dhariwal et al., 2017, "OpenAI Baselines")."""
         targets = torch.tensor(estimate.targets, device=value.device)
         errors = (targets - value).square()
-        if (limit := self._settings.value_clip_range) is None:
+        limit = self._settings.value_clip_range
+        if limit is None:
             return errors
         within = estimate.value + (value - estimate.value).clamp(-limit, limit)
         return torch.maximum(errors, (targets - within).square())
@@ -126,6 +143,7 @@ class Critic:
                 parameter.copy_(state["body"][name])
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
+        # The settings of a resumed run may differ from the stored ones.
         apply_settings(self.optimizer, self.schedule, self._peaks)
 
     def _estimate(self, group: Group) -> ValueEstimate:
@@ -135,10 +153,13 @@ class Critic:
         return ValueEstimate(group.critic_sample.state, self._value(group.critic_sample.state), targets)
 
     def _td_targets(self, sample: CriticSample) -> tuple[float, ...]:
-        return tuple(
-            reward + (self._credit.discount * fmean(map(self._value, states)) if states else 0.0)
-            for reward, states in zip(sample.rewards, sample.successors, strict=True)
-        )
+        targets = []
+        for reward, successors in zip(sample.rewards, sample.successors, strict=True):
+            future = 0.0  # after the last turn
+            if successors:
+                future = self._credit.discount * fmean(map(self._value, successors))
+            targets.append(reward + future)
+        return tuple(targets)
 
     @torch.no_grad()
     def _value(self, state: StateIds) -> float:
@@ -151,12 +172,14 @@ class Critic:
 
 def value_head(features: int, settings: OptimizerConfig) -> torch.nn.Module:
     """Return a head whose values are 0: a linear layer, after a hidden layer with tanh if one is configured."""
-    last = torch.nn.Linear(settings.value_head_hidden_dim or features, 1)
+    width = settings.value_head_hidden_dim
+    last = torch.nn.Linear(width or features, 1)
     torch.nn.init.zeros_(last.weight)
     torch.nn.init.zeros_(last.bias)
-    if settings.value_head_hidden_dim is None:
+    if width is None:
         return last
-    hidden = torch.nn.Linear(features, settings.value_head_hidden_dim)
+    hidden = torch.nn.Linear(features, width)
+    # A stream of its own, so that the head draws the same weights whatever was initialised before it.
     torch.nn.init.normal_(hidden.weight, std=features**-0.5, generator=torch.Generator().manual_seed(0))
     torch.nn.init.zeros_(hidden.bias)
     return torch.nn.Sequential(hidden, torch.nn.Tanh(), last)
@@ -164,13 +187,15 @@ def value_head(features: int, settings: OptimizerConfig) -> torch.nn.Module:
 
 def last_hidden(logprob_model: LogprobModel, states: Sequence[StateIds]) -> torch.Tensor:
     """Return the model's last hidden state at the last token of each state, [S, H]."""
-    model, lengths = logprob_model.model, torch.tensor([len(state) for state in states])
+    model = logprob_model.model
+    lengths = torch.tensor([len(state) for state in states])
     if logprob_model.layout == "packed":
-        position_ids = torch.cat([torch.arange(int(length)) for length in lengths])
+        position_ids = torch.cat([torch.arange(len(state)) for state in states])
+        groups = PackedGroups(PackedGroup.of(len(state), ()) for state in states)  # prompts without completions
         hidden = model.base_model(
             input_ids=torch.tensor([list(chain(*states))]).to(model.device),
             position_ids=position_ids.unsqueeze(0).to(model.device),
-            groups=PackedGroups(PackedGroup.of(len(state), ()) for state in states).to(model.device),
+            groups=groups.to(model.device),
             use_cache=False,
         ).last_hidden_state
         return hidden[0, lengths.cumsum(0) - 1]
@@ -237,6 +262,7 @@ def central_critic(
 
 
 def _with_weights(group: Group, advantages: Sequence[float]) -> Group:
+    # The weights of a group are the shares of its completions in the loss until the advantages are known.
     weights = (share * advantage for share, advantage in zip(group.weights, advantages, strict=True))
     return replace(group, weights=tuple(weights))
 
@@ -245,14 +271,20 @@ def critic_stats(losses: Sequence[float], estimates: Sequence[ValueEstimate]) ->
     """Return the critic's statistics of one update, or None without groups."""
     if not estimates:
         return None
-    pairs = [(target, one.value) for one in estimates for target in one.targets]
-    return CriticStats(fmean(losses), fmean(one.value for one in estimates), explained_variance(pairs))
+    pairs = []
+    for estimate in estimates:
+        for target in estimate.targets:
+            pairs.append((target, estimate.value))
+    mean_value = fmean(estimate.value for estimate in estimates)
+    return CriticStats(fmean(losses), mean_value, explained_variance(pairs))
 
 
 def explained_variance(pairs: Sequence[tuple[float, float]]) -> float | None:
     """Return 1 - Var(target - value) / Var(target) of (target, value) pairs; None if all targets are equal."""
     spread = _variance([target for target, _ in pairs])
-    return 1 - _variance([target - value for target, value in pairs]) / spread if spread else None
+    if not spread:
+        return None
+    return 1 - _variance([target - value for target, value in pairs]) / spread
 
 
 def _variance(numbers: Sequence[float]) -> float:

@@ -11,6 +11,7 @@ import torch
 from marl_ray.core.errors import UserError
 
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
+"""Description of the kernel's driver."""
 
 
 def choose_device(on_gpu: bool) -> torch.device:
@@ -24,7 +25,7 @@ def choose_device(on_gpu: bool) -> torch.device:
             torch.cuda.init()
             reason = "no GPU is visible"
         except (RuntimeError, AssertionError) as error:
-            reason = str(error).partition(".")[0]
+            reason = str(error).partition(".")[0]  # the first sentence
     raise UserError(
         f"this actor has a GPU, but CUDA does not start ({reason}): {describe_driver()}, PyTorch {torch.__version__} "
         f"for CUDA {torch.version.cuda or 'none'}. Install a driver for this CUDA version (docs/how-to/cluster.md), or "
@@ -34,6 +35,7 @@ def choose_device(on_gpu: bool) -> torch.device:
 
 def describe_driver() -> str:
     """Return the version of the NVIDIA driver."""
-    text = DRIVER_FILE.read_text(encoding="utf-8") if DRIVER_FILE.exists() else ""
-    version = re.search(r"\d+\.\d+(\.\d+)?", text)
+    if not DRIVER_FILE.exists():
+        return "no NVIDIA driver"
+    version = re.search(r"\d+\.\d+(\.\d+)?", DRIVER_FILE.read_text(encoding="utf-8"))
     return f"NVIDIA driver {version[0]}" if version else "no NVIDIA driver"

@@ -26,5 +26,4 @@ def entropy_weights(
     """Return the factor of each completion's summed entropies, [G]: 0 without a bonus and for masked completions."""
     if not settings.entropy_coef:
         return (0.0,) * len(group.completions)
-    shares = group_shares(group, agent, credit)
-    return tuple(settings.entropy_coef * share for share in shares)
+    return tuple(settings.entropy_coef * share for share in group_shares(group, agent, credit))

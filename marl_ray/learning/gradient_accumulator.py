@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 
 from marl_ray.config import OptimizerConfig
 from marl_ray.core.batch import ClippingStats, ImportanceRatioStats, UpdateStats
-from marl_ray.credit import LOSSES
-from marl_ray.learning import losses
+from marl_ray.learning import LOSSES
 from marl_ray.learning.critic import ValueEstimate, critic_stats
-from marl_ray.learning.micro_batches import NO_TOKEN, MicroBatch, MicroBatcher, PromptRow
-from marl_ray.learning.policy_losses import LossTokens, PolicyLoss
+from marl_ray.learning.importance import exceeds_bound, importance_factors
+from marl_ray.learning.kl_estimates import k2, k3
+from marl_ray.learning.losses.policy_loss import LossTokens, PolicyLoss
+from marl_ray.learning.micro_batches import NO_TOKEN, MicroBatch, MicroBatcher
 from marl_ray.learning.policy_model import LogprobModel
+from marl_ray.learning.prompt_rows import PromptRow
 from marl_ray.learning.sharding import discard_unreduced_gradients, reduces_once
+from marl_ray.learning.torch_private import divide_all
 from marl_ray.models.lora import trainable
 
-IN_LOSS = {"k2_in_loss": losses.k2, "k3_in_loss": losses.k3}
+IN_LOSS = {"k2_in_loss": k2, "k3_in_loss": k3}
 """Estimates of the divergence from the reference policy that are a term of the loss, by value of `reference_kl`."""
 
 
@@ -34,15 +37,17 @@ class _TokenSums:
 
     def _add(self, tokens: int, sums: Sequence[torch.Tensor], maximum: torch.Tensor) -> None:
         *values, largest = torch.stack([*sums, maximum]).tolist()  # one synchronisation with the device
-        self.tokens += tokens
-        self._sums = [total + value for total, value in zip(self._sums, values, strict=True)]
-        self._max = max(self._max, largest)
+        self._merge(tokens, values, largest)
 
     def __iadd__(self, other: Self) -> Self:
-        self.tokens += other.tokens
-        self._sums = [mine + theirs for mine, theirs in zip(self._sums, other._sums, strict=True)]
-        self._max = max(self._max, other._max)
+        self._merge(other.tokens, other._sums, other._max)
         return self
+
+    def _merge(self, tokens: int, sums: Sequence[float], maximum: float) -> None:
+        self.tokens += tokens
+        for place, value in enumerate(sums):
+            self._sums[place] += value
+        self._max = max(self._max, maximum)
 
 
 class ImportanceRatioAccumulator(_TokenSums):
@@ -50,7 +55,8 @@ class ImportanceRatioAccumulator(_TokenSums):
 
     def __init__(self, mode: str, bound: float) -> None:
         super().__init__(4)
-        self._mode, self._bound = mode, bound
+        self._mode = mode
+        self._bound = bound
 
     def add(self, logprobs: torch.Tensor, behaviour_logprobs: torch.Tensor) -> None:
         """Add tokens given by their log-probabilities, both [S] without padding."""
@@ -58,8 +64,9 @@ class ImportanceRatioAccumulator(_TokenSums):
             return
         differences = logprobs.detach().double() - behaviour_logprobs.double()
         ratios = differences.exp()
-        cut = losses.exceeds_bound(ratios, self._mode, self._bound).sum().double()
-        self._add(len(logprobs), [differences.abs().sum(), ratios.sum(), ratios.square().sum(), cut], ratios.max())
+        beyond = exceeds_bound(ratios, self._mode, self._bound)
+        sums = [differences.abs().sum(), ratios.sum(), ratios.square().sum(), beyond.sum().double()]
+        self._add(len(logprobs), sums, ratios.max())
 
     @property
     def logprob_gap(self) -> float:
@@ -68,9 +75,12 @@ class ImportanceRatioAccumulator(_TokenSums):
 
     @property
     def stats(self) -> ImportanceRatioStats:
-        _, total, squares, cut = self._sums
-        effective = total * total / (self.tokens * squares) if squares else 0.0
-        return ImportanceRatioStats(total / self.tokens, self._max, cut / self.tokens, effective)
+        _, total, squares, beyond = self._sums
+        # The effective sample size, (sum w)^2 / sum w^2 (Kish, 1965), as a share of the tokens.
+        effective = 0.0
+        if squares:
+            effective = total * total / (self.tokens * squares)
+        return ImportanceRatioStats(total / self.tokens, self._max, beyond / self.tokens, effective)
 
 
 class ClippingAccumulator(_TokenSums):
@@ -83,16 +93,18 @@ class ClippingAccumulator(_TokenSums):
         """Add tokens given by log pi - log old, the ratio in the loss, and whether their gradient is zero; all [S]."""
         if not len(log_ratios):
             return
-        own = log_ratios.double()
-        sums = [clipped.sum().double(), ratios.double().sum(), (own.exp() - 1 - own).sum()]
-        self._add(len(log_ratios), sums, ratios.double().max())
+        log_ratios = log_ratios.double()
+        ratios = ratios.double()
+        # r - 1 - log r is an estimate of KL(old || pi) that is never negative (k3 of Schulman, 2020).
+        divergences = log_ratios.exp() - 1 - log_ratios
+        self._add(len(log_ratios), [clipped.sum().double(), ratios.sum(), divergences.sum()], ratios.max())
 
     @property
     def stats(self) -> ClippingStats | None:
         if not self.tokens:
             return None
-        clipped, ratios, kl = (total / self.tokens for total in self._sums)
-        return ClippingStats(clipped, ratios, self._max, kl)
+        clipped, ratios, kl = self._sums
+        return ClippingStats(clipped / self.tokens, ratios / self.tokens, self._max, kl / self.tokens)
 
 
 class GradientAccumulator:
@@ -113,13 +125,15 @@ class GradientAccumulator:
         self._reduces_once = reduces_once(policy.model, policy.device)
         if self._reduces_once:
             discard_unreduced_gradients(policy.model)
-        self.groups, self.loss = 0, 0.0
+        self.groups = 0
+        self.loss = 0.0
         self.value_estimates: list[ValueEstimate] = []
         self.importance_ratios = ImportanceRatioAccumulator(settings.importance, settings.importance_bound)
         self.clipping = ClippingAccumulator()
         self._entropy = 0.0
         self._reference_kl: float | None = None
-        self._policy, self._settings = policy, settings
+        self._policy = policy
+        self._settings = settings
         self._micro_batcher = MicroBatcher(settings.tokens_per_microbatch, policy.layout, policy.ranks)
         self._loss_function: PolicyLoss = LOSSES.get(settings.loss)(settings)
         self._waiting: list[PromptRow] = []
@@ -133,7 +147,9 @@ class GradientAccumulator:
     @property
     def reference_kl(self) -> float | None:
         """Mean k3 estimate in nats per token; None without a reference policy."""
-        return None if self._reference_kl is None else self._reference_kl / self.importance_ratios.tokens
+        if self._reference_kl is None:
+            return None
+        return self._reference_kl / self.importance_ratios.tokens
 
     def add(self, rows: Sequence[PromptRow], groups: int) -> None:
         """Accumulate the gradient of the next `groups` groups, whose trained completions are `rows`."""
@@ -158,17 +174,19 @@ class GradientAccumulator:
         self.loss /= normalizer
         gradients = [p.grad for p in trainable(self._policy.model) if p.grad is not None]
         if gradients:
-            torch._foreach_div_(gradients, normalizer)
+            divide_all(gradients, normalizer)
 
     def _backward(self, micro_batch: MicroBatch, is_last: bool = False) -> None:
         """Add the gradient, loss and statistics of one micro-batch."""
-        model, device, settings = self._policy.model, self._policy.device, self._settings
+        settings = self._settings
         if self._reduces_once:
-            model.set_requires_gradient_sync(is_last)
-        batch = micro_batch.to(device)
+            self._policy.model.set_requires_gradient_sync(is_last)
+        batch = micro_batch.to(self._policy.device)
         real = batch.tokens != NO_TOKEN
         logprobs, entropies = self._policy.score(batch, entropy_gradient=settings.entropy_coef > 0)
-        old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
+        old = batch.old_logprobs
+        if old is None:  # the first mini-batch of a batch, or a loss that compares with the current policy
+            old = logprobs.detach()
         factors = self._importance_factors(old, batch.behaviour_logprobs)
         weights = batch.weights * factors
         tokens = LossTokens(logprobs, old, batch.behaviour_logprobs, weights, batch.owners)
@@ -179,26 +197,33 @@ class GradientAccumulator:
         if settings.entropy_coef:
             loss = loss - (batch.entropy_weights * entropies).where(real, 0.0).sum()
         if statistics is not None:
-            self.clipping.add(*(values[real] for values in statistics))
+            log_ratios, ratios, clipped = statistics
+            self.clipping.add(log_ratios[real], ratios[real], clipped[real])
         loss.backward()
-        entropies = entropies.detach()
+
         self.loss += loss.item()
-        self.importance_ratios.add(logprobs.detach()[real], batch.behaviour_logprobs[real])
-        self._entropy += float(entropies[real].double().sum())
+        known = logprobs.detach()
+        self.importance_ratios.add(known[real], batch.behaviour_logprobs[real])
+        self._entropy += float(entropies.detach()[real].double().sum())
         if batch.reference_logprobs is not None:
-            divergences = losses.k3(logprobs.detach(), batch.reference_logprobs)[real]
+            divergences = k3(known, batch.reference_logprobs)[real]
             self._reference_kl = (self._reference_kl or 0.0) + float(divergences.double().sum())
 
     def _importance_factors(self, old: torch.Tensor, behaviour: torch.Tensor) -> torch.Tensor:
-        mode, bound = self._settings.importance, self._settings.importance_bound
-        return losses.importance_factors((old - behaviour).exp(), mode, bound)
+        ratios = (old - behaviour).exp()
+        return importance_factors(ratios, self._settings.importance, self._settings.importance_bound)
 
     def _waiting_tokens(self) -> LossTokens:
         """Return all waiting tokens, on the CPU."""
         waiting = [completion for row in self._waiting for completion in row.completions]
         current = self._policy.logprobs(self._waiting, self._settings.tokens_per_microbatch)
-        pairs = zip(waiting, current, strict=True)
-        old = torch.cat([own if c.old_logprobs is None else torch.tensor(c.old_logprobs) for c, own in pairs])
+        before = []
+        for completion, logprobs in zip(waiting, current, strict=True):
+            if completion.old_logprobs is None:
+                before.append(logprobs)
+            else:
+                before.append(torch.tensor(completion.old_logprobs))
+        old = torch.cat(before)
         behaviour = torch.cat([torch.tensor(c.behaviour_logprobs) for c in waiting])
         lengths = torch.tensor([len(c.token_ids) for c in waiting])
         weights = torch.tensor([c.weight for c in waiting]).repeat_interleave(lengths)
@@ -208,16 +233,21 @@ class GradientAccumulator:
 
     def _sum_over_ranks(self) -> None:
         """Sum loss and statistics in rank order, so that all ranks get the same bits. Gradients are already summed."""
-        own = (self.loss, self._entropy, self._reference_kl, self.importance_ratios, self.clipping)
-        parts = self._policy.ranks.all_gather(own)
-        self.loss = sum(part[0] for part in parts)
-        self._entropy = sum(part[1] for part in parts)
-        known = [part[2] for part in parts if part[2] is not None]
-        self._reference_kl = sum(known) if known else None
-        self.importance_ratios, self.clipping = parts[0][3:]
-        for part in parts[1:]:
-            self.importance_ratios += part[3]
-            self.clipping += part[4]
+        mine = (self.loss, self._entropy, self._reference_kl, self.importance_ratios, self.clipping)
+        of_ranks = self._policy.ranks.all_gather(mine)
+        losses, entropies, divergences, importance_ratios, clippings = zip(*of_ranks, strict=True)
+        self.loss = sum(losses)
+        self._entropy = sum(entropies)
+        known = [divergence for divergence in divergences if divergence is not None]
+        self._reference_kl = None  # a rank without rows has no divergence
+        if known:
+            self._reference_kl = sum(known)
+        self.importance_ratios, *others = importance_ratios
+        for other in others:
+            self.importance_ratios += other
+        self.clipping, *others = clippings
+        for other in others:
+            self.clipping += other
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,26 +267,39 @@ class MiniBatchResult:
 
 def summarize_update(results: Sequence[MiniBatchResult], learning_rate: float) -> UpdateStats:
     """Return the statistics of a batch's mini-batches; `learning_rate` is that of the first optimizer step."""
-    finite = [result for result in results if not result.skipped]
-    first = next((result.gradient for result in results if result.gradient.importance_ratios.tokens), None)
     clipping = ClippingAccumulator()
+    value_estimates: list[ValueEstimate] = []
     for result in results:
         clipping += result.gradient.clipping
-    value_estimates = [estimate for result in results for estimate in result.gradient.value_estimates]
-    return UpdateStats(
-        loss=_mean([result.loss for result in finite]) if results else 0.0,
-        grad_norm=_mean([result.grad_norm for result in finite]) if results else 0.0,
+        value_estimates += result.gradient.value_estimates
+    finite = [result for result in results if not result.skipped]
+    if finite:
+        loss = sum(result.loss for result in finite) / len(finite)
+        grad_norm = sum(result.grad_norm for result in finite) / len(finite)
+    elif results:
+        loss = grad_norm = math.nan
+    else:
+        loss = grad_norm = 0.0
+    stats = UpdateStats(
+        loss=loss,
+        grad_norm=grad_norm,
         learning_rate=learning_rate,
-        logprob_gap=None if first is None else first.importance_ratios.logprob_gap,
-        importance_ratios=None if first is None else first.importance_ratios.stats,
+        logprob_gap=None,
+        importance_ratios=None,
         optimizer_steps=sum(result.taken for result in results),
         skipped_steps=sum(result.skipped for result in results),
-        entropy=None if first is None else first.entropy,
         clipping=clipping.stats,
-        reference_kl=None if first is None else first.reference_kl,
         critic=critic_stats([result.critic_loss for result in results], value_estimates),
     )
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else math.nan
+    # Later mini-batches compare the sampler with a policy that the first optimizer step has moved.
+    for result in results:
+        before = result.gradient
+        if before.importance_ratios.tokens:
+            return replace(
+                stats,
+                logprob_gap=before.importance_ratios.logprob_gap,
+                importance_ratios=before.importance_ratios.stats,
+                entropy=before.entropy,
+                reference_kl=before.reference_kl,
+            )
+    return stats

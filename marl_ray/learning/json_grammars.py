@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from marl_ray.config import ModelConfig
-from marl_ray.learning.micro_batches import NO_TOKEN, MicroBatch, WeightedCompletion
+from marl_ray.learning.micro_batches import NO_TOKEN, MicroBatch
 from marl_ray.models.tokenization import stop_token_ids
 
 ALL = -1
@@ -23,7 +23,10 @@ class JsonGrammars:
     """The grammars of one policy's tokenizer and vocabulary, compiled by xgrammar as vLLM compiles them."""
 
     def __init__(self, model_path: str, tokenizer: Any, config: ModelConfig, vocabulary: int) -> None:
-        self._model_path, self._tokenizer, self._config, self._vocabulary = model_path, tokenizer, config, vocabulary
+        self._model_path = model_path
+        self._tokenizer = tokenizer
+        self._config = config
+        self._vocabulary = vocabulary
         self._compiler: Any = None
         self._stops: list[int] = []
 
@@ -31,15 +34,17 @@ class JsonGrammars:
         """Return a bit per token of the vocabulary, [B * C, words of 32], or None if no completion is constrained."""
         if not any(completion.json_schema for completion in batch.completions):
             return None
-        masks = torch.full((len(batch.tokens), -(-self._vocabulary // 32)), ALL, dtype=torch.int32)
-        of_completions = torch.cat([self._of_completion(c, masks.shape[1]) for c in batch.completions])
-        masks[(batch.tokens != NO_TOKEN).cpu()] = of_completions
+        words = -(-self._vocabulary // 32)  # rounded up
+        of_completions = []
+        for completion in batch.completions:
+            if completion.json_schema:
+                of_completions.append(self.masks(completion.json_schema, completion.token_ids))
+            else:
+                of_completions.append(torch.full((len(completion.token_ids), words), ALL, dtype=torch.int32))
+        masks = torch.full((len(batch.tokens), words), ALL, dtype=torch.int32)
+        # The tokens of a micro-batch have the order of its completions.
+        masks[(batch.tokens != NO_TOKEN).cpu()] = torch.cat(of_completions)
         return masks.to(batch.tokens.device)
-
-    def _of_completion(self, completion: WeightedCompletion, words: int) -> torch.Tensor:
-        if not completion.json_schema:
-            return torch.full((len(completion.token_ids), words), ALL, dtype=torch.int32)
-        return self.masks(completion.json_schema, completion.token_ids)
 
     def masks(self, schema: str, token_ids: Sequence[int]) -> torch.Tensor:
         """Return the allowed tokens before each token of a completion, [K, words]. Raises RuntimeError if a token is
@@ -47,6 +52,7 @@ class JsonGrammars:
         import xgrammar
 
         if self._compiler is None:
+            # Made late, because most runs have no schema.
             vocabulary = xgrammar.TokenizerInfo.from_huggingface(self._tokenizer, vocab_size=self._vocabulary)
             self._compiler = xgrammar.GrammarCompiler(vocabulary, max_threads=1)
             self._stops = stop_token_ids(self._model_path, self._tokenizer, self._config)

@@ -24,7 +24,6 @@ import torch
 
 from marl_ray.config import AgentConfig, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
-from marl_ray.credit.requirements import loss_requirements
 from marl_ray.learning.arguments import narrows_frozen_matrices
 from marl_ray.learning.critic import Critic, ValueEstimate, make_critic
 from marl_ray.learning.device import choose_device
@@ -40,32 +39,32 @@ from marl_ray.learning.learner_files import (
     CRITIC_FILE,
     STATE_FILE,
     checkpoint_errors,
+    gather_policy,
     load_optimizer,
+    load_weights,
     read_shards,
-    trained_parameters,
     write_model,
 )
-from marl_ray.learning.micro_batches import Layout, PromptRow, trainable_rows, unweighted_row
+from marl_ray.learning.losses import loss_class
+from marl_ray.learning.micro_batches import Layout, trainable_rows, unweighted_row
 from marl_ray.learning.optimizer import add_gradients, apply_settings, clip_and_remove, clip_gradients, make_optimizer
 from marl_ray.learning.policy_model import LogprobModel, load_policy, probe_layout
 from marl_ray.learning.precision import NarrowCopies, cast_on_forward, compute_dtype
+from marl_ray.learning.prompt_rows import PromptRow
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 from marl_ray.learning.reference_policy import ReferencePolicy
-from marl_ray.learning.sharding import copy_from_rank_zero, full_tensor, shard
+from marl_ray.learning.sharding import shard
 from marl_ray.learning.snapshot import take_snapshot
 from marl_ray.learning.streamed_optimizer import StreamedOptimizer
 from marl_ray.models.lora import (
     NAME,
-    adapter_weights,
     add_adapter,
     has_adapter,
-    load_adapter,
-    named_weights,
     narrow_frozen_matrices,
     trainable,
 )
 from marl_ray.models.tokenization import load_tokenizer
-from marl_ray.models.weight_files import SHARDS, check_folder
+from marl_ray.models.weight_files import SHARDS
 
 NO_ADAPTER = LoraConfig()
 
@@ -108,9 +107,15 @@ class Learner:
         torch.set_num_threads(threads)
         # cuDNN's attention plans every new shape anew (0.4 s), and nearly every group has a new shape.
         torch.backends.cuda.enable_cudnn_sdp(False)
-        self.agent, self.model, self.credit, self.settings = agent, model, credit, optimizer
+        self.agent = agent
+        self.model = model
+        self.credit = credit
+        self.settings = optimizer
         self.max_new_tokens = max_new_tokens or {}
-        self.base, self.lora, self.seed, self.name = model_path, lora, seed, name
+        self.base = model_path
+        self.lora = lora
+        self.seed = seed
+        self.name = name
         self.dtype = getattr(torch, wire_dtype)
         self.device = choose_device(on_gpu)
         self.tokenizer = load_tokenizer(model_path, model)
@@ -121,17 +126,27 @@ class Learner:
             self.policy, layout, self.padding_reason, final_head = self._build_policy(trust)
         else:
             add_adapter(beside.policy, lora, seed, name)
-            layout, final_head = beside.logprob_model.layout, beside.logprob_model.final_head
+            layout = beside.logprob_model.layout
+            final_head = beside.logprob_model.final_head
             self.padding_reason = beside.padding_reason
-            self.policy, self.copies = beside.policy, beside.copies
+            self.policy = beside.policy
+            self.copies = beside.copies
         dtype = compute_dtype(self.dtype, self.device)
         self.logprob_model: LogprobModel = LogprobModel(
             self.policy, layout, agent.temperature, dtype, ranks, final_head, self._json_grammars()
         )
         self.reference: ReferencePolicy | None = None
         if agent.reference_kl_coef:
-            models = (references or {0: model_path}, model_path, model, self.logprob_model)
-            self.reference = ReferencePolicy(*models, agent, credit, optimizer, self.max_new_tokens)
+            self.reference = ReferencePolicy(
+                references or {0: model_path},
+                model_path,
+                model,
+                self.logprob_model,
+                agent,
+                credit,
+                optimizer,
+                self.max_new_tokens,
+            )
         if optimizer.gradient_checkpointing:
             self.policy.gradient_checkpointing_enable()
         parameters = [(list(trainable(self.policy)), agent.learning_rate)]
@@ -213,16 +228,15 @@ class Learner:
         """Train on the remaining groups, with one optimizer step per mini-batch, and count the batch as applied.
 
         `batch` is the next batch without the first `accumulated` groups of its first mini-batch, which `accumulate` has
-        received. A mini-batch with a zero
-        gradient takes no optimizer step, because momentum would change the weights. Importance ratios, entropy and
-        log-probability gap come from the first mini-batch with a gradient. Raises ValueError as `accumulate` does.
+        received. A mini-batch with a zero gradient takes no optimizer step, because momentum would change the weights.
+        Importance ratios, entropy and log-probability gap come from the first mini-batch with a gradient. Raises
+        ValueError as `accumulate` does.
         """
         learning_rate = float(self.schedule.get_last_lr()[0])
         gradient = self._continue_mini_batch(batch.step, accumulated)
         self._accumulated = None
         prepared = self._prepare([mini_batch.groups for mini_batch in batch.mini_batches])
-        needs = loss_requirements(self.settings.loss)
-        if needs.several_optimizer_steps or needs.old_logprobs:
+        if loss_class(self.settings.loss).uses_old_logprobs:
             prepared[1:] = [(self._add_old_logprobs(rows), estimates) for rows, estimates in prepared[1:]]
         results: list[MiniBatchResult] = []
         for mini_batch, (rows, estimates) in zip(batch.mini_batches, prepared, strict=True):
@@ -276,18 +290,25 @@ class Learner:
 
     def _optimizer_step(self, gradient: GradientAccumulator) -> MiniBatchResult:
         """Take one optimizer step with the policy's gradient and the critic's. Skip it if a value is not finite."""
-        loss, norm, critic_loss, critic_norm = gradient.loss, 0.0, 0.0, 0.0
+        norm = 0.0
+        critic_loss = 0.0
+        critic_norm = 0.0
         parameters = list(trainable(self.policy))
-        of_policy = clip_and_remove(parameters, self.settings) if self.settings.clip_separately else None
+        of_policy = None
+        if self.settings.clip_separately:
+            of_policy = clip_and_remove(parameters, self.settings)
         if self.critic is not None:
             critic_loss = self.critic.backward(gradient.value_estimates)
-            critic_norm = self.critic.clip() if gradient.value_estimates else 0.0
+            if gradient.value_estimates:
+                critic_norm = self.critic.clip()
         if gradient.importance_ratios.tokens or gradient.value_estimates:
             norm = clip_gradients(parameters, self.settings)
         if of_policy is not None:
-            norm = math.hypot(norm, of_policy[0])
-            add_gradients(parameters, of_policy[1])
-        finite = all(map(math.isfinite, (loss, norm, critic_loss, critic_norm)))
+            # Until here the shared layers had the gradient of the critic's loss only.
+            policy_norm, policy_gradients = of_policy
+            norm = math.hypot(norm, policy_norm)
+            add_gradients(parameters, policy_gradients)
+        finite = all(map(math.isfinite, (gradient.loss, norm, critic_loss, critic_norm)))
         taken = finite and norm > 0  # 0 also if all tokens are masked
         if taken:
             optimizer = self._streamed or self.optimizer
@@ -296,7 +317,7 @@ class Learner:
             self.schedule.step()
         if self.critic is not None and finite and gradient.value_estimates:
             self.critic.step()
-        return MiniBatchResult(loss, norm, taken, not finite, gradient, critic_loss)
+        return MiniBatchResult(gradient.loss, norm, taken, not finite, gradient, critic_loss)
 
     def logprob_gap(self, groups: Sequence[Group]) -> float:
         """Return the mean absolute difference to the sampler's log-probabilities in nats per token (at least one)."""
@@ -319,12 +340,13 @@ class Learner:
         Accumulated gradients are dropped. Raises UserError if a file is damaged, missing or of another model.
         """
         path = Path(folder)
-        sharded, checkpoint = (path / SHARDS).is_dir(), path.parent
+        checkpoint = path.parent
+        sharded = (path / SHARDS).is_dir()
         with checkpoint_errors(path, checkpoint):
             if sharded:
                 read_shards(path, self.policy, self.optimizer)
             else:
-                self._load_weights(path)
+                load_weights(self, path)
         with checkpoint_errors(path / STATE_FILE, checkpoint):
             mapped = not self.ranks.is_single  # each rank reads only its shard of the optimizer state
             state = torch.load(path / STATE_FILE, map_location="cpu", weights_only=True, mmap=mapped)
@@ -341,51 +363,28 @@ class Learner:
         self.copies.drop()
         if self._streamed is not None:
             self._streamed.offload()
-        self.step, self._accumulated = step, None
+        self.step = step
+        self._accumulated = None
 
     def export(self, folder: str, texts: list[str]) -> None:
         """Write the model in the engines' dtype, or its adapter, and the tokenizer (see `write_model`)."""
-        adapter = self.lora.export == "adapter"
-        policy, kwargs = self._gather_policy(merged=not adapter), self.model.model_kwargs
+        adapter_only = self.lora.export == "adapter"
+        policy = gather_policy(self, merged=not adapter_only)
         if self.ranks.rank == 0:
-            write_model(folder, policy, None if adapter else self.dtype, self.tokenizer, kwargs, texts, self.step)
+            dtype = None if adapter_only else self.dtype
+            write_model(folder, policy, dtype, self.tokenizer, self.model.model_kwargs, texts, self.step)
 
     def modules(self) -> list[torch.nn.Module]:
         """Return all modules with weights on the learner's device."""
-        others = [part.modules() for part in (self.reference, self.critic) if part is not None]
-        return list(dict.fromkeys([self.policy, *chain(*others)]))
+        modules = [self.policy]
+        if self.reference is not None:
+            modules += self.reference.modules()
+        if self.critic is not None:
+            modules += self.critic.modules()
+        return list(dict.fromkeys(modules))  # each once, since parts may share a model
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the optimizers of policy and critic."""
-        return [self.optimizer] if self.critic is None else [self.optimizer, self.critic.optimizer]
-
-    def _load_on_cpu(self, path: str) -> Any:
-        return load_policy(path, self.model.model_kwargs.trust_remote_code, torch.device("cpu"))
-
-    def _load_weights(self, folder: Path) -> None:
-        """Load the weights that a learner of one rank wrote."""
-        check_folder(folder, own_tokenizer=True)
-        adapter, weights = has_adapter(self.policy), None
-        if self.ranks.is_single and adapter:
-            load_adapter(self.policy, folder)
-        elif self.ranks.is_single:
-            self.policy.load_state_dict(self._load_on_cpu(str(folder)).state_dict())
-        else:
-            if self.ranks.rank == 0:
-                stored = None if adapter else dict(self._load_on_cpu(str(folder)).named_parameters())
-                weights = adapter_weights(self.policy, folder) if stored is None else stored
-            copy_from_rank_zero(trained_parameters(self.policy), weights)
-
-    def _gather_policy(self, merged: bool) -> Any:
-        """Return the full policy on rank 0, with the adapter merged into it if `merged`; a collective call."""
-        if self.ranks.is_single and not (merged and has_adapter(self.policy)):
-            return self.policy
-        model = self._load_on_cpu(self.base) if self.ranks.rank == 0 else None
-        if model is not None and not merged:
-            add_adapter(model, self.lora, 0, self.name)
-        with torch.no_grad():
-            for name, tensor in named_weights(self.policy) if merged else trained_parameters(self.policy).items():
-                weight = full_tensor(tensor.detach())
-                if model is not None:
-                    model.get_parameter(name).copy_(weight)
-        return model
+        if self.critic is None:
+            return [self.optimizer]
+        return [self.optimizer, self.critic.optimizer]

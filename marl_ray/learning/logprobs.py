@@ -14,8 +14,10 @@ from torch.nn.functional import linear, pad
 
 NO_TOKEN = -100
 """Marker of positions without a predicted token."""
-CPU_CHUNK_NUMBERS, GPU_CHUNK_NUMBERS = 2**20, 2**26
-"""Numbers per chunk: on a CPU a chunk fits the cache, on a GPU it occupies all units."""
+CPU_CHUNK_NUMBERS = 2**20
+"""Numbers per chunk on a CPU, where a chunk fits the cache."""
+GPU_CHUNK_NUMBERS = 2**26
+"""Numbers per chunk on a GPU, where a chunk occupies all units."""
 MIN_CHUNK_ROWS = 32
 """Minimum rows per chunk."""
 HEAD_CHUNK_NUMBERS = 2**28
@@ -35,8 +37,9 @@ def token_logprobs_and_entropies(
     a gradient only with `entropy_gradient`. `allowed` [S, words] has a bit per token of the vocabulary, 32 per int32:
     tokens without a bit have probability 0. None: all tokens are allowed.
     """
-    words = _all_allowed(tokens) if allowed is None else allowed
-    result: tuple[torch.Tensor, torch.Tensor] = _Chosen.apply(logits, tokens, words, temperature, entropy_gradient)
+    if allowed is None:
+        allowed = _all_allowed(tokens)
+    result: tuple[torch.Tensor, torch.Tensor] = _Chosen.apply(logits, tokens, allowed, temperature, entropy_gradient)
     return result
 
 
@@ -54,9 +57,10 @@ def head_logprobs_and_entropies(
     Logits are computed for HEAD_CHUNK_NUMBERS at a time, and again in the backward pass. `hidden` [S, H] and `weight`
     [V, H] have one dtype, in which the gradient of `weight` is summed over chunks.
     """
-    words = _all_allowed(tokens) if allowed is None else allowed
+    if allowed is None:
+        allowed = _all_allowed(tokens)
     result: tuple[torch.Tensor, torch.Tensor] = _ChosenOfHead.apply(
-        hidden, weight, bias, tokens, words, temperature, entropy_gradient
+        hidden, weight, bias, tokens, allowed, temperature, entropy_gradient
     )
     return result
 
@@ -83,7 +87,8 @@ class _Chosen(torch.autograd.Function):
         columns = tokens.where(real, 0).unsqueeze(1)
         logprobs, entropies, normalizers = _measure(logits, columns, allowed, temperature)
         ctx.save_for_backward(logits, columns, allowed, real, normalizers, entropies)
-        ctx.temperature, ctx.entropy_gradient = temperature, entropy_gradient
+        ctx.temperature = temperature
+        ctx.entropy_gradient = entropy_gradient
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropies)
         return logprobs.where(real, 0.0), entropies
@@ -117,9 +122,11 @@ class _ChosenOfHead(torch.autograd.Function):
         rows = max(1, HEAD_CHUNK_NUMBERS // len(weight))
         parts = zip(hidden.split(rows), columns.split(rows), allowed.split(rows), strict=True)
         measured = [_measure(linear(part, weight, bias), column, mask, temperature) for part, column, mask in parts]
-        logprobs, entropies, normalizers = (torch.cat(values) for values in zip(*measured, strict=True))
+        logprobs, entropies, normalizers = map(torch.cat, zip(*measured, strict=True))
         ctx.save_for_backward(hidden, weight, bias, columns, allowed, real, normalizers, entropies)
-        ctx.temperature, ctx.rows, ctx.entropy_gradient = temperature, rows, entropy_gradient
+        ctx.temperature = temperature
+        ctx.entropy_gradient = entropy_gradient
+        ctx.rows = rows
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropies)
         return logprobs.where(real, 0.0), entropies
@@ -128,22 +135,23 @@ class _ChosenOfHead(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, bias, columns, allowed, real, normalizers, entropies = ctx.saved_tensors
         factors = _factors(ctx, gradients, real)
-        of_hidden, of_weight, of_bias = (
-            torch.zeros_like(tensor) if needed else None
-            for tensor, needed in zip((hidden, weight, bias), ctx.needs_input_grad, strict=False)
-        )
+        needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        of_hidden = torch.zeros_like(hidden) if needs_hidden else None
+        of_weight = torch.zeros_like(weight) if needs_weight else None
+        of_bias = torch.zeros_like(bias) if needs_bias else None
         tensors = (hidden, columns, allowed, normalizers, factors, entropies.unsqueeze(1))
-        parts = zip(*(tensor.split(ctx.rows) for tensor in tensors), strict=True)
-        for number, (part, column, mask, normalizer, factor, entropy) in enumerate(parts):
-            logits = linear(part, weight, bias)
-            of_tokens = (column, mask, normalizer, factor, entropy)
+        start = 0
+        for part, *of_tokens in zip(*(tensor.split(ctx.rows) for tensor in tensors), strict=True):
+            logits = linear(part, weight, bias)  # again, because they were too large to keep
+            # From here on `logits` has their gradient.
             _differentiate(logits, *of_tokens, ctx.temperature, ctx.entropy_gradient, logits)
             if of_hidden is not None:
-                torch.mm(logits, weight, out=of_hidden[number * ctx.rows :][: len(part)])
+                torch.mm(logits, weight, out=of_hidden[start : start + len(part)])
             if of_weight is not None:
                 of_weight.addmm_(logits.T, part)
             if of_bias is not None:
                 of_bias += logits.sum(0)
+            start += len(part)
         return of_hidden, of_weight, of_bias, None, None, None, None
 
 
@@ -151,17 +159,21 @@ def _measure(
     logits: torch.Tensor, columns: torch.Tensor, allowed: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return log-probabilities of the columns' tokens, entropies, [S] each, and each row's maximum and log-sum."""
-    normalizers, logprobs, entropies = [], [], []
+    normalizers = []
+    logprobs = []
+    entropies = []
     for part, column, mask in _chunks(logits, columns, allowed):
         scores = _scores(part, mask, temperature)
+        # Two subtractions, of the maximum and of the log-sum, so that large scores lose no precision.
         maximum = scores.amax(-1, keepdim=True)
-        own = scores - maximum  # subtracted separately, so that large scores lose no precision
-        log_sum = own.exp().sum(-1, keepdim=True).log()
-        own.sub_(log_sum)
+        logs = scores - maximum
+        log_sum = logs.exp().sum(-1, keepdim=True).log()
+        logs.sub_(log_sum)
         normalizers.append(torch.cat([maximum, log_sum], 1))
-        logprobs.append(own.gather(1, column).squeeze(1))
-        finite = own.clamp(min=torch.finfo(own.dtype).min)  # so that 0 * finite is 0
-        entropies.append(-own.exp_().mul_(finite).sum(-1))
+        logprobs.append(logs.gather(1, column).squeeze(1))
+        finite = logs.clamp(min=torch.finfo(logs.dtype).min)  # so that 0 * finite is 0
+        probabilities = logs.exp_()  # in place: a chunk has the width of the vocabulary
+        entropies.append(-probabilities.mul_(finite).sum(-1))
     return torch.cat(logprobs), torch.cat(entropies), torch.cat(normalizers)
 
 
@@ -186,25 +198,35 @@ def _differentiate(
     for part, column, mask, normalizer, factor, entropy, into in parts:
         logs = _scores(part, mask, temperature) - normalizer[:, :1]
         logs.sub_(normalizer[:, 1:])
-        own = logs.exp() if entropy_gradient else logs.exp_()
-        own.mul_(-factor[:, :1]).scatter_add_(1, column, factor[:, :1])
+        # (onehot(token) - p) / T
+        derivative = logs.exp() if entropy_gradient else logs.exp_()
+        derivative.mul_(-factor[:, :1]).scatter_add_(1, column, factor[:, :1])
         if entropy_gradient:
+            # -p (log p + H) / T
             logs.clamp_(min=torch.finfo(logs.dtype).min)  # so that 0 * logs is 0
-            own.sub_(logs.exp() * (logs + entropy) * factor[:, 1:])
-        into.copy_(own)
+            derivative.sub_(logs.exp() * (logs + entropy) * factor[:, 1:])
+        into.copy_(derivative)
 
 
 def _scores(logits: torch.Tensor, allowed: torch.Tensor, temperature: float) -> torch.Tensor:
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    scores = wide if temperature == 1 else wide / temperature
+    """Return logits / T, and -inf for tokens that are not allowed, float32 or wider."""
+    scores = logits
+    if scores.dtype != torch.float64:
+        scores = scores.float()
+    if temperature != 1:
+        scores = scores / temperature
     if not allowed.shape[1]:
         return scores
     bits = (allowed.unsqueeze(-1) >> torch.arange(32, dtype=torch.int32, device=allowed.device)) & 1
-    bits = bits.flatten(1)[:, : scores.shape[1]].bool()
-    return scores.masked_fill(~pad(bits, (0, scores.shape[1] - bits.shape[1])), -torch.inf)
+    vocabulary = scores.shape[1]
+    known = bits.flatten(1)[:, :vocabulary].bool()
+    # Models may have more rows of logits than the tokenizer has tokens.
+    known = pad(known, (0, vocabulary - known.shape[1]))
+    return scores.masked_fill(~known, -torch.inf)
 
 
 def _chunks(logits: torch.Tensor, *others: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Yield rows of the logits and of other tensors, as many as fit into a chunk."""
     numbers = CPU_CHUNK_NUMBERS if logits.device.type == "cpu" else GPU_CHUNK_NUMBERS
     rows = max(MIN_CHUNK_ROWS, numbers // logits.shape[1])
     return zip(*(tensor.split(rows) for tensor in (logits, *others)), strict=True)

@@ -12,17 +12,24 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from marl_ray.config import LoraConfig
 from marl_ray.learning.attention import PACKED, PackedGroups
-from marl_ray.learning.losses import policy_gradient
-from marl_ray.learning.micro_batches import Layout, MicroBatch, PromptRow, WeightedCompletion, pack, pad
+from marl_ray.learning.losses.policy_gradient import policy_gradient
+from marl_ray.learning.micro_batches import Layout, MicroBatch, pack, pad
 from marl_ray.learning.policy_model import LogprobModel, empty_model, has_final_head, remove_noise
 from marl_ray.learning.precision import cast_on_forward, compute_dtype
+from marl_ray.learning.prompt_rows import PromptRow, WeightedCompletion
+from marl_ray.learning.torch_private import (
+    FakeTensorMode,
+    TorchDispatchMode,
+    buffers_of,
+    packet_of,
+    parameters_of,
+    storage_key,
+    tree_leaves,
+)
 from marl_ray.models.lora import add_adapter, frozen_matrices, trainable
 
 SHALLOW = (2, 4)
@@ -80,8 +87,12 @@ class MemoryTracker(TorchDispatchMode):
     def __init__(self, model: torch.nn.Module, logits_numel: int) -> None:
         super().__init__()
         self._logits_numel = logits_numel
-        existing = (*model.parameters(), *model.buffers(), *(p.grad for p in model.parameters() if p.grad is not None))
-        self._known: dict[int, Any] = {tensor.untyped_storage()._cdata: None for tensor in existing}
+        self._known: dict[int, Any] = {}
+        """Storages that are counted already, and with a weak reference the ones that are counted here."""
+        for tensor in (*model.parameters(), *model.buffers()):
+            self._known[storage_key(tensor)] = None
+            if tensor.grad is not None:
+                self._known[storage_key(tensor.grad)] = None
         self._now = [0, 0]  # other storages, and storages of the logits' size
         self.peak = (0, 0)
         self.flops = 0
@@ -89,7 +100,7 @@ class MemoryTracker(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        operator = func._overloadpacket
+        operator = packet_of(func)
         if operator in flop_registry and "att" not in str(operator):
             self.flops += flop_registry[operator](*args, **kwargs, out_val=result)
         for tensor in tree_leaves(result):
@@ -99,10 +110,11 @@ class MemoryTracker(TorchDispatchMode):
 
     def _track(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
-        key = storage._cdata
+        key = storage_key(tensor)
         if key in self._known:
             return
-        size, kind = storage.nbytes(), int(tensor.numel() == self._logits_numel)
+        size = storage.nbytes()
+        kind = int(tensor.numel() == self._logits_numel)  # index in `_now`
 
         def freed(_: Any) -> None:
             del self._known[key]
@@ -131,30 +143,42 @@ def profile_memory(
     """
     settings = copy.deepcopy(settings)
     remove_noise(settings)
-    own = getattr(torch, dtype)
+    engine_dtype = getattr(torch, dtype)
     # The same operations and dtypes as on a GPU, on fake CPU tensors.
-    computing = compute_dtype(own, torch.device("cuda" if on_gpu else "cpu"))
+    computing = compute_dtype(engine_dtype, torch.device("cuda" if on_gpu else "cpu"))
+    is_varlen = on_gpu and engine_dtype != torch.float32
+
+    def measure(model: Any) -> _Measurement:
+        return _run_micro_batch(model, shape, gradient_checkpointing, computing, is_varlen)
+
     whole = _meta_model(settings, lora, trust_remote_code)
-    learning = list(trainable(whole))
-    ends = {id(layer.weight): layer.weight for layer in (whole.get_input_embeddings(), whole.get_output_embeddings())}
     layers = getattr(settings.get_text_config(), "num_hidden_layers", 0)
     short = [_with_fewer_layers(settings, few) for few in SHALLOW]
-    how = (shape, gradient_checkpointing, computing, on_gpu and own != torch.float32)
     if layers > SHALLOW[-1] and None not in short:
-        less, more = (_run_micro_batch(_meta_model(few, lora, trust_remote_code), *how) for few in short)
+        less, more = (measure(_meta_model(few, lora, trust_remote_code)) for few in short)
         measured = more.with_layers(less, (layers - SHALLOW[1]) / (SHALLOW[1] - SHALLOW[0]))
     else:
-        measured = _run_micro_batch(whole, *how)
+        measured = measure(whole)
+    sizes = [parameter.numel() for parameter in whole.parameters()]
+    learning = list(trainable(whole))
+    ends = {whole.get_input_embeddings().weight, whole.get_output_embeddings().weight}  # one if they are tied
     return MemoryProfile(
-        parameters=sum(parameter.numel() for parameter in whole.parameters()),
+        parameters=sum(sizes),
         trained=sum(parameter.numel() for parameter in learning),
-        rows=sum(sum(p.shape[-2:]) * p.shape[:-2].numel() if p.dim() > 1 else p.numel() for p in learning),
-        largest=max(parameter.numel() for parameter in whole.parameters()),
-        embeddings=sum(weight.numel() for weight in ends.values()),
+        rows=sum(map(_rows_and_columns, learning)),
+        largest=max(sizes),
+        embeddings=sum(weight.numel() for weight in ends),
         frozen_matrices=sum(tensor.numel() for tensor in frozen_matrices(whole)),
         layers=layers,
         **measured._asdict(),
     )
+
+
+def _rows_and_columns(parameter: torch.Tensor) -> int:
+    """Return the number of rows plus columns of a matrix, or of stacked matrices; of a vector its length."""
+    if parameter.dim() < 2:
+        return parameter.numel()
+    return sum(parameter.shape[-2:]) * parameter.shape[:-2].numel()
 
 
 def parameter_sizes(settings: Any, trust_remote_code: bool = False) -> list[int]:
@@ -173,9 +197,9 @@ class _Measurement(NamedTuple):
 
     def with_layers(self, less: _Measurement, more: float) -> _Measurement:
         """Extrapolate to more layers: add `more` times the difference to the measurement `less`."""
-        layers = int(more * (self.activations + self.logits - less.activations - less.logits))
-        flops = self.flops + int(more * (self.flops - less.flops))
-        return self._replace(activations=self.activations + layers, flops=flops)
+        activations = int(more * (self.activations + self.logits - less.activations - less.logits))
+        flops = int(more * (self.flops - less.flops))
+        return self._replace(activations=self.activations + activations, flops=self.flops + flops)
 
 
 def _with_fewer_layers(settings: Any, layers: int) -> Any:
@@ -207,7 +231,7 @@ def _run_micro_batch(
     computing: torch.dtype,
     is_varlen: bool,
 ) -> _Measurement:
-    own = model.config._attn_implementation
+    attention = model.config._attn_implementation
     packed, padded = _batches(shape, is_varlen)
     if gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
@@ -221,7 +245,7 @@ def _run_micro_batch(
             model.set_attn_implementation(PACKED)
             return _measured(model, packed, "packed", computing)
         except (ValueError, AttributeError, KeyError, RuntimeError, TypeError):
-            model.set_attn_implementation(own)
+            model.set_attn_implementation(attention)
             return _measured(model, padded, "padded", computing)
 
 
@@ -229,13 +253,15 @@ def _make_fake(model: Any) -> None:
     """Replace tensors of the meta device by fake CPU tensors, for which kernels exist; shared tensors stay shared."""
     made: dict[int, torch.nn.Parameter] = {}
     for module in model.modules():
-        for name, old in module._parameters.items():
+        parameters = parameters_of(module)
+        for name, old in parameters.items():
             if old is not None:
                 new = torch.nn.Parameter(torch.empty(old.shape, dtype=old.dtype), old.requires_grad)
-                module._parameters[name] = made.setdefault(id(old), new)
-        for name, old in module._buffers.items():
-            if old is not None:
-                module._buffers[name] = torch.empty(old.shape, dtype=old.dtype)
+                parameters[name] = made.setdefault(id(old), new)
+        buffers = buffers_of(module)
+        for name, buffer in buffers.items():
+            if buffer is not None:
+                buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)
 
 
 def _batches(shape: MicroBatchShape, is_varlen: bool = False) -> tuple[MicroBatch, MicroBatch]:

@@ -1,8 +1,7 @@
 """Micro-batches built from groups of completions, in one of two layouts.
 
 packed: one sequence (see `marl_ray.learning.attention`) of prompts, each followed by its completions. Positions of a
-completion continue from the prompt's end, so it has the same log-probabilities as alone, up to rounding. The turns of a
-conversation are one row: the prompt of its last turn contains the earlier prompts and the answers that were continued.
+completion continue from the prompt's end, so it has the same log-probabilities as alone, up to rounding.
 
 padded: a rectangle with one row per completion, each with its own prompt, padded on the right. A causal model needs no
 mask for that, so this layout works for every decoder.
@@ -21,6 +20,7 @@ import torch
 from marl_ray.core.batch import Group
 from marl_ray.learning.attention import PackedGroup, PackedGroups
 from marl_ray.learning.logprobs import NO_TOKEN
+from marl_ray.learning.prompt_rows import PromptRow, WeightedCompletion
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 
 T = TypeVar("T")
@@ -29,67 +29,6 @@ PADDING = 0
 """Token id of padding; any id works, because tokens after a sequence do not affect it."""
 WINDOW = 8
 """Micro-batches whose rows are sorted together in the padded layout."""
-
-
-@dataclass(frozen=True, slots=True)
-class WeightedCompletion:
-    """A completion, with the factors in the loss of its summed log-probability, reference KL and entropy.
-
-    old_logprobs: the policy's log-probabilities before the batch's first optimizer step; None in the first mini-batch
-    and for losses without a clip range, which use the current ones. reference_logprobs: the reference policy's, if
-    there is one. json_schema: the schema that constrained the sampler, as JSON text, or empty.
-    """
-
-    token_ids: tuple[int, ...]
-    behaviour_logprobs: tuple[float, ...]
-    weight: float
-    kl_weight: float = 0.0
-    entropy_weight: float = 0.0
-    old_logprobs: tuple[float, ...] | None = None
-    reference_logprobs: tuple[float, ...] | None = None
-    json_schema: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PromptRow:
-    """A prompt and its trained completions, each after the first `starts` tokens of the prompt (empty: after all).
-
-    A completion whose tokens the prompt has at this place is an earlier answer of a conversation: its tokens are
-    trained where they are in the prompt, and its siblings branch off there.
-    """
-
-    prompt_ids: tuple[int, ...]
-    completions: tuple[WeightedCompletion, ...]
-    starts: tuple[int, ...] = ()
-
-    @property
-    def size(self) -> int:
-        """Tokens of the prompt and of all completions that it does not contain."""
-        outside = (c for number, c in enumerate(self.completions) if not self.contains(number))
-        return len(self.prompt_ids) + sum(len(c.token_ids) for c in outside)
-
-    def start(self, number: int) -> int:
-        """Return the number of prompt tokens before a completion."""
-        return self.starts[number] if self.starts else len(self.prompt_ids)
-
-    def contains(self, number: int) -> bool:
-        """Return whether the prompt contains the tokens of a completion, at the completion's place."""
-        if not self.starts:
-            return False
-        start, ids = self.starts[number], self.completions[number].token_ids
-        return self.prompt_ids[start : start + len(ids)] == ids
-
-    def extended_by(self, later: PromptRow) -> PromptRow | None:
-        """Return both rows as one if the prompt of `later` continues one of this row's answers; otherwise None."""
-        end, prompt = len(self.prompt_ids), later.prompt_ids
-        if len(prompt) <= end or later.starts or prompt[:end] != self.prompt_ids:
-            return None
-        answers = (c.token_ids for number, c in enumerate(self.completions) if self.start(number) == end)
-        if not any(prompt[end : end + len(ids)] == ids for ids in answers):
-            return None
-        starts = [self.start(number) for number in range(len(self.completions))]
-        completions = (*self.completions, *later.completions)
-        return PromptRow(prompt, completions, (*starts, *(len(prompt) for _ in later.completions)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +60,12 @@ class MicroBatch:
 
     def to(self, device: torch.device) -> MicroBatch:
         """Return a copy on `device`."""
-        values = ((field.name, getattr(self, field.name)) for field in fields(self))
-        moved: dict[str, Any] = {name: v.to(device) for name, v in values if isinstance(v, torch.Tensor)}
-        return replace(self, **moved, groups=self.groups and self.groups.to(device))
+        moved: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, torch.Tensor | PackedGroups):
+                moved[field.name] = value.to(device)
+        return replace(self, **moved)
 
 
 def trainable_rows(
@@ -194,14 +136,23 @@ class MicroBatcher:
     """
 
     def __init__(self, max_tokens: int, layout: Layout, ranks: RankGroup = SINGLE_RANK) -> None:
-        self._max_tokens, self._layout, self._ranks = max_tokens, layout, ranks
-        self._window = ranks.size * (max_tokens if layout == "packed" else WINDOW * max_tokens)
+        self._max_tokens = max_tokens
+        self._layout = layout
+        self._ranks = ranks
+        self._window = ranks.size * max_tokens
+        if layout == "padded":
+            self._window *= WINDOW
         self._pending: list[PromptRow] = []
+        """Rows of the window."""
         self._size = 0
+        """Tokens of the window."""
 
     def add(self, rows: Sequence[PromptRow]) -> list[MicroBatch]:
         """Add rows, and return the micro-batches that are complete."""
-        return [micro_batch for window in self._windows(rows) for micro_batch in self._split(window)]
+        complete = []
+        for window in self._windows(rows):
+            complete += self._split(window)
+        return complete
 
     def flush(self) -> list[MicroBatch]:
         """Return the micro-batches of the remaining rows; the next row starts a new window."""
@@ -213,16 +164,18 @@ class MicroBatcher:
         for share in distribute_rows(rows, self._ranks.size):
             parts: list[list[PromptRow]] = []
             for row in share:
-                for window in (*self._windows([row]), self._take_window()):
+                windows = [*self._windows([row]), self._take_window()]  # the last one ends with the row
+                for window in windows:
                     parts += self._split_rows(window)
             of_ranks.append(parts)
         return self._lay_out(of_ranks)
 
     def _windows(self, rows: Sequence[PromptRow]) -> Iterator[list[PromptRow]]:
         """Yield full windows; in the padded layout their rows have one completion."""
+        packed = self._layout == "packed"
         for row in rows:
-            for part in split_row(row, self._max_tokens if self._layout == "packed" else 0):
-                if self._layout == "packed" and self._joins(part):
+            for part in split_row(row, self._max_tokens if packed else 0):
+                if packed and self._joins(part):
                     continue
                 if self._pending and self._size + part.size > self._window:
                     yield self._take_window()
@@ -237,29 +190,45 @@ class MicroBatcher:
                 continue
             size = self._size - pending.size + joined.size
             if size <= self._window:
-                self._pending[number], self._size = joined, size
+                self._pending[number] = joined
+                self._size = size
                 return True
         return False
 
     def _take_window(self) -> list[PromptRow]:
-        pending, self._pending, self._size = self._pending, [], 0
-        return pending
+        """Return the rows of the window, and start a new one."""
+        window = self._pending
+        self._pending = []
+        self._size = 0
+        return window
 
     def _split(self, window: list[PromptRow]) -> list[MicroBatch]:
+        """Return this rank's micro-batches of a window."""
         rows = split_for_ranks(window, self._ranks.size)
-        return self._lay_out([self._split_rows(share) for share in distribute_rows(rows, self._ranks.size)])
+        shares = distribute_rows(rows, self._ranks.size)
+        return self._lay_out([self._split_rows(share) for share in shares])
 
     def _split_rows(self, rows: Sequence[PromptRow]) -> list[list[PromptRow]]:
+        """Return the rows of each micro-batch of one rank."""
+
+        def is_full_sequence(part: list[PromptRow]) -> bool:
+            return sum(row.size for row in part) > self._max_tokens
+
+        def is_full_rectangle(part: list[PromptRow]) -> bool:
+            return len(part) * part[-1].size > self._max_tokens  # the last row is the longest
+
         if self._layout == "packed":
-            return list(split_if_full(rows, lambda part: sum(row.size for row in part) > self._max_tokens))
-        rows = sorted(rows, key=lambda row: row.size)
-        return list(split_if_full(rows, lambda part: len(part) * part[-1].size > self._max_tokens))
+            return list(split_if_full(rows, is_full_sequence))
+        by_length = sorted(rows, key=lambda row: row.size)
+        return list(split_if_full(by_length, is_full_rectangle))
 
     def _lay_out(self, of_ranks: Sequence[Sequence[list[PromptRow]]]) -> list[MicroBatch]:
         """Return this rank's micro-batches, given the rows of all ranks."""
         lay_out = pad if self._layout == "padded" else pack
-        own = [lay_out(rows) for rows in of_ranks[self._ranks.rank]]
-        return own + [idle_micro_batch(self._layout)] * (max(map(len, of_ranks)) - len(own))
+        mine = [lay_out(rows) for rows in of_ranks[self._ranks.rank]]
+        # All ranks compute equally often, because a forward pass is a collective call.
+        missing = max(map(len, of_ranks)) - len(mine)
+        return mine + [idle_micro_batch(self._layout)] * missing
 
 
 def split_for_ranks(rows: Sequence[PromptRow], ranks: int) -> list[PromptRow]:
@@ -273,8 +242,9 @@ def split_for_ranks(rows: Sequence[PromptRow], ranks: int) -> list[PromptRow]:
         largest = max(divisible, key=lambda number: parts[number].size)
         row = parts[largest]
         middle = len(row.completions) // 2
-        halves = row.completions[:middle], row.completions[middle:]
-        parts[largest : largest + 1] = [PromptRow(row.prompt_ids, half) for half in halves]
+        first = PromptRow(row.prompt_ids, row.completions[:middle])
+        second = PromptRow(row.prompt_ids, row.completions[middle:])
+        parts[largest : largest + 1] = [first, second]
     return parts
 
 
@@ -282,11 +252,15 @@ def distribute_rows(rows: Sequence[PromptRow], ranks: int) -> list[list[PromptRo
     """Distribute rows over ranks, largest first, each to the rank with the fewest tokens; keep their order."""
     shares: list[list[int]] = [[] for _ in range(ranks)]
     tokens = [0] * ranks
-    for number in sorted(range(len(rows)), key=lambda number: -rows[number].size):
+    largest_first = sorted(range(len(rows)), key=lambda number: -rows[number].size)
+    for number in largest_first:
         rank = tokens.index(min(tokens))
         tokens[rank] += rows[number].size
         shares[rank].append(number)
-    return [[rows[number] for number in sorted(share)] for share in shares]
+    distributed = []
+    for share in shares:
+        distributed.append([rows[number] for number in sorted(share)])
+    return distributed
 
 
 def split_if_full(items: Iterable[T], is_full: Callable[[list[T]], bool]) -> Iterator[list[T]]:
@@ -303,8 +277,12 @@ def split_if_full(items: Iterable[T], is_full: Callable[[list[T]], bool]) -> Ite
 
 def split_row(row: PromptRow, max_tokens: int) -> Iterator[PromptRow]:
     """Split a row into rows of at most `max_tokens` tokens, or of one completion."""
-    max_tokens -= len(row.prompt_ids)
-    for part in split_if_full(row.completions, lambda part: sum(len(c.token_ids) for c in part) > max_tokens):
+    room = max_tokens - len(row.prompt_ids)
+
+    def is_full(part: list[WeightedCompletion]) -> bool:
+        return sum(len(completion.token_ids) for completion in part) > room
+
+    for part in split_if_full(row.completions, is_full):
         yield PromptRow(row.prompt_ids, tuple(part))
 
 
@@ -314,26 +292,32 @@ def pack(rows: Sequence[PromptRow]) -> MicroBatch:
     position_ids: list[int] = []
     columns: list[int] = []
     groups = []
+    completions: list[WeightedCompletion] = []
     for row in rows:
-        begin, length = len(input_ids), len(row.prompt_ids)
-        outside = [number for number in range(len(row.completions)) if not row.contains(number)]
-        lengths = [len(row.completions[number].token_ids) for number in outside]
-        groups.append(PackedGroup.of(length, lengths, [row.start(number) for number in outside]))
+        begin = len(input_ids)
         input_ids += row.prompt_ids
-        position_ids += range(length)
+        position_ids += range(len(row.prompt_ids))
+        lengths: list[int] = []  # of the completions outside of the prompt
+        starts: list[int] = []
         for number, completion in enumerate(row.completions):
-            start, size = row.start(number), len(completion.token_ids)
+            start = row.start(number)
+            size = len(completion.token_ids)
+            before = begin + start - 1  # the column whose logits predict the first token
             if row.contains(number):
-                columns += range(begin + start - 1, begin + start - 1 + size)
+                columns += range(before, before + size)
                 continue
             first = len(input_ids)
-            columns += [begin + start - 1, *range(first, first + size - 1)]
+            columns += [before, *range(first, first + size - 1)]
             position_ids += range(start, start + size)
             input_ids += completion.token_ids
+            lengths.append(size)
+            starts.append(start)
+        groups.append(PackedGroup.of(len(row.prompt_ids), lengths, starts))
+        completions += row.completions
     return MicroBatch(
         input_ids=torch.tensor([input_ids]),
         columns=torch.tensor(columns),
-        **_tokens_of([completion for row in rows for completion in row.completions]),
+        **_tokens_of(completions),
         position_ids=torch.tensor([position_ids]),
         groups=PackedGroups(groups),
     )
@@ -341,23 +325,25 @@ def pack(rows: Sequence[PromptRow]) -> MicroBatch:
 
 def pad(rows: Sequence[PromptRow]) -> MicroBatch:
     """Return rows of one completion each as a rectangle, without the last token, which predicts nothing."""
-    first = min(len(row.prompt_ids) for row in rows) - 1
+    first = min(len(row.prompt_ids) for row in rows) - 1  # the first column that predicts a token
     width = max(row.size for row in rows) - 1
     input_ids = torch.full((len(rows), width), PADDING)
     real = torch.zeros((len(rows), width - first), dtype=torch.bool)
-    for i, row in enumerate(rows):
+    completions = []
+    for number, row in enumerate(rows):
         (completion,) = row.completions
-        ids = torch.tensor(row.prompt_ids + completion.token_ids)
-        input_ids[i, : len(ids) - 1] = ids[:-1]
+        completions.append(completion)
+        token_ids = torch.tensor(row.prompt_ids + completion.token_ids)
+        input_ids[number, : len(token_ids) - 1] = token_ids[:-1]
         begin = len(row.prompt_ids) - 1 - first
-        real[i, begin : begin + len(completion.token_ids)] = True
-    per_token = _tokens_of([completion for row in rows for completion in row.completions])
+        real[number, begin : begin + len(completion.token_ids)] = True
+    per_token = _tokens_of(completions)
     fill = {"tokens": NO_TOKEN, "owners": len(rows)}
     for name, values in per_token.items():
         if isinstance(values, torch.Tensor):
-            per_token[name] = torch.full(real.shape, fill.get(name, 0), dtype=values.dtype)
-            per_token[name][real] = values
-            per_token[name] = per_token[name].flatten()
+            rectangle = torch.full(real.shape, fill.get(name, 0), dtype=values.dtype)
+            rectangle[real] = values
+            per_token[name] = rectangle.flatten()
     return MicroBatch(input_ids=input_ids, columns=torch.arange(first, width), **per_token)
 
 
@@ -370,20 +356,26 @@ def idle_micro_batch(layout: Layout) -> MicroBatch:
 
 def _tokens_of(completions: Sequence[WeightedCompletion]) -> dict[str, Any]:
     """Return the per-token fields of a micro-batch for these completions alone, one after another."""
+    lengths = torch.tensor([len(completion.token_ids) for completion in completions])
 
-    def concatenated(values: list[tuple[float, ...] | None]) -> torch.Tensor | None:
-        known = [part for part in values if part is not None]
-        return torch.tensor(list(chain(*known))) if len(known) == len(values) else None
+    def per_completion(name: str) -> torch.Tensor:
+        values = [getattr(completion, name) for completion in completions]
+        return torch.tensor(values).repeat_interleave(lengths)
 
-    lengths = torch.tensor([len(c.token_ids) for c in completions])
+    def per_token(name: str) -> torch.Tensor | None:
+        values = [getattr(completion, name) for completion in completions]
+        if None in values:
+            return None
+        return torch.tensor(list(chain.from_iterable(values)))
+
     return {
-        "tokens": torch.tensor([token for c in completions for token in c.token_ids]),
-        "behaviour_logprobs": concatenated([c.behaviour_logprobs for c in completions]),
-        "weights": torch.tensor([c.weight for c in completions]).repeat_interleave(lengths),
-        "kl_weights": torch.tensor([c.kl_weight for c in completions]).repeat_interleave(lengths),
-        "entropy_weights": torch.tensor([c.entropy_weight for c in completions]).repeat_interleave(lengths),
+        "tokens": per_token("token_ids"),
+        "behaviour_logprobs": per_token("behaviour_logprobs"),
+        "weights": per_completion("weight"),
+        "kl_weights": per_completion("kl_weight"),
+        "entropy_weights": per_completion("entropy_weight"),
         "owners": torch.arange(len(completions)).repeat_interleave(lengths),
         "completions": tuple(completions),
-        "old_logprobs": concatenated([c.old_logprobs for c in completions]),
-        "reference_logprobs": concatenated([c.reference_logprobs for c in completions]),
+        "old_logprobs": per_token("old_logprobs"),
+        "reference_logprobs": per_token("reference_logprobs"),
     }

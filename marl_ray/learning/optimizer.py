@@ -13,6 +13,7 @@ from marl_ray.config import OptimizerConfig
 from marl_ray.learning import OPTIMIZERS
 from marl_ray.learning.arguments import require_optimizer
 from marl_ray.learning.sharding import full_tensor
+from marl_ray.learning.torch_private import set_last_rates
 
 # On import it warns about missing 4-bit kernels, which are not used here.
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
@@ -30,13 +31,16 @@ def make_optimizer(
     `total_steps` is the number of optimizer steps that the schedule spans. Raises UserError if a library is missing.
     """
     parameter_groups = [{"params": parameters, "lr": peak} for parameters, peak in groups]
-    optimizer: torch.optim.Optimizer = OPTIMIZERS.get(settings.optimizer)(parameter_groups, settings)
-    return optimizer, Schedule(optimizer, schedule_factor(settings.lr_scheduler, settings.warmup_steps, total_steps))
+    make = OPTIMIZERS.get(settings.optimizer)
+    optimizer: torch.optim.Optimizer = make(parameter_groups, settings)
+    factor = schedule_factor(settings.lr_scheduler, settings.warmup_steps, total_steps)
+    return optimizer, Schedule(optimizer, factor)
 
 
 def adamw(groups: ParameterGroups, settings: OptimizerConfig) -> torch.optim.Optimizer:
     """Return torch's fused AdamW, which takes one pass over memory instead of ten."""
-    return torch.optim.AdamW(groups, betas=_betas(settings), weight_decay=settings.weight_decay, fused=True)
+    betas = settings.adam_beta1, settings.adam_beta2
+    return torch.optim.AdamW(groups, betas=betas, weight_decay=settings.weight_decay, fused=True)
 
 
 def adamw_8bit(groups: ParameterGroups, settings: OptimizerConfig) -> torch.optim.Optimizer:
@@ -44,7 +48,8 @@ def adamw_8bit(groups: ParameterGroups, settings: OptimizerConfig) -> torch.opti
     require_optimizer(settings)
     from bitsandbytes.optim import AdamW8bit
 
-    return AdamW8bit(groups, betas=_betas(settings), weight_decay=settings.weight_decay)
+    betas = settings.adam_beta1, settings.adam_beta2
+    return AdamW8bit(groups, betas=betas, weight_decay=settings.weight_decay)
 
 
 def adafactor(groups: ParameterGroups, settings: OptimizerConfig) -> torch.optim.Optimizer:
@@ -52,25 +57,24 @@ def adafactor(groups: ParameterGroups, settings: OptimizerConfig) -> torch.optim
     return torch.optim.Adafactor(groups, weight_decay=settings.weight_decay)
 
 
-def _betas(settings: OptimizerConfig) -> tuple[float, float]:
-    return settings.adam_beta1, settings.adam_beta2
-
-
 def apply_settings(optimizer: torch.optim.Optimizer, schedule: Schedule, peaks: Sequence[float]) -> None:
     """Apply the settings with which the optimizer was created to a loaded state; `peaks` are the groups' learning
     rates."""
     schedule.base_lrs = list(peaks)
     for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+        group |= optimizer.defaults
         group["initial_lr"] = peak
         group["lr"] = peak * schedule.lr_lambdas[0](schedule.last_epoch)
-        group |= {name: value for name, value in optimizer.defaults.items() if name != "lr"}
-    schedule._last_lr = [group["lr"] for group in optimizer.param_groups]
+    set_last_rates(schedule, [group["lr"] for group in optimizer.param_groups])
 
 
 def clip_gradients(parameters: Iterable[torch.nn.Parameter], settings: OptimizerConfig) -> float:
     """Scale gradients to a norm of at most `max_grad_norm`, and return their norm before, over all ranks."""
-    bound = math.inf if settings.max_grad_norm is None else settings.max_grad_norm
-    return float(full_tensor(torch.nn.utils.clip_grad_norm_(parameters, bound)))
+    bound = settings.max_grad_norm
+    if bound is None:
+        bound = math.inf
+    norm = torch.nn.utils.clip_grad_norm_(parameters, bound)
+    return float(full_tensor(norm))
 
 
 def clip_and_remove(
@@ -87,8 +91,11 @@ def clip_and_remove(
 def add_gradients(parameters: Sequence[torch.nn.Parameter], gradients: Sequence[torch.Tensor | None]) -> None:
     """Add gradients to the gradients of parameters."""
     for parameter, gradient in zip(parameters, gradients, strict=True):
-        if gradient is not None:
-            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        if gradient is None:
+            continue
+        if parameter.grad is not None:
+            gradient = parameter.grad + gradient
+        parameter.grad = gradient
 
 
 def schedule_factor(name: str, warmup_steps: int, total_steps: int) -> Callable[[int], float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,11 @@ from marl_ray.core.errors import UserError
 from marl_ray.learning.attention import PACKED, PackedGroups
 from marl_ray.learning.json_grammars import JsonGrammars
 from marl_ray.learning.logprobs import head_logprobs_and_entropies, token_logprobs_and_entropies
-from marl_ray.learning.micro_batches import (
-    NO_TOKEN,
-    Layout,
-    MicroBatch,
-    MicroBatcher,
-    PromptRow,
-    WeightedCompletion,
-    pack,
-    pad,
-)
+from marl_ray.learning.micro_batches import NO_TOKEN, Layout, MicroBatch, MicroBatcher, pack, pad
 from marl_ray.learning.precision import computing_in, first_layer_of_each_kind
+from marl_ray.learning.prompt_rows import PromptRow, WeightedCompletion
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
+from marl_ray.learning.torch_private import change_count
 from marl_ray.models.weight_files import stored_dtypes
 
 
@@ -64,8 +57,9 @@ def _mend_generation_config(model: Any) -> None:
         return
     config.do_sample = True
     if not _is_valid(config):
-        tokens = {name: getattr(config, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-        model.generation_config = GenerationConfig(**tokens)
+        model.generation_config = GenerationConfig(
+            bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
+        )
 
 
 def _is_valid(generation_config: Any) -> bool:
@@ -88,20 +82,26 @@ def _load_as_stored(name: str, config: Any, trust_remote_code: bool) -> Any:
         )
 
     named = config.dtype
-    if named in (torch.bfloat16, torch.float16):
-        model = load(named)
-        folder = name if Path(name).is_dir() else Path(try_to_load_from_cache(name, "config.json") or "").parent
-        # A buffer that the model computes in 16 bits would differ from the same buffer in float32.
-        if stored_dtypes(Path(folder)) == {named} and named not in {buffer.dtype for buffer in model.buffers()}:
-            return model
-    return load(torch.float32)
+    if named not in (torch.bfloat16, torch.float16):
+        return load(torch.float32)
+    model = load(named)
+    folder = Path(name)
+    if not folder.is_dir():
+        folder = Path(try_to_load_from_cache(name, "config.json") or "").parent
+    # A buffer that the model computes in 16 bits would differ from the same buffer in float32.
+    has_narrow_buffer = named in {buffer.dtype for buffer in model.buffers()}
+    if has_narrow_buffer or stored_dtypes(folder) != {named}:
+        return load(torch.float32)
+    return model
 
 
 def _set_dtype(config: Any, dtype: torch.dtype) -> None:
     """Set the dtype of a configuration and of its nested configurations, as `from_pretrained` does."""
-    for settings in (config, *(getattr(config, key, None) for key in config.sub_configs)):
-        if settings is not None:
-            settings.dtype = dtype
+    config.dtype = dtype
+    for key in config.sub_configs:
+        nested = getattr(config, key, None)
+        if nested is not None:
+            nested.dtype = dtype
 
 
 def empty_model(config: Any, trust_remote_code: bool) -> Any:
@@ -125,7 +125,7 @@ def remove_noise(config: Any) -> None:
 
 
 CHUNKED_ABOVE = 2**29
-"""Number of logits above which they are computed in chunks."""
+"""Number of logits above which they are computed in chunks: 2 GiB in float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,18 +157,26 @@ class LogprobModel:
         Micro-batches have at most `max_tokens` tokens, and with `per_row` a single row each.
         """
         rows = [row for row in rows if row.completions]
+        # Micro-batches have the same completion objects, in another order.
+        numbers: dict[int, int] = {}
+        for row in rows:
+            for completion in row.completions:
+                numbers[id(completion)] = len(numbers)
         batcher = MicroBatcher(max_tokens, self.layout, self.ranks)
-        numbers = {id(completion): number for number, completion in enumerate(c for r in rows for c in r.completions)}
-        of_completion: dict[int, torch.Tensor] = {}
-        with torch.no_grad():
-            for micro_batch in batcher.per_row(rows) if per_row else (*batcher.add(rows), *batcher.flush()):
-                batch = micro_batch.to(self.device)
-                known = self.score(batch)[0][batch.tokens != NO_TOKEN].cpu()
-                lengths = [len(completion.token_ids) for completion in batch.completions]
-                pairs = zip(batch.completions, known.split(lengths), strict=False)  # splitting 0 rows gives one part
-                of_completion |= {numbers[id(completion)]: logprobs for completion, logprobs in pairs}
-        gathered = self.ranks.all_gather(of_completion)
-        by_number = {number: logprobs for part in gathered for number, logprobs in part.items()}
+        micro_batches = batcher.per_row(rows) if per_row else [*batcher.add(rows), *batcher.flush()]
+
+        by_number: dict[int, torch.Tensor] = {}
+        for micro_batch in micro_batches:
+            batch = micro_batch.to(self.device)
+            with torch.no_grad():
+                logprobs, _ = self.score(batch)
+            known = logprobs[batch.tokens != NO_TOKEN].cpu()
+            lengths = [len(completion.token_ids) for completion in batch.completions]
+            # An idle micro-batch has no completions, but splitting gives one part.
+            for completion, part in zip(batch.completions, known.split(lengths), strict=False):
+                by_number[numbers[id(completion)]] = part
+        for of_rank in self.ranks.all_gather(by_number):
+            by_number |= of_rank
         return [by_number[number] for number in range(len(numbers))]
 
     def score(self, batch: MicroBatch, entropy_gradient: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
@@ -178,7 +186,9 @@ class LogprobModel:
         whose memory does not grow with the tokens.
         """
         head = self.model.get_output_embeddings()
-        allowed = None if self.grammars is None else self.grammars.allowed(batch)
+        allowed = None
+        if self.grammars is not None:
+            allowed = self.grammars.allowed(batch)
         if self.final_head and len(batch.tokens) * head.out_features > CHUNKED_ABOVE:
             return _score_in_chunks(self.model, batch, self.temperature, entropy_gradient, allowed)
         logits = token_logits(self.model, batch)
@@ -193,7 +203,9 @@ def token_logprobs(model: Any, batch: MicroBatch, temperature: float) -> torch.T
 def token_logits(model: Any, batch: MicroBatch) -> torch.Tensor:
     """Return the model's logits, [B * C, V], in its compute dtype."""
     logits = _run(model, batch)
-    return (logits if _selects_columns(model) else logits[:, batch.columns]).flatten(0, 1)
+    if not _selects_columns(model):
+        logits = logits[:, batch.columns]
+    return logits.flatten(0, 1)
 
 
 def _run(model: Any, batch: MicroBatch) -> torch.Tensor:
@@ -222,15 +234,18 @@ def _score_in_chunks(
     head = model.get_output_embeddings()
 
     def forward(hidden: torch.Tensor) -> torch.Tensor:
-        columns = hidden if _selects_columns(model) else hidden[:, batch.columns]
+        if not _selects_columns(model):
+            hidden = hidden[:, batch.columns]
         scores = head_logprobs_and_entropies(
-            columns.flatten(0, 1), head.weight, head.bias, batch.tokens, temperature, entropy_gradient, allowed
+            hidden.flatten(0, 1), head.weight, head.bias, batch.tokens, temperature, entropy_gradient, allowed
         )
-        return torch.stack(scores, -1).view(*columns.shape[:2], 2)
+        return torch.stack(scores, -1).view(*hidden.shape[:2], 2)
 
     with _head_replaced(head, forward):
         logprobs, entropies = _run(model, batch).flatten(0, 1).unbind(-1)
-    return logprobs, entropies if entropy_gradient else entropies.detach()
+    if not entropy_gradient:
+        entropies = entropies.detach()
+    return logprobs, entropies
 
 
 @contextmanager
@@ -244,8 +259,14 @@ def _head_replaced(head: torch.nn.Module, forward: Callable[[torch.Tensor], torc
 
 def short_batch(layout: Layout) -> MicroBatch:
     """Return a micro-batch of four tokens."""
-    row = PromptRow((0, 1), (WeightedCompletion((2, 3), (0.0, 0.0), 0.0),))
+    row = _row_of((2, 3))
     return pack([row]) if layout == "packed" else pad([row])
+
+
+def _row_of(*completions: tuple[int, ...]) -> PromptRow:
+    """Return a prompt of two tokens with completions of these token ids."""
+    weighted = [WeightedCompletion(token_ids, (0.0,) * len(token_ids), 0.0) for token_ids in completions]
+    return PromptRow((0, 1), tuple(weighted))
 
 
 @torch.no_grad()
@@ -253,11 +274,13 @@ def has_final_head(model: Any, batch: MicroBatch) -> bool:
     """Return whether the model's logits are the output of a linear layer, unchanged, for any micro-batch. Some models
     scale them, or limit them by a hyperbolic tangent."""
     head = model.get_output_embeddings()
-    made: list[tuple[torch.Tensor, int]] = []
+    if type(head) is not torch.nn.Linear:
+        return False
+    outputs: list[tuple[torch.Tensor, int]] = []
 
     def forward(hidden: torch.Tensor) -> torch.Tensor:
         output = hidden.new_zeros(*hidden.shape[:-1], 2)
-        made.append((output, output._version))
+        outputs.append((output, change_count(output)))
         return output
 
     try:
@@ -265,23 +288,28 @@ def has_final_head(model: Any, batch: MicroBatch) -> bool:
             logits = _run(model, batch)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
         return False  # the model's own code expects the width of the vocabulary
-    return type(head) is torch.nn.Linear and any(logits is output and logits._version == v for output, v in made)
+    return any(logits is output and change_count(logits) == count for output, count in outputs)
 
 
 def probe_layout(model: Any, max_length: int, ranks: RankGroup) -> tuple[Layout, str, bool]:
     """Return the results of `choose_layout` and `has_final_head`, which rank 0 runs on its full model, and set the
     model's attention on every rank."""
+    if ranks.is_single:
+        return _probe(model, max_length)
     chosen: tuple[Layout, str, bool] = ("packed", "", False)
     if ranks.rank == 0:
-        # With several ranks the model is on the CPU, where a pass through all layers of 7B takes 20 s.
-        few_layers = nullcontext() if ranks.is_single else first_layer_of_each_kind(model)
-        with computing_in(model, torch.float32), few_layers:
-            layout, reason = choose_layout(model, model.device, max_length)
-            chosen = layout, reason, has_final_head(model, short_batch(layout).to(model.device))
+        # The model is on the CPU, where a pass through all layers of 7B takes 20 s.
+        with first_layer_of_each_kind(model):
+            chosen = _probe(model, max_length)
     chosen = ranks.broadcast(chosen)
-    if not ranks.is_single:
-        model.set_attn_implementation(ranks.broadcast(model.config._attn_implementation))
+    model.set_attn_implementation(ranks.broadcast(model.config._attn_implementation))
     return chosen
+
+
+def _probe(model: Any, max_length: int) -> tuple[Layout, str, bool]:
+    with computing_in(model, torch.float32):
+        layout, reason = choose_layout(model, model.device, max_length)
+        return layout, reason, has_final_head(model, short_batch(layout).to(model.device))
 
 
 def choose_layout(model: Any, device: torch.device, max_length: int) -> tuple[Layout, str]:
@@ -292,23 +320,25 @@ def choose_layout(model: Any, device: torch.device, max_length: int) -> tuple[La
     """
     config = model.config.get_text_config()
     _check_rotary(config, max_length)
-    # transformers' fused attention ignores softcapping silently.
-    softcap = getattr(config, "attn_logit_softcapping", None)
-    own = model.config._attn_implementation if softcap is None else "eager"
-    model.set_attn_implementation(own)
+    attention = model.config._attn_implementation
+    if getattr(config, "attn_logit_softcapping", None) is not None:
+        attention = "eager"  # transformers' fused attention ignores softcapping silently
+    model.set_attn_implementation(attention)
     completions = ((3, 2, 1, 0), (2, 3, 1))
-    rows = [PromptRow((0, 1), (WeightedCompletion(ids, (0.0,) * len(ids), 0.0),)) for ids in completions]
+    rows = [_row_of(token_ids) for token_ids in completions]
     with torch.no_grad():
         alone = torch.cat([token_logprobs(model, pad([row]).to(device), 1.0) for row in rows])
-    together = pack([PromptRow((0, 1), tuple(completion for row in rows for completion in row.completions))])
-    # Attention compares the length of sequences with its window.
+
+    together = pack([_row_of(*completions)])
     assert together.groups is not None
-    longest = replace(together, groups=PackedGroups(replace(g, longest=max_length) for g in together.groups.groups))
+    # Attention compares the length of sequences with its window.
+    groups = PackedGroups(replace(group, longest=max_length) for group in together.groups.groups)
+    together = replace(together, groups=groups)
     try:
         _check_reach(config, max_length)
         model.set_attn_implementation(PACKED)
         with torch.no_grad():
-            packed = token_logprobs(model, longest.to(device), 1.0)
+            packed = token_logprobs(model, together.to(device), 1.0)
         if _close(packed, alone):
             return "packed", ""
         reason = "its layers mix tokens outside of the attention that transformers can replace"
@@ -316,7 +346,7 @@ def choose_layout(model: Any, device: torch.device, max_length: int) -> tuple[La
         reason = str(error)
     except (AttributeError, KeyError, RuntimeError, TypeError):
         reason = "its layers do not accept the arguments of packed attention"
-    model.set_attn_implementation(own)
+    model.set_attn_implementation(attention)
     batch = pad(rows).to(device)
     with torch.no_grad():
         padded = token_logprobs(model, batch, 1.0)[batch.tokens != NO_TOKEN]
@@ -343,7 +373,8 @@ def _check_reach(config: Any, max_length: int) -> None:
 def _check_rotary(config: Any, max_length: int) -> None:
     """Raise UserError for rotary embeddings that depend on the length; engines choose them once, not per batch."""
     rope = getattr(config, "rope_parameters", None) or {}
-    for settings in (rope, *(value for value in rope.values() if isinstance(value, dict))):
+    per_kind_of_layer = [value for value in rope.values() if isinstance(value, dict)]
+    for settings in (rope, *per_kind_of_layer):
         if settings.get("rope_type") not in ("dynamic", "longrope"):
             continue
         original = settings.get("original_max_position_embeddings") or config.max_position_embeddings

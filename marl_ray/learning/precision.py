@@ -14,14 +14,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
+
+from marl_ray.learning.torch_private import copy_all, parameters_of, tree_map_only
 
 
 def compute_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     """Return `dtype` on a GPU, and bfloat16 on a CPU with matrix units for it, without which it is slower than float32;
     otherwise float32."""
-    cpu_units = dtype == torch.bfloat16 and torch.cpu.get_capabilities().get("amx_bf16", False)
-    return dtype if device.type == "cuda" or cpu_units else torch.float32
+    if device.type == "cuda":
+        return dtype
+    if dtype == torch.bfloat16 and torch.cpu.get_capabilities().get("amx_bf16", False):
+        return dtype
+    return torch.float32
 
 
 def decoder_layers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
@@ -35,28 +39,31 @@ def first_layer_of_each_kind(model: torch.nn.Module) -> Iterator[None]:
     """Let a model compute with its first decoder layers only, at least two, within the context. The remaining layers
     differ from these in nothing but their weights."""
     layers = list(decoder_layers(model))
-    place = layers[0].rpartition(".")[0] if layers else ""
+    place = layers[0].rpartition(".")[0] if layers else ""  # for example model.layers
     stack = model.get_submodule(place)
     if not isinstance(stack, torch.nn.ModuleList) or not all(name.startswith(f"{place}.") for name in layers):
         yield  # the model has another structure
         return
     kinds = [_kind(layer) for layer in stack]
-    depth = max(2, 1 + max(kinds.index(kind) for kind in kinds))
+    last_new_kind = max(kinds.index(kind) for kind in kinds)  # `index` finds the first layer of a kind
+    depth = max(2, 1 + last_new_kind)
     above, _, name = place.rpartition(".")
-    setattr(model.get_submodule(above), name, stack[:depth])
+    owner = model.get_submodule(above)
+    setattr(owner, name, stack[:depth])
     try:
         yield
     finally:
-        setattr(model.get_submodule(above), name, stack)
+        setattr(owner, name, stack)
 
 
 def _kind(layer: torch.nn.Module) -> list[Any]:
     """Return the classes of a layer's modules with their settings, without the number of the layer."""
-    simple = (bool, int, float, str, type(None))
     kind = []
     for module in layer.modules():
-        settings = {key: value for key, value in vars(module).items() if isinstance(value, simple)}
-        settings.pop("layer_idx", None)
+        settings = {}
+        for key, value in vars(module).items():
+            if key != "layer_idx" and isinstance(value, bool | int | float | str | None):
+                settings[key] = value
         kind.append((type(module), settings))
     return kind
 
@@ -80,14 +87,18 @@ class NarrowCopies:
 
     def cast(self, parameter: torch.Tensor) -> torch.Tensor:
         """Return the copy of a parameter, through which gradients reach the parameter."""
-        if not self._copies:
-            copies = [torch.empty_like(p, dtype=self._dtype, requires_grad=False) for p in self._parameters]
-            if copies:
-                torch._foreach_copy_(copies, [p.detach() for p in self._parameters])
-            self._copies = dict(zip(map(id, self._parameters), copies, strict=True))
-        if id(parameter) not in self._copies:  # an adapter that was added later
+        if not self._copies and self._parameters:
+            self._make_copies()
+        copy = self._copies.get(id(parameter))
+        if copy is None:  # of an adapter that was added later
             return parameter.to(self._dtype)
-        return _UseCopy.apply(parameter, self._copies[id(parameter)])
+        return _UseCopy.apply(parameter, copy)
+
+    def _make_copies(self) -> None:
+        for parameter in self._parameters:
+            self._copies[id(parameter)] = torch.empty_like(parameter, dtype=self._dtype, requires_grad=False)
+        sources = [parameter.detach() for parameter in self._parameters]
+        copy_all([self._copies[id(parameter)] for parameter in self._parameters], sources)
 
 
 class _UseCopy(torch.autograd.Function):
@@ -141,17 +152,19 @@ def _with_cast(
         cast: dict[int, torch.Tensor] = {}  # a tied parameter has one copy
         replaced: list[tuple[dict[str, Any], str, torch.Tensor]] = []
         try:
-            for parameters, name, own in _parameters(module, excluded):
-                if own.is_floating_point() and own.dtype != dtype:
-                    replaced.append((parameters, name, own))
-                    if id(own) not in cast:
-                        cast[id(own)] = own.to(dtype) if copies is None else copies.cast(own)
-                    parameters[name] = cast[id(own)]
+            for parameters, name, parameter in _parameters(module, excluded):
+                if not parameter.is_floating_point() or parameter.dtype == dtype:
+                    continue
+                replaced.append((parameters, name, parameter))
+                key = id(parameter)
+                if key not in cast:
+                    cast[key] = parameter.to(dtype) if copies is None else copies.cast(parameter)
+                parameters[name] = cast[key]
             args, kwargs = tree_map_only(torch.Tensor, _cast_inputs(dtype), (args, kwargs))
             return forward(*args, **kwargs)
         finally:
-            for parameters, name, own in replaced:
-                parameters[name] = own
+            for parameters, name, parameter in replaced:
+                parameters[name] = parameter
 
     return cast_forward
 
@@ -166,7 +179,10 @@ def _parameters(
 ) -> list[tuple[dict[str, Any], str, torch.Tensor]]:
     """Return the parameters of a module outside of `excluded` modules, with the dictionaries that hold them."""
     found: list[tuple[dict[str, Any], str, torch.Tensor]] = []
-    found += [(module._parameters, name, p) for name, p in module._parameters.items() if p is not None]
+    parameters: dict[str, Any] = parameters_of(module)
+    for name, parameter in parameters.items():
+        if parameter is not None:
+            found.append((parameters, name, parameter))
     for child in module.children():
         if child not in excluded:
             found += _parameters(child, excluded)

@@ -77,10 +77,18 @@ def open_rendezvous(host: str, size: int, timeout_s: float) -> tuple[dist.TCPSto
     """Return a store on `host`, one of this machine's addresses, and its rendezvous; the store serves as long as it
     exists."""
     listener = socket.create_server((host, 0))
-    port, timeout = listener.getsockname()[1], timedelta(seconds=timeout_s)
-    # With an open socket, because by default the store listens on all addresses.
-    options: dict[str, Any] = {"wait_for_workers": False, "timeout": timeout, "master_listen_fd": listener.detach()}
-    return dist.TCPStore(host, port, size, is_master=True, **options), Rendezvous(host, port, size, timeout_s)
+    port = listener.getsockname()[1]
+    store = dist.TCPStore(
+        host,
+        port,
+        size,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=timeout_s),
+        # By default the store opens a socket of its own, which listens on all addresses.
+        master_listen_fd=listener.detach(),
+    )
+    return store, Rendezvous(host, port, size, timeout_s)
 
 
 def join_rendezvous(
@@ -96,14 +104,11 @@ def join_rendezvous(
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     if store is None:
         store = dist.TCPStore(rendezvous.host, rendezvous.port, rendezvous.size, is_master=False, timeout=timeout)
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if gpu else "gloo",
-        store=store,
-        rank=rank,
-        world_size=rendezvous.size,
-        timeout=timeout,
-        device_id=torch.device("cuda", torch.cuda.current_device()) if gpu else None,
-    )
+    options: dict[str, Any] = {"backend": "gloo"}
+    if gpu:
+        device = torch.device("cuda", torch.cuda.current_device())
+        options = {"backend": "cpu:gloo,cuda:nccl", "device_id": device}
+    dist.init_process_group(store=store, rank=rank, world_size=rendezvous.size, timeout=timeout, **options)
     return RankGroup(rank, rendezvous.size, dist.new_group(backend="gloo", timeout=timeout))
 
 
@@ -115,18 +120,21 @@ def is_peer_failure(error: BaseException) -> bool:
     from torch.distributed.checkpoint.api import CheckpointException
 
     if isinstance(error, CheckpointException):
-        return any(is_peer_failure(inner) for inner, _ in error.failures.values())
-    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower())
+        return any(is_peer_failure(of_rank) for of_rank, _ in error.failures.values())
+    if isinstance(error, dist.DistError):
+        return True
+    return isinstance(error, RuntimeError) and "gloo" in str(error).lower()
 
 
 def interface_of(address: str) -> str | None:
     """Return the network interface with this IPv4 address, or None."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])  # struct ifreq
             try:
-                packed = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))[20:24]
+                answer = fcntl.ioctl(probe, SIOCGIFADDR, request)
             except OSError:
                 continue  # the interface has no address, or this is not Linux
-            if socket.inet_ntoa(packed) == address:
+            if socket.inet_ntoa(answer[20:24]) == address:
                 return name
     return None

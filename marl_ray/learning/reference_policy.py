@@ -17,10 +17,11 @@ from marl_ray.config import AgentConfig, CreditConfig, ModelConfig, OptimizerCon
 from marl_ray.core.batch import Group
 from marl_ray.credit.groups import group_shares, weight_group
 from marl_ray.learning.entropy_bonus import entropy_weights, of_group
-from marl_ray.learning.losses import k1, k3
-from marl_ray.learning.micro_batches import PromptRow, WeightedCompletion, rows_of, unweighted_row
+from marl_ray.learning.kl_estimates import k1, k3
+from marl_ray.learning.micro_batches import rows_of, unweighted_row
 from marl_ray.learning.policy_model import LogprobModel, load_policy, probe_layout
 from marl_ray.learning.precision import cast_on_forward
+from marl_ray.learning.prompt_rows import PromptRow, WeightedCompletion
 from marl_ray.learning.sharding import shard
 from marl_ray.models.lora import has_adapter, without_adapter
 
@@ -47,17 +48,26 @@ class ReferencePolicy:
         optimizer: OptimizerConfig,
         max_new_tokens: Mapping[int, int],
     ) -> None:
+        self._paths = paths
+        self._policy = policy
+        self._agent = agent
+        self._credit = credit
+        self._settings = optimizer
         self._max_new_tokens = max_new_tokens
-        self._policy, self._agent, self._credit, self._settings = policy, agent, credit, optimizer
-        self._paths, self._offloaded = paths, agent.learner.offload_reference
-        self._models = {path: self._load(path, path == initial, model) for path in dict.fromkeys(paths.values())}
+        self._offloaded = agent.learner.offload_reference
+        self._models: dict[str, LogprobModel] = {}
+        for path in paths.values():
+            if path not in self._models:
+                self._models[path] = self._load(path, path == initial, model)
 
     def _load(self, path: str, is_initial: bool, settings: ModelConfig) -> LogprobModel:
-        policy, ranks = self._policy, self._policy.ranks
+        policy = self._policy
+        ranks = policy.ranks
         if is_initial and has_adapter(policy.model):
             return policy
         home = torch.device("cpu") if self._offloaded else policy.device
-        model = load_policy(path, settings.model_kwargs.trust_remote_code, home, ranks).requires_grad_(False).eval()
+        model = load_policy(path, settings.model_kwargs.trust_remote_code, home, ranks)
+        model.requires_grad_(False).eval()
         if is_initial:
             loaded = replace(policy, model=model)
             model.set_attn_implementation(policy.model.config._attn_implementation)
@@ -75,7 +85,9 @@ class ReferencePolicy:
 
     def modules(self) -> list[torch.nn.Module]:
         """Return the modules on the policy's device; none if the reference is offloaded."""
-        return [] if self._offloaded else [reference.model for reference in self._models.values()]
+        if self._offloaded:
+            return []
+        return [reference.model for reference in self._models.values()]
 
     def rows(self, groups: Sequence[Group]) -> list[PromptRow]:
         """Return the trained completions of these groups, with the reference's log-probabilities."""
@@ -145,7 +157,8 @@ class ReferencePolicy:
         if not reference.ranks.is_single:  # a sharded model moves its weights itself
             yield
             return
-        model, device = reference.model, self._policy.model.device
+        model = reference.model
+        device = self._policy.model.device
         homes = [(tensor, tensor.data) for tensor in (*model.parameters(), *model.buffers())]
         for tensor, home in homes:
             tensor.data = home.to(device, non_blocking=True)

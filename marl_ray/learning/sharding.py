@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import IntEnum
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,17 +19,26 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from marl_ray.learning.arguments import MAX_UNREDUCED_BYTES
+from marl_ray.learning.arguments import FLOAT_BYTES, MAX_UNREDUCED_BYTES
 from marl_ray.learning.precision import decoder_layers
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
-from marl_ray.models.lora import named_weights
+from marl_ray.learning.torch_private import discard_unsharded_gradient, fsdp_parameters, shard_of
+from marl_ray.models.lora import named_weights, trainable
 
 T = TypeVar("T")
+StoredTensor = tuple[list[str], torch.dtype]
+"""All names of a parameter or buffer, of which a tied one has several, and its dtype."""
 NamedTensors = Callable[[Any, Callable[[torch.Tensor], torch.Tensor]], Iterator[tuple[str, torch.Tensor]]]
 """Yields names and tensors of a model, each tensor moved by a function."""
 
-END, RESTART, NEXT, ACCOMPANY = 0, 1, 2, 3
-"""Commands from rank 0 to the ranks that follow."""
+
+class Command(IntEnum):
+    """A command from rank 0 to the ranks that follow."""
+
+    END = 0
+    RESTART = 1
+    NEXT = 2
+    ACCOMPANY = 3
 
 
 def shard(model: Any, ranks: RankGroup, device: torch.device, compute_dtype: torch.dtype, offload: bool) -> None:
@@ -37,55 +47,68 @@ def shard(model: Any, ranks: RankGroup, device: torch.device, compute_dtype: tor
     Layers are gathered and computed in `compute_dtype`, from float32 shards; gradients are summed in float32. With
     `offload` the shards are in host memory, where the optimizer runs.
     """
-    gpu = device.type == "cuda"
-    precision = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
+    precision = MixedPrecisionPolicy()
+    if compute_dtype != torch.float32:
+        precision = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
+    offload = offload and device.type == "cuda"
     options: dict[str, Any] = {
         "mesh": init_device_mesh(device.type, (ranks.size,)),
-        "mp_policy": precision if compute_dtype != torch.float32 else MixedPrecisionPolicy(),
-        "offload_policy": CPUOffloadPolicy() if gpu and offload else OffloadPolicy(),
+        "mp_policy": precision,
+        "offload_policy": CPUOffloadPolicy() if offload else OffloadPolicy(),
         # By default the root's weights stay gathered after a forward pass until the backward pass. After a pass
         # without gradients that would leave the root's weights gathered, and not the trained ones.
         "reshard_after_forward": True,
     }
     remaining = ranks.broadcast(_tensors_of(model))
-    layers = [(f"{name}.", module) for name, module in decoder_layers(model).items()]
-    for prefix, module in (*layers, ("", model)):
-        for stored in [stored for stored in remaining if stored[0][0].startswith(prefix)]:
-            _fill(model, *stored)
-            remaining.remove(stored)
+    modules = {f"{name}.": layer for name, layer in decoder_layers(model).items()}
+    modules[""] = model  # last, with the tensors outside of layers
+    for prefix, module in modules.items():
+        own, remaining = _split(remaining, prefix)
+        for names, dtype in own:
+            _fill(model, names, dtype)
         fully_shard(module, **options)
         module.set_force_sum_reduction_for_comms(True)  # gloo supports sums only
         module.set_gradient_divide_factor(1.0)
 
 
+def _split(tensors: Sequence[StoredTensor], prefix: str) -> tuple[list[StoredTensor], list[StoredTensor]]:
+    """Return the tensors whose first name begins with `prefix`, and the others."""
+    own: list[StoredTensor] = []
+    others: list[StoredTensor] = []
+    for names, dtype in tensors:
+        part = own if names[0].startswith(prefix) else others
+        part.append((names, dtype))
+    return own, others
+
+
 def reduces_once(model: Any, device: torch.device) -> bool:
     """Return True if gradients are reduced over ranks once per mini-batch rather than in every micro-batch."""
-    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    return isinstance(model, FSDPModule) and device.type == "cuda" and 4 * trained <= MAX_UNREDUCED_BYTES
+    if not isinstance(model, FSDPModule) or device.type != "cuda":
+        return False
+    trained = sum(parameter.numel() for parameter in trainable(model))
+    return FLOAT_BYTES * trained <= MAX_UNREDUCED_BYTES
 
 
 def discard_unreduced_gradients(model: Any) -> None:
     """Drop gradients that an interrupted mini-batch has not reduced over ranks."""
-    for group in _parameter_groups(model):
-        for parameter in group.fsdp_params:
-            parameter.unsharded_accumulated_grad = None
-            if hasattr(parameter, "_unsharded_param"):
-                parameter.unsharded_param.grad = None
+    for parameter in _sharded_parameters(model):
+        discard_unsharded_gradient(parameter)
 
 
-def _parameter_groups(model: torch.nn.Module) -> Iterator[Any]:
-    """Yield FSDP's groups of parameters; it has no public way to reach them."""
+def _sharded_parameters(model: torch.nn.Module) -> Iterator[Any]:
+    """Yield FSDP's state of all parameters."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            yield from module._get_fsdp_state()._fsdp_param_groups
+            yield from fsdp_parameters(module)
 
 
-def _tensors_of(model: torch.nn.Module) -> list[tuple[list[str], torch.dtype]]:
-    """Return all names of each parameter and buffer, and its dtype; tied tensors have several names."""
-    found: dict[int, tuple[list[str], torch.dtype]] = {}
-    for named in (model.named_parameters, model.named_buffers):
-        for name, tensor in named(remove_duplicate=False):
-            found.setdefault(id(tensor), ([], tensor.dtype))[0].append(name)
+def _tensors_of(model: torch.nn.Module) -> list[StoredTensor]:
+    """Return all names of each parameter and buffer, and its dtype."""
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    found: dict[int, StoredTensor] = {}
+    for name, tensor in named:
+        names, _ = found.setdefault(id(tensor), ([], tensor.dtype))
+        names.append(name)
     return list(found.values())
 
 
@@ -94,15 +117,19 @@ def _fill(model: torch.nn.Module, names: Sequence[str], dtype: torch.dtype) -> N
 
     Parameters of 16 bits become float32.
     """
-    places = [(model.get_submodule(place), last) for place, _, last in (name.rpartition(".") for name in names)]
-    tensor = getattr(*places[0])
-    filled = torch.empty(tensor.shape, dtype=dtype) if tensor.is_meta else tensor.detach()
+    place, _, attribute = names[0].rpartition(".")
+    tensor = getattr(model.get_submodule(place), attribute)
+    filled = tensor.detach()
+    if tensor.is_meta:  # on all ranks but the first
+        filled = torch.empty(tensor.shape, dtype=dtype)
     dist.broadcast(filled, 0)
     if isinstance(tensor, torch.nn.Parameter):
-        master = filled.float() if dtype in (torch.bfloat16, torch.float16) else filled
-        filled = torch.nn.Parameter(master, tensor.requires_grad)
-    for module, last in places:
-        setattr(module, last, filled)
+        if dtype in (torch.bfloat16, torch.float16):
+            filled = filled.float()
+        filled = torch.nn.Parameter(filled, tensor.requires_grad)
+    for name in names:
+        place, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(place), attribute, filled)
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
@@ -112,14 +139,13 @@ def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return this rank's shard of a sharded tensor, the object itself; return other tensors unchanged."""
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    return shard_of(tensor) if isinstance(tensor, DTensor) else tensor
 
 
 def refresh_shards(model: Any) -> None:
     """Let FSDP use shards whose data was replaced, as its `_apply` does."""
-    for group in _parameter_groups(model):
-        for parameter in group.fsdp_params:
-            parameter.reset_sharded_param()
+    for parameter in _sharded_parameters(model):
+        parameter.reset_sharded_param()
 
 
 def local_shard(full: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -138,8 +164,7 @@ def copy_from_rank_zero(parameters: Mapping[str, torch.Tensor], weights: Mapping
     """
     mismatched: list[str | None] = [None]
     if weights is not None:
-        shapes = {name: tensor.shape for name, tensor in weights.items()}
-        mismatched = [next((name for name, p in parameters.items() if shapes.get(name) != p.shape), None)]
+        mismatched = [_first_mismatch(parameters, weights)]
     dist.broadcast_object_list(mismatched, 0)
     if mismatched[0] is not None:
         raise ValueError(f"it has no {mismatched[0]} of the model's shape")
@@ -149,15 +174,27 @@ def copy_from_rank_zero(parameters: Mapping[str, torch.Tensor], weights: Mapping
         parameter.copy_(local_shard(full, parameter))
 
 
+def _first_mismatch(parameters: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor]) -> str | None:
+    for name, parameter in parameters.items():
+        if name not in weights or weights[name].shape != parameter.shape:
+            return name
+    return None
+
+
 def _move(tensor: torch.Tensor, device: torch.device | None) -> torch.Tensor:
     """Return a tensor on `device`, by default unchanged. An offloaded shard is in host memory, while the device of its
     DTensor stays the same."""
-    if isinstance(tensor, DTensor) and device is not None:
-        local = tensor._local_tensor.to(device)
-        return DTensor.from_local(
-            local, tensor.device_mesh, tensor.placements, shape=tensor.shape, stride=tensor.stride()
-        )
-    return tensor if device is None else tensor.to(device)
+    if device is None:
+        return tensor
+    if not isinstance(tensor, DTensor):
+        return tensor.to(device)
+    return DTensor.from_local(
+        shard_of(tensor).to(device),
+        tensor.device_mesh,
+        tensor.placements,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
 
 
 class WeightGatherer:
@@ -180,9 +217,12 @@ class WeightGatherer:
         named: NamedTensors = named_weights,
     ) -> None:
         self.ranks = ranks
-        self._model, self._dtype, self._device = model, dtype, device
+        self._model = model
+        self._dtype = dtype
+        self._device = device
         self._named = named
         self._together = ranks.is_single
+        """Whether all ranks iterate without commands."""
         self.accompany: Callable[[], None] | None = None
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -190,10 +230,10 @@ class WeightGatherer:
             for name, weight in self._weights():
                 yield name, full_tensor(weight)
             return
-        self._broadcast_command(RESTART)
+        self._broadcast_command(Command.RESTART)
         weights = self._weights()
         while True:
-            self._broadcast_command(NEXT)
+            self._broadcast_command(Command.NEXT)
             item = next(weights, None)
             if item is None:
                 return
@@ -221,12 +261,13 @@ class WeightGatherer:
             return work()
         finally:
             if not self.ranks.is_single:
-                self._broadcast_command(END)
+                self._broadcast_command(Command.END)
 
     @contextmanager
     def on_all_ranks(self) -> Iterator[None]:
         """Let every rank iterate without commands, all of them equally far."""
-        before, self._together = self._together, True
+        before = self._together
+        self._together = True
         try:
             yield
         finally:
@@ -237,30 +278,35 @@ class WeightGatherer:
         """Let the other ranks run `accompany`, during which all ranks iterate themselves, and wait until all have
         finished it. For rank 0, within `run_on_rank_zero`."""
         if not self.ranks.is_single:
-            self._broadcast_command(ACCOMPANY)
+            self._broadcast_command(Command.ACCOMPANY)
         with self.on_all_ranks():
             yield
         self.wait_for_ranks()
 
     def _follow(self) -> None:
         weights: Iterator[tuple[str, torch.Tensor]] = iter(())
-        while (command := self._broadcast_command(NEXT)) != END:
-            if command == RESTART:
+        while True:
+            command = self._broadcast_command(Command.NEXT)  # which rank 0 replaces by its own
+            if command == Command.END:
+                return
+            if command == Command.RESTART:
                 weights = self._weights()
-            elif command == ACCOMPANY:
+            elif command == Command.ACCOMPANY:
                 assert self.accompany is not None, "set on all ranks"
                 with self.on_all_ranks():
                     self.accompany()
                 self.wait_for_ranks()
-            elif (item := next(weights, None)) is not None:
-                full_tensor(item[1])
+            else:
+                item = next(weights, None)
+                if item is not None:
+                    full_tensor(item[1])
 
     def wait_for_ranks(self) -> None:
         """Return when all ranks have called this."""
         if not self.ranks.is_single:
             dist.all_reduce(torch.zeros(1))  # in host memory, unlike a barrier
 
-    def _broadcast_command(self, command: int) -> int:
+    def _broadcast_command(self, command: Command) -> Command:
         message = torch.tensor([command])
         dist.broadcast(message, 0)
-        return int(message)
+        return Command(int(message))

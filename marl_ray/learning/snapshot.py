@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,11 +21,11 @@ import torch
 import torch.distributed as dist
 from safetensors import SafetensorError
 from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_leaves
 
 from marl_ray.core.files import fsync_tree
 from marl_ray.learning.learner_files import CRITIC_FILE, STATE_FILE, shard_tensors, write_shards, write_state
 from marl_ray.learning.sharding import local_tensor
+from marl_ray.learning.torch_private import tree_leaves, with_shard
 from marl_ray.models.tokenization import save_tokenizer
 
 if TYPE_CHECKING:
@@ -84,9 +84,7 @@ class StateSnapshot:
     def copy(self) -> None:
         """Replace all tensors by copies in host memory, which later training does not change."""
         copies = HostCopies()
-        self.weights = [
-            WeightFile(file.write, copies.of(file.tensors), file.path, file.metadata) for file in self.weights
-        ]
+        self.weights = [replace(file, tensors=copies.of(file.tensors)) for file in self.weights]
         self.shards = copies.of(self.shards)
         self.states = copies.of(self.states)
         copies.wait()
@@ -108,9 +106,11 @@ def write_weights(file: WeightFile) -> None:
     try:
         file.write(file.tensors, file.path, metadata=file.metadata)
     except SafetensorError as error:
-        if number := re.search(r"\(os error (\d+)\)", str(error)):
-            raise OSError(int(number[1]), os.strerror(int(number[1])), str(file.path)) from None
-        raise
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        if found is None:
+            raise
+        number = int(found[1])
+        raise OSError(number, os.strerror(number), str(file.path)) from None
 
 
 class HostCopies:
@@ -123,9 +123,8 @@ class HostCopies:
 
     def of(self, value: T) -> T:
         """Return a copy of nested containers. Copies from a GPU are complete only after `wait`."""
-        leaves = tree_leaves(value)
-        copies = {id(leaf): self._copy(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
-        return copy.deepcopy(value, copies)
+        copies = {id(leaf): self._copy(leaf) for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)}
+        return copy.deepcopy(value, copies)  # which takes the objects in `copies` for already copied
 
     def wait(self) -> None:
         """Wait until all copies are complete."""
@@ -134,8 +133,8 @@ class HostCopies:
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         source = local_tensor(tensor).detach()
-        place = (source.untyped_storage().data_ptr(), source.storage_offset(), source.dtype)
-        key = (*place, source.shape, source.stride())
+        address = source.untyped_storage().data_ptr()
+        key = (address, source.storage_offset(), source.dtype, source.shape, source.stride())
         if key not in self._copies:
             # From pinned memory the bus runs at full speed. The state of an offloaded learner is on the host already.
             buffer = torch.empty_like(source, device="cpu", pin_memory=source.is_cuda)
@@ -143,8 +142,7 @@ class HostCopies:
             self._has_pending |= source.is_cuda
         copied = self._copies[key]
         if isinstance(tensor, DTensor):
-            # Not `from_local`, which moves the shard to the device of the mesh.
-            return DTensor(copied, tensor._spec, requires_grad=False)
+            return with_shard(tensor, copied)
         return copied
 
 

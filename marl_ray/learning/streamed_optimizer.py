@@ -37,11 +37,15 @@ class StreamedOptimizer:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-        self._optimizer, self._device = optimizer, device
+        self._optimizer = optimizer
+        self._device = device
         self._on_gpu = device.type == "cuda"
         self._host = HostBuffers(pinned=self._on_gpu)
-        self._copy_in = torch.cuda.Stream(device) if self._on_gpu else None
-        self._copy_out = torch.cuda.Stream(device) if self._on_gpu else None
+        self._copy_in: torch.cuda.Stream | None = None
+        self._copy_out: torch.cuda.Stream | None = None
+        if self._on_gpu:
+            self._copy_in = torch.cuda.Stream(device)
+            self._copy_out = torch.cuda.Stream(device)
 
     def offload(self) -> None:
         """Move all state to host memory, after a checkpoint was loaded."""
@@ -55,16 +59,17 @@ class StreamedOptimizer:
     def step(self) -> None:
         """Take one step over all parameters that have a gradient."""
         chunks = list(self._chunks())
+        fetched: list[Any] = []  # an event per chunk, at the end of its copy to the device
         stored: list[Any] = []  # an event per chunk, at the end of its copy to the host
-        fetched = self._fetch(chunks[0]) if chunks else None
+        if chunks:
+            fetched.append(self._fetch(chunks[0]))
         for number, chunk in enumerate(chunks):
-            ready, fetched = fetched, None
             if number >= 2 and self._on_gpu:
                 # The host is ahead of the copies. Without this wait all chunks would have memory at the same time.
                 stored[number - 2].synchronize()
             if number + 1 < len(chunks):
-                fetched = self._fetch(chunks[number + 1])
-            stored.append(self._update(chunk, ready))
+                fetched.append(self._fetch(chunks[number + 1]))
+            stored.append(self._update(chunk, fetched[number]))
         if self._on_gpu:
             torch.cuda.synchronize(self._device)
 
@@ -81,7 +86,9 @@ class StreamedOptimizer:
                 state_bytes = 2 * local_tensor(parameter).nbytes
                 if size and size + state_bytes > STREAM_CHUNK_BYTES:
                     yield [*chunk, (group, parameters)]
-                    chunk, parameters, size = [], [], 0
+                    chunk = []
+                    parameters = []
+                    size = 0
                 parameters.append(parameter)
                 size += state_bytes
             chunk.append((group, parameters))
@@ -105,6 +112,7 @@ class StreamedOptimizer:
         if ready is not None:
             torch.cuda.current_stream(self._device).wait_event(ready)
         try:
+            # The optimizer takes a step of all parameters in its groups.
             for group, _ in everything:
                 group["params"] = []
             for group, parameters in chunk:

@@ -60,9 +60,10 @@ def _layers_in_files(model: Any) -> dict[str, str]:
     for name, layer in adapted(model).items():
         shape = layer.base_layer.weight.shape
         weight = {f"{name}.weight": torch.empty(shape, device="meta")}
-        in_files = {key: tensor.shape for key, tensor in revert_weight_conversion(model, weight).items()}
-        file_name = next(iter(in_files))
-        if in_files != {file_name: shape} or not file_name.endswith(".weight"):
+        in_files = revert_weight_conversion(model, weight)
+        file_name, stored = next(iter(in_files.items()))
+        is_own_layer = len(in_files) == 1 and stored.shape == shape and file_name.endswith(".weight")
+        if not is_own_layer:
             raise UserError(
                 f"lora.in_engine: layer {name} is no layer of its own in the files of {type(model).__name__}: set it "
                 "to false"

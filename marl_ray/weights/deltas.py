@@ -35,13 +35,15 @@ def _word_sums(tensor: torch.Tensor) -> torch.Tensor:
     """
     words = _words(tensor.detach().contiguous())
     rows = len(words) // COLUMNS
-    matrix, rest = words[: rows * COLUMNS].view(rows, COLUMNS), words[rows * COLUMNS :]
+    matrix = words[: rows * COLUMNS].view(rows, COLUMNS)
+    rest = words[rows * COLUMNS :]  # the last, incomplete row
     by_row = _weighted_sum(matrix.sum(dim=1, dtype=torch.int64)) + (rows + 1) * rest.sum(dtype=torch.int64)
     by_column = _weighted_sum(matrix.sum(dim=0, dtype=torch.int64)) + _weighted_sum(rest.to(torch.int64))
     return torch.stack([by_row, by_column])
 
 
 def _weighted_sum(values: torch.Tensor) -> torch.Tensor:
+    """Return the sum of the values, each times its position from 1."""
     return (values * torch.arange(1, len(values) + 1, device=values.device)).sum()
 
 
@@ -58,16 +60,19 @@ class Checksum:
     """
 
     def __init__(self, value: int = 0, deferred: bool = False) -> None:
-        self._value, self._deferred = value, deferred
+        self._value = value
+        self._deferred = deferred
         self._pending: list[tuple[int, torch.Tensor]] = []
 
     @property
     def value(self) -> int:
-        if self._pending:
-            sums = torch.stack([sums for _, sums in self._pending]).tolist()
-            parts = (_combine(header, *pair) for (header, _), pair in zip(self._pending, sums, strict=True))
-            self._value = (self._value + sum(parts)) % MODULUS
-            self._pending = []
+        if not self._pending:
+            return self._value
+        headers, sums = zip(*self._pending, strict=True)
+        on_host = torch.stack(sums).tolist()  # one synchronisation with the device
+        for header, (by_row, by_column) in zip(headers, on_host, strict=True):
+            self._value = (self._value + _combine(header, by_row, by_column)) % MODULUS
+        self._pending = []
         return self._value
 
     def watch(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -97,7 +102,9 @@ class TensorDelta:
     @property
     def nbytes(self) -> int:
         """Size in bytes as sent."""
-        return self.values.nbytes + (0 if self.gaps is None else self.gaps.nbytes)
+        if self.gaps is None:
+            return self.values.nbytes
+        return self.values.nbytes + self.gaps.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +136,8 @@ class Snapshot:
 
     def reset(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """Replace the snapshot by copies of `weights`, and yield them."""
-        self.checksum, self._tensors = None, {}
+        self.checksum = None
+        self._tensors = {}
         for name, tensor in weights:
             self._tensors[name] = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
             yield name, self._tensors[name]
@@ -140,7 +148,8 @@ class Snapshot:
         changed = total = 0
         for name, tensor in weights:
             delta, changed_values = _tensor_diff(name, self._tensors[name], tensor.detach().to("cpu"))
-            changed, total = changed + changed_values, total + tensor.numel()
+            changed += changed_values
+            total += tensor.numel()
             yield delta
         self.changed = changed / total if total else 0.0
 
@@ -171,23 +180,30 @@ def to_tensor(delta: TensorDelta) -> torch.Tensor:
 
 def _tensor_diff(name: str, before: torch.Tensor, after: torch.Tensor) -> tuple[TensorDelta, int]:
     """Copy `after` into `before`; return the smaller of a complete and a sparse delta, and the number of changes."""
-    old, new = _words(before), _words(after.contiguous())
+    old = _words(before)
+    new = _words(after.contiguous())
     positions = (old != new).nonzero().reshape(-1).numpy()
     old.copy_(new)
+    delta = complete_delta(name, before)
+    # A changed value is sent with a gap of two bytes.
     if positions.size * (2 + new.element_size()) >= new.numel() * new.element_size():
-        return complete_delta(name, before), positions.size
+        return delta, positions.size
     close = _limit_gaps(positions)
     values = new[torch.from_numpy(close)].numpy().view(np.uint8)
     gaps = np.diff(close, prepend=-1).astype(np.uint16)
-    return replace(complete_delta(name, before), values=values, gaps=gaps), positions.size
+    return replace(delta, values=values, gaps=gaps), positions.size
 
 
 def _limit_gaps(positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return ascending positions with others inserted between those more than MAX_GAP apart."""
-    before = np.concatenate(([-1], positions[:-1])) if positions.size else positions
+    if not positions.size:
+        return positions
+    before = np.concatenate(([-1], positions[:-1]))
     far = np.flatnonzero(positions - before > MAX_GAP)
+    if not far.size:
+        return positions
     between = [np.arange(before[i] + MAX_GAP, positions[i], MAX_GAP) for i in far]
-    return np.sort(np.concatenate([positions, *between])) if between else positions
+    return np.sort(np.concatenate([positions, *between]))
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:

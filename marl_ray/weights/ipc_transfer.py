@@ -19,7 +19,9 @@ class IpcSender:
     """
 
     def __init__(self, client: Any, writer: SlabWriter, weights: WeightGatherer) -> None:
-        self._client, self._writer, self._weights = _CompletingClient(client), writer, weights
+        self._client = _CompletingClient(client)
+        self._writer = writer
+        self._weights = weights
 
     def send_weights(self) -> None:
         """Send all weights. Raises the first error of a call to the generators, after the last chunk."""
@@ -54,8 +56,9 @@ class _CompletingClient:
         self._call(self._client.finish_weight_update)
 
     def _call(self, call: Callable[[], None]) -> None:
-        if self.lost is None:
-            try:
-                call()
-            except Exception as error:  # raised after all ranks have sent their last chunk
-                self.lost = error
+        if self.lost is not None:
+            return
+        try:
+            call()
+        except Exception as error:  # raised after all ranks have sent their last chunk
+            self.lost = error

@@ -29,8 +29,12 @@ from vllm.distributed.weight_transfer.nccl_engine import (
 )
 from vllm.utils.nccl import unpinned_nccl_env
 
-ABORTED, JOINED, READY = "aborted", "joined", "ready"
-"""Keys in the store: the transfer has ended, the number of processes, and all processes have joined."""
+ABORTED = "aborted"
+"""Key in the store that is set when the transfer has ended."""
+JOINED = "joined"
+"""Key in the store of the number of processes that have joined."""
+READY = "ready"
+"""Key in the store that is set when all processes have joined."""
 SESSION_LIMIT = timedelta(days=20)
 """Longest wait for the end of a session; the store's sockets count milliseconds in 32 bits."""
 
@@ -86,16 +90,17 @@ class NcclGroup:
         """
         self.aborted = True
         with self._abort_lock:
-            communicator, self._communicator = self._communicator, None
+            communicator = self._communicator
+            self._communicator = None
             if communicator is not None:
                 communicator.destroy()
 
-    destroy = abort
+    destroy = abort  # vLLM's name
 
     def abort_all(self) -> None:
         """End the transfer in all processes. Only for the sender, whose process has the store."""
-        for key in (ABORTED, READY):
-            self._control.set(key, "aborted")
+        self._control.set(ABORTED, "aborted")
+        self._control.set(READY, "aborted")  # wakes processes that wait in `join`
         self.abort()
 
     @contextlib.contextmanager
@@ -117,10 +122,12 @@ class NcclGroup:
 
 def join_as_receiver(info: NCCLWeightTransferInitInfo, rank: int) -> NcclGroup:
     """Join the sender's session as the worker number `rank` of this generator. See `NcclGroup.aborted` for failures."""
-    address, port = info.master_address, info.master_port
-    assert address is not None
-    assert port is not None
-    group = NcclGroup(dist.TCPStore(address, port, info.world_size, is_master=False, wait_for_workers=False))
+    assert info.master_address is not None
+    assert info.master_port is not None
+    store = dist.TCPStore(
+        info.master_address, info.master_port, info.world_size, is_master=False, wait_for_workers=False
+    )
+    group = NcclGroup(store)
     with group.contain_failures():
         group.join(info.rank_offset + rank, info.world_size)
     return group
@@ -141,8 +148,10 @@ class NcclSender(NCCLTrainerWeightTransferEngine):
 
     def __init__(self, client: Any, source: Any, address: str, workers: int, buffer_bytes: int) -> None:
         super().__init__(client=client, source=source, packed_buffer_size_bytes=buffer_bytes)
+        size = 1 + workers
         listener = socket.create_server((address, 0))
-        port, size = listener.getsockname()[1], 1 + workers
+        port = listener.getsockname()[1]
+        # With an open socket, because by default the store listens on all addresses.
         options: dict[str, Any] = {"wait_for_workers": False, "master_listen_fd": listener.detach()}
         group = NcclGroup(dist.TCPStore(address, port, size, is_master=True, **options))
         self.model_update_group = group
@@ -162,14 +171,15 @@ class NcclSender(NCCLTrainerWeightTransferEngine):
     def send_weights(self) -> None:
         """Send all weights. Raises the client's error for a lost receiver."""
         assert self.source is not None
-        source, meta = self.source, self.source.metadata()
+        source = self.source
+        meta = source.metadata()
         info = NCCLWeightTransferUpdateInfo(
             names=[m.name for m in meta],
             dtype_names=[str(m.dtype).removeprefix("torch.") for m in meta],
             shapes=[list(m.shape) for m in meta],
         )
-        self.client.start_weight_update()
         receive = asdict(info)
+        self.client.start_weight_update()
         self._run_with_receivers(lambda: self.client.update_weights(receive), lambda: self._broadcast(source, meta))
         self.client.finish_weight_update()
         self._post_send_sync()
@@ -187,6 +197,7 @@ class NcclSender(NCCLTrainerWeightTransferEngine):
             except BaseException as error:
                 self.model_update_group.abort_all()
                 lost = answer.exception()
+                # The loss of a receiver is the cause, and the failure here its effect.
                 if lost is not None and is_transfer_failure(error):
                     raise lost from error
                 raise

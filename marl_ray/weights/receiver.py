@@ -60,9 +60,13 @@ class WeightSyncResult:
 def run_stage(engine: Any, stage: TransferStage, info: dict[str, Any] | None = None) -> bool:
     """Run one stage on all workers of the engine. Return False if it was aborted because another process is lost."""
     if stage in ("shutdown_weight_transfer_engine", "start_weight_update"):
+        # The previous sender may have been lost during an update.
         engine.collective_rpc("abandon_weight_update")
-    engine.collective_rpc(stage, args=() if info is None else (info,))
-    return info is None or not any(engine.collective_rpc("transfer_aborted"))
+    if info is None:
+        engine.collective_rpc(stage)
+        return True
+    engine.collective_rpc(stage, args=(info,))
+    return not any(engine.collective_rpc("transfer_aborted"))  # of each worker
 
 
 def update_weights(
@@ -76,7 +80,8 @@ def update_weights(
         run_stage(engine, "start_weight_update")
         run_stage(engine, "update_weights", {"weights": update})
         run_stage(engine, "finish_weight_update")
-    engine.set_weight_version(with_version(engine.get_weight_version(), adapter, version))
+    label = with_version(engine.get_weight_version(), adapter, version)
+    engine.set_weight_version(label)  # of all tokens that are sampled from now on
     checksums = engine.collective_rpc("weight_checksum", args=(adapter,))
     if len(set(checksums)) > 1:
         raise RuntimeError(f"{generator}: its workers loaded different weights ({checksums})")

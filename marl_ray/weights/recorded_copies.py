@@ -8,21 +8,19 @@ data, and `RecordedCopies.copy` later makes all copies of a chunk in a few kerne
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from marl_ray.learning.torch_private import TorchDispatchMode, changes_arguments, copy_all, storage_key
 from marl_ray.weights.slab import SlabLayout
+from marl_ray.weights.vllm_private import PLAIN_ATTENTION, PLAIN_METHODS
 
-PLAIN_METHODS = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod", "UnquantizedFusedMoEMethod")
-"""vLLM's methods for layers that compute with their parameters, on CUDA. Some kernels for experts want them in another
-order, which `SlabEngine` notices when it compares the parameters with the weights."""
 WORDS_AT_ONCE = 2**24
-PLAIN_ATTENTION = ("Attention",)
-"""vLLM's attention layers that derive nothing from weights. MLA multiplies weights after loading."""
+"""Words that are summed at a time, which take 128 MiB in 64 bits."""
 
 
 class CannotRecord(Exception):
@@ -49,28 +47,30 @@ class _Recorder(TorchDispatchMode):
 
     def __init__(self, weights: Mapping[str, torch.Tensor], parameters: Iterable[torch.Tensor]) -> None:
         super().__init__()
-        self._names = {weight.untyped_storage()._cdata: name for name, weight in weights.items()}
+        self._names = {storage_key(weight): name for name, weight in weights.items()}
         self._parameters = {parameter.untyped_storage().data_ptr() for parameter in parameters}
         self.copies: list[_Copy] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is not torch.ops.aten.copy_.default or not args[1].is_meta or args[0].is_meta:
-            if func._schema.is_mutable and self._is_part_of_model(args[0]):
+        loads_weight = func is torch.ops.aten.copy_.default and args[1].is_meta and not args[0].is_meta
+        if not loads_weight:
+            if changes_arguments(func) and self._is_part_of_model(args[0]):
                 raise CannotRecord("a parameter is computed with after it is loaded")
             return func(*args, **(kwargs or {}))
         target, source = args[:2]
-        name = self._names.get(source.untyped_storage()._cdata)
+        name = self._names.get(storage_key(source))
         if name is None:
             raise CannotRecord("a weight is computed with before it is copied")
         if target.shape != source.shape or target.dtype != source.dtype:
             raise CannotRecord(f"{name} is converted while it is copied")
-        place = (tuple(source.shape), source.stride(), source.storage_offset())
-        self.copies.append(_Copy(name, *place, target.detach()))
+        copy = _Copy(name, tuple(source.shape), source.stride(), source.storage_offset(), target.detach())
+        self.copies.append(copy)
         return target
 
     def _is_part_of_model(self, tensor: Any) -> bool:
-        is_real = isinstance(tensor, torch.Tensor) and not tensor.is_meta and tensor.numel() > 0
-        return is_real and tensor.untyped_storage().data_ptr() in self._parameters
+        if not isinstance(tensor, torch.Tensor) or tensor.is_meta or tensor.numel() == 0:
+            return False  # it has no address
+        return tensor.untyped_storage().data_ptr() in self._parameters
 
 
 class RecordedCopies:
@@ -87,7 +87,8 @@ class RecordedCopies:
         """Take the weights from this slab from now on."""
         self._bound = []
         for chunk in range(len(layout.chunks)):
-            targets, sources = [], []
+            targets: list[torch.Tensor] = []
+            sources: list[torch.Tensor] = []
             for name, weight in layout.views(slab, chunk).items():
                 for copy in self._copies[name]:
                     targets.append(copy.target)
@@ -102,7 +103,7 @@ class RecordedCopies:
     def copy(self, chunk: int) -> None:
         """Copy a chunk into the parameters."""
         targets, sources = self._bound[chunk]
-        torch._foreach_copy_(targets, sources)
+        copy_all(targets, sources)
 
     @torch.no_grad()
     def sum_of_parameters(self) -> torch.Tensor:
@@ -136,8 +137,10 @@ def record(model: Any, shapes: Mapping[str, torch.Tensor]) -> RecordedCopies:
         is_plain = type(module).__name__ in (*PLAIN_ATTENTION, *PLAIN_METHODS)
         if hasattr(module, "process_weights_after_loading") and not is_plain:
             raise CannotRecord(f"{type(module).__name__} derives other tensors from its weights")
-        if getattr(getattr(module, "impl", None), "sinks", None) is not None:
+        kernel = getattr(module, "impl", None)
+        if getattr(kernel, "sinks", None) is not None:
             raise CannotRecord("its attention has sinks, of which the kernel has a copy")
+    # New tensors: the recorder knows weights by their storages.
     weights = {name: torch.empty(shape.shape, dtype=shape.dtype, device="meta") for name, shape in shapes.items()}
     parameters = dict(model.named_parameters())
     recorder = _Recorder(weights, parameters.values())
@@ -157,15 +160,14 @@ def _check_coverage(
 ) -> None:
     """Raise CannotRecord unless the copies read and write as many values as there are."""
     copied = dict.fromkeys(weights, 0)
-    filled: dict[int, int] = {}  # number of values that are copied into each storage
+    filled: Counter[int] = Counter()  # number of values that are copied into each storage
     for copy in copies:
         copied[copy.name] += copy.target.numel()
-        storage = copy.target.untyped_storage().data_ptr()
-        filled[storage] = filled.get(storage, 0) + copy.target.numel()
+        filled[copy.target.untyped_storage().data_ptr()] += copy.target.numel()
     for name, weight in weights.items():
         if copied[name] != weight.numel():
             raise CannotRecord(f"{copied[name]} of {weight.numel()} values of {name} are copied")
     for name, parameter in parameters.items():
-        values = filled.get(parameter.untyped_storage().data_ptr(), 0)
+        values = filled[parameter.untyped_storage().data_ptr()]
         if values != parameter.numel():
             raise CannotRecord(f"{values} of {parameter.numel()} values of {name} are loaded")

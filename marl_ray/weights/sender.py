@@ -86,7 +86,9 @@ class WeightSender:
         self._slab = slab
         self._summed = SummedSource(self.source)
         self.transport = transport
-        self.sparse = transport == "store" and (source.dtype.itemsize == 2 if sparse is None else sparse)
+        if sparse is None:
+            sparse = source.dtype.itemsize == 2
+        self.sparse = sparse and transport == "store"
         self.checksum: int | None = None
         """Checksum of the weights sent last; None before that."""
         self._session: _TransferSession | None = None
@@ -99,26 +101,32 @@ class WeightSender:
     ) -> WeightSyncResult:
         """Send the weights as `version`, or only the version if the weights have not `changed` since they were sent.
         Raises WeightSyncError."""
-        checksum, sent_bytes, changed_share = Checksum(), 0, None
+        checksum = Checksum()
+        sent_bytes = 0
+        changed_share = None
         if not changed and self.checksum is not None:
             checksum = Checksum(self.checksum)
             acknowledgements = receivers.update_weights(version, None)
         elif self.transport in ("store", "adapter"):
             update = self._make_update(checksum, receivers)
-            sent_bytes, changed_share = update.nbytes, None if update.base is None else self._snapshot.changed
+            sent_bytes = update.nbytes
+            if update.base is not None:
+                changed_share = self._snapshot.changed
             acknowledgements = receivers.update_weights(version, update)
         else:
             wait_for_device(self.source.device)  # vLLM casts and sends on streams of its own
             self._send_in_stages(receivers)
-            checksum = self._summed.checksum if self._slab is None else self._slab.checksum
+            sender = self._summed if self._slab is None else self._slab
+            checksum = sender.checksum
             sent_bytes = sum(shape.nbytes for shape in self.source.shapes.values())
             acknowledgements = receivers.update_weights(version, None)
         self.checksum = checksum.value
         for got in acknowledgements:
             if (got.version, got.checksum) != (version, self.checksum):
-                expected = f"the learner sent version {version} with {self.checksum}"
-                received = f"acknowledged version {got.version} with checksum {got.checksum}"
-                raise WeightSyncError(f"{got.generator} {received}, {expected}")
+                raise WeightSyncError(
+                    f"{got.generator} acknowledged version {got.version} with checksum {got.checksum}, "
+                    f"the learner sent version {version} with {self.checksum}"
+                )
         self._acknowledged |= dict.fromkeys(receivers.members, self.checksum)
         return WeightSyncResult(version, self.checksum, dict(receivers.failed), sent_bytes, changed_share)
 
@@ -129,11 +137,13 @@ class WeightSender:
         if not self.sparse:
             deltas = [complete_delta(name, tensor) for name, tensor in weights]
             return WeightUpdate(deltas, adapter_scale=self.source.adapter_scale)
-        if base is not None and all(self._acknowledged.get(member) == base for member in receivers.members):
+        acknowledged = {self._acknowledged.get(member) for member in receivers.members}
+        if base is not None and acknowledged <= {base}:
             update = WeightUpdate(list(self._snapshot.diff(weights)), base, keep=True)
         else:
             deltas = [complete_delta(name, tensor) for name, tensor in self._snapshot.reset(weights)]
             update = WeightUpdate(deltas, keep=True)
+        # Complete only now: the deltas above have read all weights.
         self._snapshot.checksum = checksum.value
         return update
 
@@ -159,7 +169,8 @@ class WeightSender:
         return session
 
     def _close_session(self) -> None:
-        session, self._session = self._session, None
+        session = self._session
+        self._session = None
         if session is not None:
             session.engine.shutdown()
 
@@ -171,8 +182,8 @@ class WeightSender:
         from marl_ray.weights.nccl_transfer import NcclSender
 
         source: Any = self._summed  # has the two methods of vLLM's WeightSource that its engine uses
-        address, workers = session.receivers.address, session.receivers.workers
-        return NcclSender(session, source, address, workers, self.source.buffer_bytes)
+        receivers = session.receivers
+        return NcclSender(session, source, receivers.address, receivers.workers, self.source.buffer_bytes)
 
 
 class _TransferSession:
@@ -180,7 +191,8 @@ class _TransferSession:
     forwards the calls of the engine to the receivers of the current update."""
 
     def __init__(self, receivers: WeightReceivers) -> None:
-        self.receivers, self.members = receivers, receivers.members
+        self.receivers = receivers
+        self.members = receivers.members
         self.engine: Any = None
         self.on_loss: Callable[[], None] | None = None
 
@@ -232,13 +244,16 @@ class CastSource:
     def __init__(
         self, model: Any, dtype: torch.dtype, weights: WeightGatherer | None = None, device: torch.device | None = None
     ) -> None:
-        self.model, self.dtype, self.device = model, dtype, device
+        self.model = model
+        self.dtype = dtype
+        self.device = device
         self.weights = weights or WeightGatherer(model, dtype=dtype, device=device)
         shapes = {name: weight.to(dtype) for name, weight in self.weights.shapes().items()}
-        files = revert_weight_conversion(model, shapes)
-        self.same_names = set(files) == set(shapes)
+        # The conversion of all weights at once is right, and the one that `_rename` makes layer by layer must equal it.
+        in_files = revert_weight_conversion(model, shapes)
+        self.same_names = in_files.keys() == shapes.keys()
         self.shapes = dict(self._rename(shapes.items()))
-        if {n: t.shape for n, t in self.shapes.items()} != {n: t.shape for n, t in files.items()}:
+        if _sizes(self.shapes) != _sizes(in_files):
             raise NotImplementedError(f"the files of {type(model).__name__} combine weights of several layers")
 
     @property
@@ -251,8 +266,7 @@ class CastSource:
         """Return the slab of this rank, on `device`; see `SlabWriter`."""
         assert self.device is not None
         layout = SlabLayout.of(self.shapes, self.buffer_bytes)
-        gather, wait = self.weights.ranks.all_gather, self.weights.wait_for_ranks
-        return SlabWriter(self, layout, self.device, gather, wait)
+        return SlabWriter(self, layout, self.device, self.weights.ranks.all_gather, self.weights.wait_for_ranks)
 
     def metadata(self) -> list[Any]:
         from vllm.distributed.weight_transfer.base import ParamMeta
@@ -260,9 +274,14 @@ class CastSource:
         return [ParamMeta(name, self.dtype, tuple(shape.shape)) for name, shape in self.shapes.items()]
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        cast = ((name, weight.to(self.device or weight.device).to(self.dtype)) for name, weight in self.weights)
-        for name, tensor in self._rename(cast):
+        for name, tensor in self._rename(self._cast()):
             yield name, tensor.contiguous()
+
+    def _cast(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, weight in self.weights:
+            if self.device is not None:
+                weight = weight.to(self.device)
+            yield name, weight.to(self.dtype)
 
     def _rename(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield weights under their names in files. Layers are converted one at a time, because a conversion needs the
@@ -272,3 +291,7 @@ class CastSource:
             return
         for _, layer in groupby(weights, key=lambda weight: LAYER.match(weight[0])[1]):  # type: ignore[index]
             yield from revert_weight_conversion(self.model, dict(layer)).items()
+
+
+def _sizes(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Size]:
+    return {name: weight.shape for name, weight in weights.items()}

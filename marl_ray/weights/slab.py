@@ -15,13 +15,14 @@ even if a generator is lost on the way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 
 from marl_ray.learning.cpu_offload import release_cached_memory
+from marl_ray.learning.torch_private import export_to_processes, open_exported
 from marl_ray.weights.deltas import Checksum
 
 ALIGNMENT = 16
@@ -46,7 +47,8 @@ class SlabPlace:
     @property
     def end(self) -> int:
         """Offset of the first byte after the weight, aligned."""
-        return -(-(self.offset + self.nbytes) // ALIGNMENT) * ALIGNMENT
+        blocks = -(-(self.offset + self.nbytes) // ALIGNMENT)  # rounded up
+        return blocks * ALIGNMENT
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,11 @@ class SlabLayout:
         places: list[SlabPlace] = []
         chunk = offset = 0
         for name, shape in shapes.items():
-            place = SlabPlace(name, str(shape.dtype).removeprefix("torch."), tuple(shape.shape), chunk, offset)
+            dtype = str(shape.dtype).removeprefix("torch.")
+            place = SlabPlace(name, dtype, tuple(shape.shape), chunk, offset)
             if offset and place.end > chunk_bytes:
                 chunk += 1
-                place = SlabPlace(name, place.dtype, place.shape, chunk, 0)
+                place = replace(place, chunk=chunk, offset=0)
             places.append(place)
             offset = place.end
         return cls(tuple(places))
@@ -108,22 +111,15 @@ def gpu_key(device: torch.device) -> str:
 
 def export_slab(slab: torch.Tensor) -> dict[str, tuple[Any, ...]]:
     """Return the CUDA IPC handle of a slab under the name of its GPU."""
-    from torch.multiprocessing.reductions import reduce_tensor
-
-    _, handle = reduce_tensor(slab)
-    return {gpu_key(slab.device): handle}
+    return {gpu_key(slab.device): export_to_processes(slab)}
 
 
 def open_slab(handles: Mapping[str, tuple[Any, ...]], device: torch.device) -> torch.Tensor:
     """Return the slab of the learner's rank on this GPU. Raises RuntimeError if there is no rank."""
-    from torch.multiprocessing.reductions import rebuild_cuda_tensor
-
     key = gpu_key(device)
     if key not in handles:
         raise RuntimeError(f"no learner rank is on this engine's GPU {key}, but on {', '.join(handles)}")
-    arguments = list(handles[key])
-    arguments[6] = torch.cuda.current_device()  # the learner may see the same GPU under another number
-    return rebuild_cuda_tensor(*arguments)
+    return open_exported(handles[key], torch.cuda.current_device())
 
 
 class SlabWriter:
@@ -144,8 +140,10 @@ class SlabWriter:
     ) -> None:
         self.layout = layout
         self.checksum = Checksum(deferred=True)
-        self._source, self._device = source, device
-        self._gather, self._wait_for_ranks = gather, wait_for_ranks
+        self._source = source
+        self._device = device
+        self._gather = gather
+        self._wait_for_ranks = wait_for_ranks
         self._slab: torch.Tensor | None = None
         self._handles: dict[str, tuple[Any, ...]] = {}
         self._informed: Any = None
@@ -157,6 +155,7 @@ class SlabWriter:
         if client is not None:
             if client is not self._informed:
                 self._informed = client
+                # Handles of all ranks: each worker finds the handle of its own GPU.
                 client.init_weight_transfer_engine({"handles": self._handles, "layout": self.layout})
             client.start_weight_update()
         for chunk in self._fill(slab):
@@ -190,7 +189,7 @@ class SlabWriter:
                 view.copy_(tensor)
             add_chunk(self.checksum, self.layout, slab, chunk)
             if self._device.type == "cuda":
-                torch.cuda.synchronize(self._device)
+                torch.cuda.synchronize(self._device)  # the engines read on streams of their own
             yield chunk
 
 

@@ -69,7 +69,8 @@ class SlabEngine(WeightTransferEngine[SlabInitInfo, SlabUpdateInfo]):
     def start_weight_update(self) -> None:
         assert self._info is not None, "the learner has sent its handles"
         self.checksum = Checksum(deferred=True)
-        self._received, self._sums = 0, []
+        self._received = 0
+        self._sums = []
         if self._slab is None:
             self._slab = open_slab(self._info.handles, self.device)
             if self._copies is not None:
@@ -85,7 +86,8 @@ class SlabEngine(WeightTransferEngine[SlabInitInfo, SlabUpdateInfo]):
     def receive_weights(self, update_info: SlabUpdateInfo) -> None:
         assert self._info is not None
         assert self._slab is not None
-        layout, chunk = self._info.layout, update_info.chunk
+        layout = self._info.layout
+        chunk = update_info.chunk
         add_chunk(self.checksum, layout, self._slab, chunk)
         weights = layout.views(self._slab, chunk)
         if self._copies is None:
@@ -135,7 +137,9 @@ class SlabEngine(WeightTransferEngine[SlabInitInfo, SlabUpdateInfo]):
         assert self._slab is not None
         self._can_record = False  # once
         layout = self._info.layout
-        shapes = {p.name: torch.empty(p.shape, dtype=getattr(torch, p.dtype), device="meta") for p in layout.places}
+        shapes = {}
+        for place in layout.places:
+            shapes[place.name] = torch.empty(place.shape, dtype=getattr(torch, place.dtype), device="meta")
         try:
             copies = record(self.model, shapes)
             if _checksum_of(copies, layout, self._slab.device) != self.checksum.value:

@@ -23,8 +23,11 @@ def with_version(label: str, adapter: int, version: WeightVersion) -> str:
         >>> with_version("default", 1, 0)
         '-1,0'
     """
-    versions = [part if part.lstrip("-").isdecimal() else NONE_YET for part in label.split(",")]
-    versions += [NONE_YET] * (adapter + 1 - len(versions))
+    versions = label.split(",")
+    if not versions[0].lstrip("-").isdecimal():
+        versions = []  # "default"
+    missing = adapter + 1 - len(versions)
+    versions += [NONE_YET] * missing
     versions[adapter] = str(version)
     return ",".join(versions)
 
@@ -32,7 +35,9 @@ def with_version(label: str, adapter: int, version: WeightVersion) -> str:
 def version_of(label: str, adapter: int) -> WeightVersion:
     """Return the version of adapter number `adapter` in a label."""
     versions = label.split(",")
-    return int(versions[adapter] if adapter < len(versions) else NONE_YET)
+    if adapter >= len(versions):
+        return int(NONE_YET)
+    return int(versions[adapter])
 
 
 def spans_of(labels: Iterable[tuple[str, int]], adapter: int) -> tuple[tuple[WeightVersion, int], ...]:

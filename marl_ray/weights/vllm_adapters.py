@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, get_args
 
+import torch
 from vllm.config.lora import MaxLoRARanks
 from vllm.lora.lora_model import LoRAModel
 from vllm.lora.lora_weights import LoRALayerWeights
@@ -31,13 +32,15 @@ def adapter_arguments(model: str, trust_remote_code: bool, lora: LoraConfig, num
     """Return the arguments of vLLM's `EngineArgs` for a number of adapters. Raises UserError for layers that do not
     exist."""
     layers = adapter_layers(model, trust_remote_code, lora)
+    served_ranks = [rank for rank in get_args(MaxLoRARanks) if rank >= lora.rank]
+    last_names = {layer.rpartition(".")[2] for layer in layers}
     return {
         "enable_lora": True,
         "max_loras": number,
         # vLLM accepts some ranks only. Matrices of a smaller rank are filled up with zeros.
-        "max_lora_rank": min(served for served in get_args(MaxLoRARanks) if served >= lora.rank),
+        "max_lora_rank": min(served_ranks),
         # By default vLLM also multiplies the zeros of all other layers, of which the output layer is the largest.
-        "lora_target_modules": sorted({layer.rpartition(".")[2] for layer in layers}),
+        "lora_target_modules": sorted(last_names),
     }
 
 
@@ -65,7 +68,12 @@ def unserved_layers(manager: Any, layers: Sequence[str]) -> list[str]:
     served = set(manager.modules)
     for parts in manager.packed_modules.values():
         served.update(parts)  # vLLM computes layers such as q_proj, k_proj and v_proj together
-    return [layer for layer in layers if _vllm_name(manager, f"{layer}.lora_A.weight")[0] not in served]
+    unserved = []
+    for layer in layers:
+        name, _ = _vllm_name(manager, f"{layer}.lora_A.weight")
+        if name not in served:
+            unserved.append(layer)
+    return unserved
 
 
 def load_adapter(manager: Any, number: int, update: WeightUpdate) -> int:
@@ -73,15 +81,18 @@ def load_adapter(manager: Any, number: int, update: WeightUpdate) -> int:
     assert update.adapter_scale is not None, "the update has an adapter"
     checksum = Checksum()
     received = ((delta.name, to_tensor(delta)) for delta in update.deltas)
-    factors: dict[str, dict[bool, Any]] = {}
+    a_of: dict[str, torch.Tensor] = {}
+    b_of: dict[str, torch.Tensor] = {}
     for name, tensor in checksum.watch(received):
         layer, is_a = _vllm_name(manager, name)
+        factors = a_of if is_a else b_of
         # A copy, because the tensor is read-only and vLLM multiplies B by the scale in place.
-        factors.setdefault(layer, {})[is_a] = tensor.clone()
+        factors[layer] = tensor.clone()
     layers = {}
-    for layer, pair in factors.items():
-        rank = len(pair[True])
-        layers[layer] = LoRALayerWeights(layer, rank, 0, pair[True], pair[False], scaling=update.adapter_scale)
+    for layer, a in a_of.items():
+        rank = len(a)
+        # The 0 is peft's alpha, which vLLM does not read where there is a scaling.
+        layers[layer] = LoRALayerWeights(layer, rank, 0, a, b_of[layer], scaling=update.adapter_scale)
     adapter = LoRAModel(_vllm_id(number), rank, layers)
     manager.remove_adapter(adapter.id)
     manager.add_adapter(adapter)

@@ -25,8 +25,18 @@ from marl_ray.weights.deltas import Checksum, Snapshot, WeightUpdate, to_tensor
 from marl_ray.weights.nccl_transfer import join_as_receiver
 from marl_ray.weights.slab_engine import SlabEngine
 from marl_ray.weights.vllm_adapters import load_adapter, unserved_layers
+from marl_ray.weights.vllm_private import (
+    adapter_manager,
+    are_repacked,
+    kv_cache_tensors,
+    runner_and_attention,
+    take_repacked_experts,
+    transfer_engine,
+    update_is_active,
+)
 
 BACKENDS = {"store": "marl_store", "nccl": "marl_nccl", "ipc": "marl_ipc", "adapter": "marl_store"}
+"""Names under which vLLM finds our transfer engines, by transport."""
 
 
 class _Summed:
@@ -59,10 +69,12 @@ class _WatchedModel:
     """
 
     def __init__(self, model: torch.nn.Module, checksum: Checksum, fatal_weight: int) -> None:
-        self._model, self._checksum, self._left = model, checksum, fatal_weight
+        self._model: Any = model
+        self._checksum = checksum
+        self._left = fatal_weight
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
-        return self._model.load_weights(self._checksum.watch(self._until_fatal(weights)))  # type: ignore[operator]
+        return self._model.load_weights(self._checksum.watch(self._until_fatal(weights)))
 
     def _until_fatal(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         for weight in weights:
@@ -101,15 +113,12 @@ class StoreEngine(WeightTransferEngine[StoreInitInfo, StoreUpdateInfo]):
         pass
 
     def start_weight_update(self) -> None:
-        # vLLM's CPU kernels use repacked experts, and repack them only during setup.
-        self.experts = [module for module in self.model.modules() if getattr(module, "moe_kernel", None) is not None]
-        for module in self.experts:
-            module.moe_kernel = None  # type: ignore[assignment]
+        self.experts = take_repacked_experts(self.model)
         initialize_layerwise_reload(self.model)
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
-        if any(module.moe_kernel is None for module in self.experts):
+        if not are_repacked(self.experts):
             raise RuntimeError(f"vLLM cannot update the experts of {type(self.model).__name__} on a CPU")
         # vLLM's CPU kernels use a repacked copy of the output layer. Reloading updates the copy only if weights arrive
         # under the layer's own name, which weights tied to the embedding never do.
@@ -122,14 +131,14 @@ class StoreEngine(WeightTransferEngine[StoreInitInfo, StoreUpdateInfo]):
 
     def receive_weights(self, update_info: StoreUpdateInfo) -> None:
         update = update_info.weights
-        if update.base is not None:
-            if update.base != self.snapshot.checksum:
-                raise ValueError(f"update applies to weights {update.base}, this worker has {self.snapshot.checksum}")
-            weights = self.snapshot.apply(update.deltas)
-        else:
+        if update.base is None:
             weights = ((delta.name, to_tensor(delta)) for delta in update.deltas)
             if update.keep:
                 weights = self.snapshot.reset(weights)
+        elif update.base == self.snapshot.checksum:
+            weights = self.snapshot.apply(update.deltas)
+        else:
+            raise ValueError(f"update applies to weights {update.base}, this worker has {self.snapshot.checksum}")
         self.model.load_weights(weights)  # type: ignore[operator]
 
     def shutdown(self) -> None:
@@ -148,7 +157,9 @@ class SummedNcclEngine(_Summed, NCCLWeightTransferEngine):
     model_update_group: Any
 
     def init_transfer_engine(self, init_info: NCCLWeightTransferInitInfo) -> None:
-        self.packed, self.packed_num_buffers = init_info.packed, init_info.packed_num_buffers
+        # As vLLM's own method does, except for the group.
+        self.packed = init_info.packed
+        self.packed_num_buffers = init_info.packed_num_buffers
         self.packed_buffer_size_bytes = init_info.packed_buffer_size_bytes
         self.model_update_group = join_as_receiver(init_info, self.parallel_config.rank)
 
@@ -157,8 +168,9 @@ class SummedNcclEngine(_Summed, NCCLWeightTransferEngine):
             super().receive_weights(update_info)
 
 
-for _backend, _engine in (("store", SummedStoreEngine), ("nccl", SummedNcclEngine), ("ipc", SlabEngine)):
-    WeightTransferEngineFactory.register_engine(BACKENDS[_backend], _engine)
+WeightTransferEngineFactory.register_engine(BACKENDS["store"], SummedStoreEngine)
+WeightTransferEngineFactory.register_engine(BACKENDS["nccl"], SummedNcclEngine)
+WeightTransferEngineFactory.register_engine(BACKENDS["ipc"], SlabEngine)
 
 
 class WorkerExtension:
@@ -166,49 +178,48 @@ class WorkerExtension:
     here."""
 
     device: torch.device
-    model_runner: Any
     freed: list[tuple[torch.UntypedStorage, int]]
     adapter_checksums: Mapping[int, int] = MappingProxyType({})
     """Checksums of adapters by number; empty if the engine serves merged weights."""
 
     def abandon_weight_update(self) -> None:
         """End an update whose sender is gone, so that a new one can start. The weights are invalid until then."""
-        if self._weight_update_active:  # type: ignore[attr-defined]
+        if update_is_active(self):
             self.finish_weight_update()  # type: ignore[attr-defined]
 
     def exit_at_weight(self, number: int) -> None:
         """Kill this process when it loads weight `number` of an update, for a check of losses."""
-        self.weight_transfer_engine.fatal_weight = number  # type: ignore[attr-defined]
+        transfer_engine(self).fatal_weight = number
 
     def transfer_aborted(self) -> bool:
         """Return whether the transfer over NCCL has ended because another process is lost."""
-        group = getattr(self.weight_transfer_engine, "model_update_group", None)  # type: ignore[attr-defined]
+        group = getattr(transfer_engine(self), "model_update_group", None)
         return group is not None and group.aborted
 
     def load_adapter(self, number: int, update: WeightUpdate) -> None:
         """Serve an update's adapter as adapter `number` from now on. The base model and other adapters stay."""
-        checksum = load_adapter(self.model_runner.lora_manager._adapter_manager, number, update)
+        checksum = load_adapter(adapter_manager(self), number, update)
         self.adapter_checksums = {**self.adapter_checksums, number: checksum}
 
     def unserved_layers(self, layers: Sequence[str]) -> list[str]:
         """Return the layers whose adapters vLLM would ignore."""
-        return unserved_layers(self.model_runner.lora_manager._adapter_manager, layers)
+        return unserved_layers(adapter_manager(self), layers)
 
     def weight_checksum(self, adapter: int = 0) -> int:
         """Return the checksum of the tensors received last, for adapter number `adapter` if there are adapters."""
         if adapter in self.adapter_checksums:
             return self.adapter_checksums[adapter]
-        return self.weight_transfer_engine.checksum.value  # type: ignore[attr-defined]
+        return int(transfer_engine(self).checksum.value)
 
     def free_kv_cache(self) -> None:
         """Free the memory of the KV cache, which must not be used until `restore_kv_cache`."""
         self.freed = []
-        for cache in self.model_runner.kv_caches:
-            for tensor in cache if isinstance(cache, list | tuple) else [cache]:
-                storage = tensor.untyped_storage()
-                if size := storage.nbytes():  # several layers may share a storage
-                    self.freed.append((storage, size))
-                    storage.resize_(0)
+        for tensor in kv_cache_tensors(self):
+            storage = tensor.untyped_storage()
+            size = storage.nbytes()
+            if size > 0:  # not yet freed with another layer
+                self.freed.append((storage, size))
+                storage.resize_(0)
         release_cached_memory(self.device)
 
     def restore_kv_cache(self) -> None:
@@ -220,9 +231,7 @@ class WorkerExtension:
 
     def runner_and_attention(self) -> tuple[str, str]:
         """Return the module of the model runner, and the attention backends of the model's layers."""
-        layers = self.model_runner.vllm_config.compilation_config.static_forward_context.values()
-        backends = {layer.get_attn_backend().get_name() for layer in layers if hasattr(layer, "get_attn_backend")}
-        return type(self.model_runner).__module__.removeprefix("vllm.v1.worker."), " ".join(sorted(backends))
+        return runner_and_attention(self)
 
     def memory_in_use(self) -> int:
         return memory_in_use(self.device)

@@ -20,7 +20,8 @@ from marl_ray.credit.groups import build_batch as build_weighted_batch
 from marl_ray.credit.groups import build_group
 from marl_ray.learning.attention import PACKED
 from marl_ray.learning.learner import NO_ADAPTER, Learner
-from marl_ray.learning.micro_batches import Layout, MicroBatch, MicroBatcher, PromptRow, trainable_rows
+from marl_ray.learning.micro_batches import Layout, MicroBatch, MicroBatcher, trainable_rows
+from marl_ray.learning.prompt_rows import PromptRow
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 from marl_ray.learning.reference_policy import ReferencePolicy
 from marl_ray.models.tokenization import load_tokenizer

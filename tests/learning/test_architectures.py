@@ -10,9 +10,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from marl_ray.core.episode import Completion
-from marl_ray.learning.micro_batches import PromptRow
 from marl_ray.learning.policy_model import choose_layout, load_policy, token_logprobs
 from marl_ray.learning.precision import first_layer_of_each_kind
+from marl_ray.learning.prompt_rows import PromptRow
 from tests.learning.builders import micro_batches, to_rows, unweighted_group
 
 CPU = torch.device("cpu")

@@ -20,8 +20,9 @@ from marl_ray.config import OptimizerConfig
 from marl_ray.core.batch import Group
 from marl_ray.core.episode import Completion
 from marl_ray.learning.gradient_accumulator import GradientAccumulator
-from marl_ray.learning.micro_batches import MicroBatch, MicroBatcher, PromptRow, trainable_rows
+from marl_ray.learning.micro_batches import MicroBatch, MicroBatcher, trainable_rows
 from marl_ray.learning.policy_model import LogprobModel
+from marl_ray.learning.prompt_rows import PromptRow
 from tests.learning.builders import VOCABULARY, tiny_qwen2, with_packed_attention
 
 LARGE = 10_000

@@ -13,8 +13,8 @@ import torch
 
 from marl_ray.core.batch import Batch, Group, MiniBatch
 from marl_ray.core.episode import Completion
+from marl_ray.learning.importance import exceeds_bound, importance_factors
 from marl_ray.learning.learner import Learner
-from marl_ray.learning.losses import exceeds_bound, importance_factors
 from marl_ray.learning.micro_batches import Layout
 from tests.learning.builders import VOCABULARY, tiny_learner
 from tests.learning.reference_learner import TEMPERATURE, Weights, numpy_logprobs, slopes, weights_of

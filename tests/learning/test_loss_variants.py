@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_ray.config import OptimizerConfig
-from marl_ray.credit import LOSSES
-from marl_ray.learning.policy_losses import LossRatios, LossTokens
+from marl_ray.learning import LOSSES
+from marl_ray.learning.losses.policy_loss import LossRatios, LossTokens
 
 Completion = tuple[float, list[tuple[float, float]]]
 """The weight of a completion, and the log-probabilities of its tokens now and before."""

@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 
 from marl_ray.config import OptimizerConfig
 from marl_ray.core.batch import Batch
-from marl_ray.learning import losses
 from marl_ray.learning.gradient_accumulator import GradientAccumulator
-from marl_ray.learning.micro_batches import Layout, PromptRow, WeightedCompletion
+from marl_ray.learning.losses.gspo import sequence_ratios
+from marl_ray.learning.losses.m2po import second_moment, second_moment_threshold
+from marl_ray.learning.losses.ratios import clipped_loss, is_clipped, token_ratios
+from marl_ray.learning.micro_batches import Layout
 from marl_ray.learning.policy_model import LogprobModel
+from marl_ray.learning.prompt_rows import PromptRow, WeightedCompletion
 from tests.learning.builders import VOCABULARY, build_batch, some_groups, tiny_learner
 from tests.learning.reference_learner import TEMPERATURE, Weights, numpy_logprobs, slopes, weights_of
 
@@ -74,15 +77,15 @@ DEFINITIONS: dict[str, Callable[[Sequence[Sequence[tuple[float, float, float]]]]
 @given(completions=tokens)
 def test_values_follow_the_definitions(completions: Tokens) -> None:
     new, old, weights = torch.tensor([t for one in completions for t in one], dtype=torch.float64).T
-    ratios = losses.token_ratios(new, old)
-    assert float(losses.clipped(ratios, weights, LOW, HIGH)) == pytest.approx(clip(completions))
-    reach = losses.second_moment_threshold(new - old, M2_BOUND)
-    assert float(losses.second_moment(new - old, weights, reach)) == pytest.approx(m2po(completions))
+    ratios = token_ratios(new, old)
+    assert float(clipped_loss(ratios, weights, LOW, HIGH)) == pytest.approx(clip(completions))
+    reach = second_moment_threshold(new - old, M2_BOUND)
+    assert float(second_moment(new - old, weights, reach)) == pytest.approx(m2po(completions))
     owners = torch.tensor([i for i, one in enumerate(completions) for _ in one])
     alike = [[(n, o, one[0][2]) for n, o, _ in one] for one in completions]
     each = torch.tensor([weight / len(one) for one in alike for _, _, weight in one], dtype=torch.float64)
-    ratios = losses.sequence_ratios(new, old, owners)
-    assert float(losses.clipped(ratios, each, LOW, HIGH)) == pytest.approx(gspo(alike))
+    ratios = sequence_ratios(new, old, owners)
+    assert float(clipped_loss(ratios, each, LOW, HIGH)) == pytest.approx(gspo(alike))
 
 
 @settings(max_examples=100, deadline=None)
@@ -90,10 +93,10 @@ def test_values_follow_the_definitions(completions: Tokens) -> None:
 def test_clipped_tokens_have_no_gradient(completions: Tokens) -> None:
     new, old, weights = torch.tensor([t for one in completions for t in one], dtype=torch.float64).T
     new = new.clone().requires_grad_()
-    ratios = losses.token_ratios(new, old)
-    losses.clipped(ratios, weights, LOW, HIGH).backward()
+    ratios = token_ratios(new, old)
+    clipped_loss(ratios, weights, LOW, HIGH).backward()
     assert new.grad is not None
-    stopped = losses.is_clipped(ratios.detach(), weights, LOW, HIGH)
+    stopped = is_clipped(ratios.detach(), weights, LOW, HIGH)
     expected = torch.where(stopped, 0.0, -ratios.detach() * weights)
     torch.testing.assert_close(new.grad, expected)
 
@@ -101,13 +104,13 @@ def test_clipped_tokens_have_no_gradient(completions: Tokens) -> None:
 def test_hand_computed_second_moment_thresholds() -> None:
     # The squares are 0.01, 0.04, 0.09 and 1; the means of the smallest 1 to 4 are 0.01, 0.025, 0.047 and 0.285.
     log_ratios = torch.tensor([-0.3, 0.1, 1.0, -0.2])
-    assert losses.second_moment_threshold(log_ratios, 0.04) == pytest.approx(0.25)
-    assert losses.second_moment_threshold(log_ratios, 0.05) == pytest.approx(0.65)
-    assert losses.second_moment_threshold(log_ratios, 0.3) == math.inf
-    assert losses.second_moment_threshold(log_ratios, 0.001) < 0
+    assert second_moment_threshold(log_ratios, 0.04) == pytest.approx(0.25)
+    assert second_moment_threshold(log_ratios, 0.05) == pytest.approx(0.65)
+    assert second_moment_threshold(log_ratios, 0.3) == math.inf
+    assert second_moment_threshold(log_ratios, 0.001) < 0
     weights = torch.ones(4)
-    assert float(losses.second_moment(log_ratios, weights, 0.25)) == pytest.approx(-math.exp(0.1) - math.exp(-0.2))
-    assert float(losses.second_moment(torch.tensor([1e4, 0.0]), weights[:2], 1.0)) == -1.0, "dropped tokens are not NaN"
+    assert float(second_moment(log_ratios, weights, 0.25)) == pytest.approx(-math.exp(0.1) - math.exp(-0.2))
+    assert float(second_moment(torch.tensor([1e4, 0.0]), weights[:2], 1.0)) == -1.0, "dropped tokens are not NaN"
 
 
 # With the tiny policy.

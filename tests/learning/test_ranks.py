@@ -25,11 +25,11 @@ from marl_ray.learning.micro_batches import (
     NO_TOKEN,
     Layout,
     MicroBatcher,
-    PromptRow,
     distribute_rows,
     split_for_ranks,
     unweighted_row,
 )
+from marl_ray.learning.prompt_rows import PromptRow
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup, interface_of, is_peer_failure
 from marl_ray.learning.sharding import WeightGatherer
 from marl_ray.models.tokenization import load_tokenizer

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_ray.core.batch import Batch, Group, MiniBatch
+from marl_ray.learning.kl_estimates import k1, k2, k3
 from marl_ray.learning.learner import Learner
-from marl_ray.learning.losses import k1, k2, k3
 from marl_ray.learning.micro_batches import Layout
 from tests.learning.builders import assert_same_state, build_batch, some_groups, stream, tiny_learner
 from tests.learning.reference_learner import Weights, numpy_logprobs, slopes, weights_of

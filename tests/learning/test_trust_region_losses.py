@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from marl_ray.config import OptimizerConfig
 from marl_ray.core.batch import Batch
-from marl_ray.credit import LOSSES
-from marl_ray.learning.loss_variants.clip_cov import DroppedCovariances
-from marl_ray.learning.loss_variants.kl_cov import PenalizedCovariances
-from marl_ray.learning.policy_losses import LossRatios, LossTokens, PolicyLoss
+from marl_ray.learning import LOSSES
+from marl_ray.learning.losses.clip_cov import DroppedCovariances
+from marl_ray.learning.losses.kl_cov import PenalizedCovariances
+from marl_ray.learning.losses.policy_loss import LossRatios, LossTokens, PolicyLoss
 from tests.learning.builders import build_batch, some_groups, tiny_learner
 
 logprobs = st.floats(-6, -0.001)

@@ -12,7 +12,8 @@ import pytest
 from marl_ray.core.batch import Batch, Group
 from marl_ray.core.episode import Completion, Episode
 from marl_ray.credit.groups import build_agent_batch
-from marl_ray.learning.micro_batches import MicroBatcher, PromptRow, trainable_rows
+from marl_ray.learning.micro_batches import MicroBatcher, trainable_rows
+from marl_ray.learning.prompt_rows import PromptRow
 from marl_ray.plugins.gateway.program_episode import ProgramEpisode
 from marl_ray.storage.batch_log import BatchLog, LoggedStep
 from tests.plugins.gateway.scripted_agents import CHATML, TASK, ScriptedAgent, chat_model, gateway_config, play

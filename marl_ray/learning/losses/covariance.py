@@ -8,10 +8,12 @@ most of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+from marl_ray.learning.losses.policy_loss import LossTokens
 
-from marl_ray.learning.policy_losses import LossTokens
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
