@@ -46,17 +46,19 @@ class Registry:
     """The plug-ins of one kind by name. Entries are `module:Attr` too, and are imported on first use.
 
     `kind` is the setting that selects the plug-in, for messages. `needs` is an attribute that every plug-in of this
-    kind must have.
+    kind must have. Where plug-ins are functions, classes with `method` are plug-ins too.
 
     Example:
-        >>> Registry("estimator", {"magrpo": "marl_ray.credit.estimators:magrpo"}).get("magrpo").__name__
-        'magrpo'
+        >>> entries = {"opo": "marl_ray.credit.estimators.opo:Opo"}
+        >>> Registry("estimator", entries, method="advantages").get("opo").__name__
+        'Opo'
     """
 
-    def __init__(self, kind: str, entries: Mapping[str, str], needs: str = "__call__") -> None:
+    def __init__(self, kind: str, entries: Mapping[str, str], needs: str = "__call__", method: str = "") -> None:
         self.kind = kind
         self.entries = entries
         self.needs = needs
+        self.method = method
 
     def check(self, name: str) -> None:
         """Raise UserError unless the name is known or has the form `module:Attr`. Imports nothing."""
@@ -102,7 +104,9 @@ class Registry:
         """Return the plug-in. Raises UserError if it is not of this kind."""
         if not hasattr(plugin, self.needs):
             raise UserError(f"{name} is not a plug-in for {self.kind}: it has no {self.needs} (docs/how-to/extend.md)")
-        if self.needs == "__call__" and isinstance(plugin, type):  # a call would only create an instance
+        is_known_class = self.method != "" and hasattr(plugin, self.method)
+        if self.needs == "__call__" and isinstance(plugin, type) and not is_known_class:
+            # A call would only create an instance.
             raise UserError(f"{self.kind} {name} is a class: name a function or a callable object")
         if inspect.isabstract(plugin):
             missing = ", ".join(sorted(plugin.__abstractmethods__))

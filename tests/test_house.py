@@ -14,8 +14,8 @@ from tools import prose
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 400
-PER_ENVIRONMENT = {"attempt", "environment", "extraction", "feedback", "prompts"}
-"""File names that every environment may have."""
+PER_PACKAGE = {"attempt", "base", "environment", "extraction", "feedback", "prompts"}
+"""File names that every environment or family of plug-ins may have."""
 
 
 def sources(*folders: str) -> list[Path]:
@@ -54,7 +54,7 @@ def test_a_file_name_has_one_meaning() -> None:
     """Commands (`cli/`) are named after the module that they call, environments share the names of their parts."""
     files = [path for path in sources("marl_ray") if not path.name.startswith("__") and path.parent.name != "cli"]
     names = repeated((path.stem, path) for path in files)
-    assert {name: files for name, files in names.items() if name not in PER_ENVIRONMENT} == {}
+    assert {name: files for name, files in names.items() if name not in PER_PACKAGE} == {}
 
 
 def test_no_failure_leaves_tasks_behind() -> None:

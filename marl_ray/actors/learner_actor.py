@@ -19,7 +19,7 @@ from marl_ray.cluster.placement_group import BundleGpus
 from marl_ray.config.resource_sections import Residency, takes_turns
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.concurrency import DeadlineExceeded
-from marl_ray.core.episode import SamplingSpec, WeightVersion
+from marl_ray.core.episode import SamplingSpec, WeightVersion, sibling_calls
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import DISK_ERRORS
 from marl_ray.core.ids import ActorId
@@ -361,7 +361,8 @@ class WeightUpdateClient:
         """Return one completion per generator, without weights for learning."""
         calls = [g.call(GenerationActor.generate, probe.prompt, probe.sampling) for g in self._generators]
         generations = self._wait("sample a probe", calls)
-        return [Group(0, g.prompt_ids, g.completions, (0.0,), (0.0,)) for g in generations if g.completions]
+        sampled = [sibling_calls(generation.prompt_ids, generation.completions) for generation in generations]
+        return [Group(0, calls_of_one, (0.0,), (0.0,)) for calls_of_one in sampled if calls_of_one]
 
     def _wait(self, purpose: str, calls: Sequence[Call[R]], on_loss: Callable[[], None] | None = None) -> list[R]:
         """Return the results of the remaining generators, and drop lost generators. Call `on_loss` at the first error,

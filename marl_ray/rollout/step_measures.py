@@ -17,10 +17,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from marl_ray.core.episode import Episode, JointAction, Node, Task
+from marl_ray.core.episode import Episode, JointAction, Node, Task, Texts
 from marl_ray.credit.groups import build_group, group_advantages, needs_whole_batch
 from marl_ray.rollout.episode_runner import EpisodeRunner
-from marl_ray.telemetry.cooperation import Texts, cooperation, first_answers, token_counts
+from marl_ray.telemetry.cooperation import cooperation, first_answers, token_counts
 from marl_ray.telemetry.credit_replay import CreditDiagnostics, Rewarded, replays
 
 MAX_SCORED_EPISODES = 8
