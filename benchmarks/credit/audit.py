@@ -1,6 +1,6 @@
 """Sampling of groups in the games, and the bias, variance and fidelity of each estimator's gradient.
 
-The advantages come from the functions in `marl_ray.credit.ESTIMATORS`. The gradient of one group of agent i is
+The advantages come from the estimators in `marl_ray.credit.ESTIMATORS`. The gradient of one group of agent i is
 (1 / G) * sum over siblings of A * grad log pi_i(action), as in the loss with one group.
 """
 

@@ -181,7 +181,7 @@ def bounded_outcome(outcome: Outcome) -> Outcome:
     """
     if outcome.failure:
         return outcome
-    limited: list[tuple[str, Any, float]] = []
+    limited: list[tuple[str, float, float]] = []
     for reward in (outcome.reward, *outcome.rewards):
         limited.append(("reward", reward, MAX_REWARD))
     for name, level in outcome.levels.items():

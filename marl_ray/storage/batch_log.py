@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from marl_ray.core.batch import Batch
 from marl_ray.core.errors import UserError
@@ -19,8 +20,10 @@ from marl_ray.core.files import write_atomically
 from marl_ray.core.text import pluralize
 from marl_ray.storage import batch_log_0_2
 from marl_ray.storage.batch_log_0_2 import OldStep
-from marl_ray.storage.batch_table import FORMAT, StepTable, encode_step
 from marl_ray.telemetry.metrics import EpisodeRecord, MetricRow
+
+if TYPE_CHECKING:
+    from marl_ray.storage.batch_table import StepTable
 
 DIGEST_BYTES = 64  # SHA-256 in hexadecimal
 NAME = re.compile(r"step_(\d{6,})\.(arrow|npz)")
@@ -60,6 +63,8 @@ class BatchLog:
 
     def append(self, logged: LoggedStep) -> None:
         """Write a step durably. Raises OSError, which names the file."""
+        from marl_ray.storage.batch_table import encode_step  # pyarrow comes with the extra `train`
+
         for agent, batch in enumerate(logged.batches):
             if batch.step != logged.step:
                 raise ValueError(f"agent {agent}'s batch is of step {batch.step}, not {logged.step}")
@@ -127,6 +132,8 @@ class BatchLog:
             self.path(step).with_suffix(suffix).unlink(missing_ok=True)
 
     def _open(self, step: int) -> StepTable | OldStep:
+        from marl_ray.storage.batch_table import FORMAT, StepTable
+
         path = self.path(step)
         try:
             content = path.read_bytes()
