@@ -81,6 +81,7 @@ class Group:
         """Return the group as groups of one prompt, without weights: itself, or one group per call of a program."""
         if all(call.branch == 0 for call in self.calls):
             return [self]
+        # Equal prompts of a program's calls are not joined: rounding would then depend on the other calls.
         parts: list[Group] = []
         for call, value in zip(self.calls, self.returns, strict=True):
             parts.append(Group(self.turn, (call,), (value,)))
@@ -131,6 +132,7 @@ class GroupQueue:
     def put(self, groups: Sequence[Group]) -> None:
         """Append groups of the first mini-batch."""
         self._groups += groups
+        # The learner computes gradients while the rollout goes on.
         self._condition.notify_all()
 
     def close(self, batch: Batch) -> None:
@@ -141,6 +143,7 @@ class GroupQueue:
     async def get(self, start: int) -> Sequence[Group]:
         """Return the groups from position `start` on, as soon as there is one; none if the queue is closed first."""
         await self._wait_for(lambda: len(self._groups) > start or self.closed)
+        # Groups stay in the list: a learner that restarts reads them again.
         return self._groups[start:]
 
     async def batch(self) -> Batch:

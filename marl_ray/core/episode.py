@@ -257,7 +257,7 @@ class Node:
         completions: list[list[Completion]] = []
         for agent, calls in enumerate(self.calls):
             of_agent = [call.completion for call in calls]
-            if self.greedy is not None:
+            if self.greedy is not None:  # sampled with the same weights, so it counts as a sample of a version
                 of_agent.append(self.greedy.completions[agent])
             completions.append(of_agent)
         return completions
@@ -265,6 +265,10 @@ class Node:
     def answers(self, action: JointAction) -> list[AgentCall]:
         """Return the last call of each agent in a joint action."""
         return [calls[index] for calls, index in zip(self.calls, action.indices, strict=True)]
+
+    def rewards_of(self, agent: int) -> list[float]:
+        """Return an agent's rewards of the joint actions, [J]."""
+        return [action.rewards[agent] for action in self.joint_actions]
 
     def texts(self, action: JointAction) -> Texts:
         """Return the agents' texts of a joint action."""
@@ -277,7 +281,7 @@ class Node:
     def calls_of(self, agent: int, action: JointAction) -> list[AgentCall]:
         """Return all calls of an agent in a joint action."""
         answer = self.calls[agent][action.indices[agent]]
-        if answer.sibling is None:
+        if answer.sibling is None:  # a continuation of another branch: one call per agent
             return [answer]
         return [call for call in self.calls[agent] if call.sibling == answer.sibling]
 

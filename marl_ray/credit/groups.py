@@ -42,11 +42,14 @@ def trainable_nodes(episode: Episode, config: Config) -> list[Node]:
     A lost branch is left out of the returns of all siblings above it, which are then not comparable with other groups:
     critics and whole-batch estimators skip the nodes above a lost branch.
     """
-    nodes = [node for _, node in episode.nodes()]
-    compares = config.credit.critic != "none" or any(map(needs_whole_batch, config.agents))
-    if config.rollout.handoff != "all" or not compares:
-        return nodes
-    return [node for node in nodes if not has_lost_branches(node)]
+    has_critic = config.credit.critic != "none"
+    compares_groups = has_critic or any(map(needs_whole_batch, config.agents))
+    skips_lost = compares_groups and config.rollout.handoff == "all"
+    nodes: list[Node] = []
+    for _, node in episode.nodes():
+        if not skips_lost or not has_lost_branches(node):
+            nodes.append(node)
+    return nodes
 
 
 def in_order(episodes: Sequence[Episode], config: Config) -> list[Node]:
@@ -71,7 +74,8 @@ def learns(agent: int, step: int, config: Config) -> bool:
     if not length:
         return True
     policies = config.learning_policies
-    return config.policy_of(agent) == policies[step // length % len(policies)]
+    turn = step // length  # a policy learns for `length` steps in a row
+    return config.policy_of(agent) == policies[turn % len(policies)]
 
 
 def build_group(node: Node, agent: int, config: Config) -> Group:
@@ -89,7 +93,8 @@ def build_group(node: Node, agent: int, config: Config) -> Group:
     returns = action_returns(node, agent, credit.discount, config.rollout.handoff == "all")
     credited = completion_returns(node, agent, returns)
     inputs: dict[str, tuple[float, ...]] = {}
-    if calls[0].branch == 0:  # the environment of programs refuses estimators with inputs, and penalises no length
+    if calls[0].branch == 0:
+        # Programs have neither: their environment refuses estimators with inputs.
         completions = [call.completion for call in calls]
         credited = penalize_overlong(credited, completions, settings.max_new_tokens, credit)
         inputs = estimator_inputs(node, agent, config, returns, credited)
@@ -154,7 +159,8 @@ def weight_batch(groups: Sequence[Group], agent: AgentConfig, credit: CreditConf
 
 def _with_weights(group: Group, advantages: Sequence[float], agent: AgentConfig, credit: CreditConfig) -> Group:
     shares = group_shares(group, agent, credit)
-    return replace(group, weights=tuple(share * value for share, value in zip(shares, advantages, strict=True)))
+    weights = [share * value for share, value in zip(shares, advantages, strict=True)]
+    return replace(group, weights=tuple(weights))
 
 
 def group_shares(group: Group, agent: AgentConfig, credit: CreditConfig) -> tuple[float, ...]:
@@ -168,7 +174,7 @@ def group_shares(group: Group, agent: AgentConfig, credit: CreditConfig) -> tupl
 
     With `constant` every token has the same factor, whatever the length of its completion.
     """
-    share = credit.turn_gradient_weights[group.turn]
+    share = credit.turn_gradient_weights[group.turn]  # w_t
     if credit.loss_aggregation != "token_mean":
         share /= group.size
     if credit.loss_aggregation == "constant":
@@ -217,7 +223,7 @@ def build_critic_sample(node: Node, agent: int, config: Config) -> CriticSample:
 
     With handoff `all` the whole tree below the node must be complete, without lost branches (`trainable_nodes`).
     """
-    rewards = completion_returns(node, agent, [action.rewards[agent] for action in node.joint_actions])
+    rewards = completion_returns(node, agent, node.rewards_of(agent))
     group = node.group(agent)
     completions = [call.completion for call in group]
     successors: list[list[tuple[int, ...]]] = [[] for _ in group]
@@ -243,6 +249,7 @@ def state_of(node: Node, agent: int, config: Config) -> tuple[int, ...]:
 def joint_state(prompts: Sequence[tuple[int, ...]], max_length: int) -> tuple[int, ...]:
     """Return the concatenated prompts of all agents, each cut to its last tokens if the total exceeds `max_length`."""
     if sum(map(len, prompts)) > max_length:
+        # Every agent gets an equal part; the end of a prompt has the task's newest observation.
         length = max(1, max_length // len(prompts))
         prompts = [prompt[-length:] for prompt in prompts]
     return tuple(chain.from_iterable(prompts))

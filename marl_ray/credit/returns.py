@@ -18,7 +18,7 @@ from marl_ray.core.episode import Completion, Node
 
 def action_returns(node: Node, agent: int, discount: float, full_tree: bool) -> list[float]:
     """Return one agent's return of each joint action at a node, [J]. `full_tree`: handoff is `all`."""
-    rewards = [action.rewards[agent] for action in node.joint_actions]
+    rewards = node.rewards_of(agent)
     is_leaf = not node.children and not node.stopped
     if not full_tree or is_leaf or has_lost_branches(node):
         return rewards

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import combinations
 
 from marl_ray.core.episode import Node, Texts
@@ -28,13 +28,14 @@ def coalition_texts(node: Node) -> list[dict[Coalition, Texts]]:
     of_actions: list[dict[Coalition, Texts]] = []
     for action in node.joint_actions:
         texts = node.texts(action)
-        of_actions.append({present: _present(texts, present) for present in every})
+        of_coalition: dict[Coalition, Texts] = {}
+        for present in every:
+            kept = list(texts)
+            for absent in set(range(len(texts))) - present:
+                kept[absent] = ""  # an agent outside the coalition says nothing
+            of_coalition[present] = tuple(kept)
+        of_actions.append(of_coalition)
     return of_actions
-
-
-def _present(texts: Sequence[str], present: Coalition) -> Texts:
-    """Return the texts with empty ones in place of absent agents'."""
-    return tuple(text if agent in present else "" for agent, text in enumerate(texts))
 
 
 def counterfactual_texts(node: Node, agent: int, counterfactual: str) -> list[list[Texts]]:
@@ -45,17 +46,16 @@ def counterfactual_texts(node: Node, agent: int, counterfactual: str) -> list[li
     group = [call.completion.text for call in node.group(agent)]
     replacement = ""
     if counterfactual == "median":
-        returns = completion_returns(node, agent, [action.rewards[agent] for action in node.joint_actions])
+        returns = completion_returns(node, agent, node.rewards_of(agent))
         replacement = group[median_index(returns)]
     replaced: list[list[Texts]] = []
     for action in node.joint_actions:
         replacements = [replacement]
         if counterfactual == "siblings":
             answer = action.indices[agent]
-            replacements = [text for index, text in enumerate(group) if index != answer]
+            replacements = group[:answer] + group[answer + 1 :]
         texts = node.texts(action)
-        before = texts[:agent]
-        after = texts[agent + 1 :]
+        before, after = texts[:agent], texts[agent + 1 :]
         replaced.append([(*before, text, *after) for text in replacements])
     return replaced
 

@@ -136,7 +136,7 @@ class EpisodeRunner:
         It does not end early for a high reward, so that every turn is measured on all tasks. `sample` (from 0) selects
         one of several independent episodes; training uses the first.
         """
-        key = ("eval", sample) if sample else ("eval",)
+        key = ("eval", sample) if sample else ("eval",)  # the first sample's stream is the one during training
         return await self.run_episode(task, num_generations, *key, evaluation=True)
 
     async def run_episode(
@@ -158,7 +158,7 @@ class EpisodeRunner:
         first_prompts = list(given)
         run = _Run(task, first_prompts, (*key, task.id), group_sizes, evaluation, on_node, priority)
         root = await self._run_node(run, _Input(first_prompts, [()] * len(first_prompts)), ())
-        stops = sorted(run.stops, key=lambda stop: stop.path)
+        stops = sorted(run.stops, key=lambda stop: stop.path)  # branches end in any order
         return Episode(task, root, stops, sum(run.control_tokens), run.unscored, sum(run.reward_calls))
 
     async def _run_node(self, run: _Run, given: _Input, path: tuple[int, ...]) -> Node | None:
@@ -177,13 +177,15 @@ class EpisodeRunner:
         for indices in sampled.indices:
             texts = [calls[index].completion.text for calls, index in zip(sampled.calls, indices, strict=True)]
             attempts.append(self.environment.attempt(run.task, texts, last))
-        probe = self.config.output.probe_helpers in (("eval", "always") if run.evaluation else ("always",))
+        probing = self.config.output.probe_helpers
+        probe = probing == "always" or (probing == "eval" and run.evaluation)
         try:
             outcomes = await self._evaluate_attempts(run, attempts, probe)
             actions: list[JointAction] = []
             for indices, outcome in zip(sampled.indices, outcomes, strict=True):
                 actions.append(self._rewarded(indices, outcome))
             node = Node(turn, sampled.calls, actions)
+            # A joint action without a reward leaves its group; the siblings are compared without it.
             scored = [g for g, outcome in enumerate(outcomes) if not outcome.unscored]
             if len(scored) < len(outcomes):
                 node = keep_joint_actions(node, scored)
@@ -197,6 +199,7 @@ class EpisodeRunner:
         rewards = [action.reward for action in node.joint_actions]
         if last:
             return node
+        # An evaluation plays every turn, so that turns are measured on the same tasks.
         threshold = None if run.evaluation else self.config.rollout.early_termination_threshold
         if threshold is not None and sum(rewards) / len(rewards) > threshold:
             run.stops.append(Stop(path, "early_termination"))
@@ -232,7 +235,7 @@ class EpisodeRunner:
 
         def generate(agent: int, prompt: Prompt, branch: int) -> Awaitable[Generation]:
             sampling = self.sampling(run.evaluation, agent, key, run.group_sizes[turn])
-            if branch:
+            if branch:  # a continuation for the reward of one earlier completion
                 sampling = replace(sampling, num_generations=1, seed=stream_seed(sampling.seed, "line", branch))
             return self._generate(agent, prompt, sampling, run, given.histories[agent])
 
@@ -259,7 +262,7 @@ class EpisodeRunner:
         self, agent: int, prompt: Prompt, sampling: SamplingSpec, run: _Run, history: tuple[int, ...]
     ) -> Generation:
         """Sample an agent's group, after its conversation, or else after its system prompt."""
-        if history:
+        if history:  # the conversation begins with the system prompt already
             generation = await self.generators[agent].generate(prompt, sampling, run.priority, history)
         else:
             prompt = with_system_prompt(prompt, self.config.agents[agent].system_prompt)
@@ -273,7 +276,9 @@ class EpisodeRunner:
             return []
         requests: list[Awaitable[Generation]] = []
         for agent, prompt in enumerate(given.prompts):
-            sampling = replace(self.sampling(run.evaluation, agent, key, 1), temperature=0.0, top_p=1.0, top_k=None)
+            sampling = self.sampling(run.evaluation, agent, key, 1)
+            # The most probable token does not depend on a truncation; without one, log-probabilities are the model's.
+            sampling = replace(sampling, temperature=0.0, top_p=1.0, top_k=None)
             requests.append(self._generate(agent, prompt, sampling, run, given.histories[agent]))
         completions: list[Completion] = []
         for generation in await gather(*requests):
@@ -295,17 +300,20 @@ class EpisodeRunner:
         outcomes = await self.outcomes(attempts, probe)
         run.reward_calls.append(len(outcomes))
         for outcome in outcomes:
-            if outcome.unscored:
+            if outcome.unscored:  # left out alone
                 run.unscored.append(outcome)
-            elif outcome.failure:
+            elif outcome.failure:  # a failed sandbox says nothing about any answer of the node
                 raise NoVerdict("infra_error", outcome.failure)
         return outcomes
 
     async def rewards_of(self, task: Task, joint: Sequence[Sequence[str]]) -> list[float]:
         """Return the reward of each joint answer to the first prompts, NaN without a verdict."""
         last = self.config.rollout.num_turns == 1
-        outcomes = await self.outcomes([self.environment.attempt(task, list(texts), last) for texts in joint])
-        return [math.nan if outcome.failure else self._processed(outcome.reward) for outcome in outcomes]
+        attempts = [self.environment.attempt(task, list(texts), last) for texts in joint]
+        rewards: list[float] = []
+        for outcome in await self.outcomes(attempts):
+            rewards.append(math.nan if outcome.failure else self._processed(outcome.reward))
+        return rewards
 
     def score(self, task: Task, texts: Sequence[str], last: bool) -> JointAction | None:
         """Return a joint answer with its reward, in an environment without programs; None without a verdict."""

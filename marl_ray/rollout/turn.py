@@ -69,22 +69,23 @@ async def sample_turn(
         for number, branch in enumerate(branches):
             earlier = {agent: calls[agent][index].completion.text for agent, index in branch.items()}
             for agent in round_agents:
-                prompt = prompt_after(agent, prompts[agent], earlier) if earlier else prompts[agent]
+                prompt = prompts[agent]
+                if earlier:  # the first round reads nothing
+                    prompt = prompt_after(agent, prompt, earlier)
                 requests.append(Request(number, agent, prompt))
         generations = await gather(*(generate(asked.agent, asked.prompt, asked.branch) for asked in requests))
         if not all(generation.completions for generation in generations):
             return None
-        # The requests of the followed branch come first.
-        sizes = [len(generation.completions) for generation in generations[: len(round_agents)]]
         for asked, generation in zip(requests, generations, strict=True):
             for place, completion in enumerate(generation.completions):
-                sibling = None if asked.branch else place
+                sibling = place if asked.branch == 0 else None
                 call = AgentCall(asked.agent, asked.prompt, generation.prompt_ids, completion, asked.branch, sibling)
                 calls[asked.agent].append(call)
+        # The requests of the followed branch come first. All others have one completion.
+        sizes = [len(generation.completions) for generation in generations[: len(round_agents)]]
         branches = _extended(branches, round_agents, sizes, joint_mode)
-    indices: list[tuple[int, ...]] = []
-    for branch in branches:
-        indices.append(tuple(branch[agent] for agent in agents))
+    # A branch has its agents in the order of the rounds, a joint action in the order of their numbers.
+    indices = [tuple(branch[agent] for agent in agents) for branch in branches]
     return TurnResult(calls, indices)
 
 
@@ -97,8 +98,10 @@ def _extended(
     for indices in joint_mode(sizes):
         extended.append(branches[0] | dict(zip(round_agents, indices, strict=True)))
     for number, branch in enumerate(branches[1:]):
-        single = {agent: size + number for agent, size in zip(round_agents, sizes, strict=True)}
-        extended.append(branch | single)
+        longer = dict(branch)
+        for agent, size in zip(round_agents, sizes, strict=True):
+            longer[agent] = size + number
+        extended.append(longer)
     return extended
 
 

@@ -26,18 +26,18 @@ def keep_joint_actions(node: Node, kept: Sequence[int]) -> Node:
     """
     actions = [node.joint_actions[number] for number in kept]
     calls: list[list[AgentCall]] = []
-    new_indices: list[dict[int, int]] = []
+    new_indices: list[list[int]] = [[] for _ in actions]
     for agent, sampled in enumerate(node.calls):
         used = sorted({action.indices[agent] for action in actions})
-        # The group comes first, so without its first call it is empty.
+        # The group comes first in the calls, so a group without a call here has no first one.
         if not used or sampled[used[0]].sibling is None:
             raise NoVerdict("unscored", "no joint action with a sibling of some agent has a reward")
         calls.append([sampled[index] for index in used])
-        new_indices.append({old: new for new, old in enumerate(used)})
+        for number, action in enumerate(actions):
+            new_indices[number].append(used.index(action.indices[agent]))
     renumbered: list[JointAction] = []
-    for action in actions:
-        indices = tuple(new_indices[agent][index] for agent, index in enumerate(action.indices))
-        renumbered.append(replace(action, indices=indices))
+    for action, indices in zip(actions, new_indices, strict=True):
+        renumbered.append(replace(action, indices=tuple(indices)))
     return replace(node, calls=calls, joint_actions=renumbered)
 
 
@@ -49,10 +49,14 @@ def check_failed_rewards(episodes: Sequence[Episode], place: str, config: Config
     failures: list[str] = []
     calls = 0
     for episode in episodes:
-        failures += [outcome.failure for outcome in episode.unscored if outcome.unscored == "error"]
         calls += episode.reward_calls or _known_calls(episode)
+        for outcome in episode.unscored:
+            if outcome.unscored == "error":
+                failures.append(outcome.failure)
     share = config.rollout.max_failed_rewards
-    tolerated = max(1.0, share * calls) if calls > 1 else 0.0
+    tolerated = 0.0
+    if calls > 1:
+        tolerated = max(1.0, share * calls)
     if len(failures) <= tolerated:
         return
     raise UserError(
@@ -63,5 +67,7 @@ def check_failed_rewards(episodes: Sequence[Episode], place: str, config: Config
 
 def _known_calls(episode: Episode) -> int:
     """Return the number of rewards in an episode that has not counted its calls."""
-    joint_actions = sum(len(node.joint_actions) for _, node in episode.nodes())
-    return joint_actions + len(episode.unscored)
+    calls = len(episode.unscored)
+    for _, node in episode.nodes():
+        calls += len(node.joint_actions)
+    return calls

@@ -7,8 +7,8 @@ once all groups are known, so that the learner starts after the rollout.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 from marl_ray.config import Config
 from marl_ray.core.batch import Batch, Group, GroupQueue
@@ -39,20 +39,24 @@ class BatchBuilder:
     def __init__(
         self, step: int, episodes: int | None, config: Config, queues: Mapping[PolicyId, GroupQueue] | None = None
     ) -> None:
-        self.step, self.config, self.queues = step, config, queues or {}
-        self.groups: list[list[Group]] = [[] for _ in range(config.num_agents)]
+        self.step = step
+        self.config = config
+        self.queues = queues or {}
+        self.groups: list[list[Group]] = [[] for _ in config.agents]
         """Groups that can be learned from, per agent."""
         self.batches: list[Batch] = []
         """One batch per agent, once all episodes are known."""
-        self._unweighted: list[list[Group]] = [
-            [] if needs_whole_batch(agent) else groups for agent, groups in zip(config.agents, self.groups, strict=True)
-        ]
+        self._unweighted: list[list[Group]] = []
         """`groups`, or for an estimator that compares the whole batch, groups that have no weights yet."""
+        for agent, groups in zip(config.agents, self.groups, strict=True):
+            self._unweighted.append([] if needs_whole_batch(agent) else groups)
         self._learning = [agent for agent in range(config.num_agents) if learns(agent, step, config)]
+        # A whole tree is added at once, at the position of its first turn.
         self._turns = range(1 if config.rollout.handoff == "all" else config.rollout.num_turns)
         self._open = episodes is None
         """Whether episodes beyond the known ones may be added."""
-        self._order = [(episode, turn) for episode in range(episodes or 0) for turn in self._turns]
+        self._order = list(product(range(episodes or 0), self._turns))
+        """Episode and turn of each position in the batch."""
         if ordered_by_turn(config):
             self._order.sort(key=lambda position: position[1])
         self._nodes: dict[tuple[int, int], list[Node]] = {}
@@ -68,14 +72,14 @@ class BatchBuilder:
     def add_episode(self, index: int, episode: Episode) -> None:
         """Add the finished episode `index`. Turns that it did not reach have no nodes."""
         if self._open:
-            self._order += [(index, turn) for turn in self._turns]
+            self._order += product([index], self._turns)
         if self.config.rollout.handoff == "all":
             self._nodes[index, 0] = trainable_nodes(episode, self.config)
         else:
-            nodes: defaultdict[int, list[Node]] = defaultdict(list)
+            for turn in self._turns:
+                self._nodes[index, turn] = []
             for _, node in episode.nodes():
-                nodes[node.turn].append(node)
-            self._nodes |= {(index, turn): nodes[turn] for turn in self._turns}
+                self._nodes[index, node.turn].append(node)
         self._build_groups()
 
     def close(self) -> None:
@@ -84,12 +88,15 @@ class BatchBuilder:
         self._build_groups()
 
     def _build_groups(self) -> None:
-        while self._done < len(self._order) and (position := self._order[self._done]) in self._nodes:
+        for position in self._order[self._done :]:
+            if position not in self._nodes:
+                break  # later positions wait for this one: the order of groups does not depend on timing
             for node in self._nodes[position]:
                 for agent in self._learning:
                     self._unweighted[agent].append(build_group(node, agent, self.config))
             self._done += 1
-        if self._done == len(self._order) and not self._open and not self.batches:
+        is_complete = self._done == len(self._order) and not self._open
+        if is_complete and not self.batches:
             for settings, groups, unweighted in zip(self.config.agents, self.groups, self._unweighted, strict=True):
                 if needs_whole_batch(settings):
                     groups += weight_batch(unweighted, settings, self.config.credit)
@@ -103,7 +110,8 @@ class BatchBuilder:
         size = self.config.optimizer.train_batch_size
         for policy, queue in self.queues.items():
             groups = [self.groups[agent] for agent in policy.agents]
-            start, end = len(queue) // len(groups), min(map(len, groups))
+            start = len(queue) // len(groups)  # the queue has the groups of whole nodes
+            end = min(map(len, groups))
             if size is not None:
                 end = min(end, size)
             if start < end:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from marl_ray.credit import ESTIMATORS
 from marl_ray.credit.requirements import Requirements
 
-if TYPE_CHECKING:  # tensors bring their own operations, so estimators do not need torch
+if TYPE_CHECKING:
     from torch import Tensor
+else:  # tensors bring their own operations, so estimators do not need torch
+    Tensor = Any
 
 EPSILON = 1e-6
 """Added to a deviation before a division by it."""

@@ -6,13 +6,8 @@ cancels.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from marl_ray.credit.estimators.base import Estimator, SiblingValues, are_equal, difference, less_mean
+from marl_ray.credit.estimators.base import Estimator, SiblingValues, Tensor, are_equal, difference, less_mean
 from marl_ray.credit.requirements import Requirements
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class DifferenceReward(Estimator):

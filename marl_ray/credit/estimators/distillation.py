@@ -3,13 +3,8 @@ self-generated mistakes"."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from marl_ray.credit.estimators.base import Estimator, SiblingValues
+from marl_ray.credit.estimators.base import Estimator, SiblingValues, Tensor
 from marl_ray.credit.requirements import Requirements
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Distillation(Estimator):

@@ -5,13 +5,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from marl_ray.credit.estimators.base import Estimator, SiblingValues
+from marl_ray.credit.estimators.base import Estimator, SiblingValues, Tensor
 from marl_ray.credit.requirements import Requirements
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Madpo(Estimator):

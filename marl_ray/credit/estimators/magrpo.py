@@ -6,13 +6,8 @@ by the deviation is GRPO (Shao et al., 2024, "DeepSeekMath").
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from marl_ray.credit.estimators.base import Estimator, SiblingValues, less_mean, zero_if_equal
+from marl_ray.credit.estimators.base import Estimator, SiblingValues, Tensor, less_mean, zero_if_equal
 from marl_ray.credit.requirements import Requirements
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Magrpo(Estimator):

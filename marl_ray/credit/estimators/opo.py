@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from marl_ray.credit.estimators.base import Estimator, SiblingValues, zero_if_equal
+from marl_ray.credit.estimators.base import Estimator, SiblingValues, Tensor, zero_if_equal
 from marl_ray.credit.requirements import Requirements
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Opo(Estimator):

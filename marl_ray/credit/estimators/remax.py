@@ -3,13 +3,8 @@ language models"."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from marl_ray.credit.estimators.base import Estimator, SiblingValues, difference
+from marl_ray.credit.estimators.base import Estimator, SiblingValues, Tensor, difference
 from marl_ray.credit.requirements import Requirements
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Remax(Estimator):
