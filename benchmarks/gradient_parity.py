@@ -34,7 +34,7 @@ from benchmarks.throughput import make_model
 from benchmarks.throughput_comlrl import COMLRL, comlrl_python
 from marl_ray.config import Config, from_tree
 from marl_ray.core.batch import Group
-from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Task
+from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Task, sibling_calls
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.learning.arguments import local_learner_arguments
 from marl_ray.learning.gradient_accumulator import GradientAccumulator
@@ -121,7 +121,8 @@ def random_tree(case: Case, rng: random.Random, turn: int = 0) -> Node:
     for indices in JOINT_MODES.get(case.joint_mode)([case.group] * case.agents):
         reward = rng.choice((0.0, 0.4, 1.0, 2.1, 4.0)) + rng.random()
         actions.append(JointAction(indices, Outcome(reward), reward, (reward,) * case.agents))
-    node = Node(turn, [""] * case.agents, [ids(20) for _ in range(case.agents)], groups, actions)
+    calls = [list(sibling_calls(ids(20), group, agent)) for agent, group in enumerate(groups)]
+    node = Node(turn, calls, actions)
     if turn + 1 < case.turns:
         node.children = {index: random_tree(case, rng, turn + 1) for index in range(len(actions))}
         node.transitions = {index: {} for index in node.children}
@@ -134,8 +135,8 @@ def serialize_tree(node: Node, key: str = "root") -> Iterator[tuple[str, dict[st
     yield (
         key,
         {
-            "prompt_ids": node.prompt_ids,
-            "completions": [[c.token_ids for c in group] for group in node.completions],
+            "prompt_ids": [calls[0].prompt_ids for calls in node.calls],
+            "completions": [[call.completion.token_ids for call in calls] for calls in node.calls],
             "rewards": actions,
         },
     )
@@ -159,10 +160,11 @@ def our_gradient(case: Case, roots: list[Node], model: str) -> Gradients:
 
 def set_logprobs(node: Node, learner: Learner) -> None:
     """Set the log-probabilities of the sampled tokens to the model's, as an engine would return them."""
-    for prompt, completions in zip(node.prompt_ids, node.completions, strict=True):
-        row = unweighted_row(Group(node.turn, prompt, tuple(completions), (), ()))
+    for calls in node.calls:
+        row = unweighted_row(Group(node.turn, tuple(calls), ()))
         found = learner.logprob_model.logprobs([row], learner.settings.tokens_per_microbatch)
-        completions[:] = [replace(c, logprobs=tuple(own.tolist())) for c, own in zip(completions, found, strict=True)]
+        for place, (call, logprobs) in enumerate(zip(calls, found, strict=True)):
+            calls[place] = replace(call, completion=replace(call.completion, logprobs=tuple(logprobs.tolist())))
 
 
 def their_gradients(

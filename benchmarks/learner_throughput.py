@@ -61,7 +61,7 @@ def learner_side(side: str, workload: argparse.Namespace) -> tuple[Any, Callable
 
     from marl_ray.config import AgentConfig, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
     from marl_ray.core.batch import Batch, Group, MiniBatch
-    from marl_ray.core.episode import Completion
+    from marl_ray.core.episode import Completion, sibling_calls
     from marl_ray.learning.learner import Learner
     from marl_ray.models.names import resolve_model
 
@@ -83,7 +83,7 @@ def learner_side(side: str, workload: argparse.Namespace) -> tuple[Any, Callable
     def group(prompt: tuple[int, ...], completions: list[tuple[int, ...]]) -> Group:
         sampled = tuple(Completion(ids, "", (-1.0,) * len(ids), "length", ()) for ids in completions)
         weights = tuple((-1.0) ** number for number in range(len(sampled)))
-        return Group(0, prompt, sampled, weights, weights)
+        return Group(0, sibling_calls(prompt, sampled), weights, weights)
 
     def update(step: int) -> None:
         groups = tuple(group(*one) for one in groups_of(workload, step))

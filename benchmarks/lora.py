@@ -70,7 +70,7 @@ def serve(side: str, work: Work, pipe: Connection) -> None:
 
     from marl_ray.config import from_tree
     from marl_ray.core.batch import Batch, Group, MiniBatch
-    from marl_ray.core.episode import Completion
+    from marl_ray.core.episode import Completion, sibling_calls
     from marl_ray.learning.arguments import local_learner_arguments
     from marl_ray.learning.learner import Learner
 
@@ -94,7 +94,7 @@ def serve(side: str, work: Work, pipe: Connection) -> None:
         spans = ((0, work.tokens),)
         answers = tuple(Completion(ids(), "", (-9.0,) * work.tokens, "length", spans) for _ in range(work.group))
         weights = tuple((2 * rank + 1 - work.group) / work.group for rank in range(work.group))
-        return Batch(step, (MiniBatch((Group(0, ids(), answers, weights, weights),), 1),))
+        return Batch(step, (MiniBatch((Group(0, sibling_calls(ids(), answers), weights, weights),), 1),))
 
     seconds: list[float] = []
     pipe.send(None)

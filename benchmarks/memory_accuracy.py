@@ -31,7 +31,7 @@ from marl_ray.cluster.hardware import local_node
 from marl_ray.cluster.memory_estimate import ModelInfo, read_model_config
 from marl_ray.config import Config, ModelConfig, from_tree
 from marl_ray.core.batch import Batch, Group, GroupQueue, MiniBatch
-from marl_ray.core.episode import Completion, SamplingSpec
+from marl_ray.core.episode import Completion, SamplingSpec, sibling_calls
 from marl_ray.models.names import resolve_model
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.storage.run_folder import RunFolder, StoredHistory
@@ -142,7 +142,7 @@ def build_batch(step: int) -> Batch:
     def group() -> Group:
         completions = tuple(Completion(text(NEW), "", (-1.0,) * NEW, "length", ()) for _ in range(GENERATIONS))
         weights = tuple((-1.0) ** number for number in range(GENERATIONS))
-        return Group(0, text(PROMPT), completions, weights, weights)
+        return Group(0, sibling_calls(text(PROMPT), completions), weights, weights)
 
     return Batch(step, (MiniBatch(tuple(group() for _ in range(GROUPS)), GROUPS * GENERATIONS),))
 

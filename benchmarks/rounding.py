@@ -38,7 +38,7 @@ def sample(model: str) -> list:
     from marl_ray.actors.engine_arguments import EngineSpec
     from marl_ray.config import ModelConfig
     from marl_ray.core.batch import Group
-    from marl_ray.core.episode import SamplingSpec
+    from marl_ray.core.episode import SamplingSpec, sibling_calls
     from marl_ray.models.tokenization import load_tokenizer
 
     tokenizer = load_tokenizer(model, ModelConfig())
@@ -52,7 +52,7 @@ def sample(model: str) -> list:
         for prompt in PROMPTS:
             ids = tokenizer(prompt).input_ids
             completions = await engine.generate(ids, sampling, 0)
-            groups.append(Group(0, tuple(ids), tuple(completions), (0.0,) * SAMPLES, (0.0,) * SAMPLES))
+            groups.append(Group(0, sibling_calls(tuple(ids), completions), (0.0,) * SAMPLES, (0.0,) * SAMPLES))
         return groups
 
     return asyncio.run(run())

@@ -21,7 +21,7 @@ import torch
 
 from marl_ray.config import ModelConfig, from_tree
 from marl_ray.core.batch import Batch, Group, MiniBatch
-from marl_ray.core.episode import Completion
+from marl_ray.core.episode import Completion, sibling_calls
 from marl_ray.learning.arguments import local_learner_arguments
 from marl_ray.learning.learner import Learner
 from marl_ray.learning.policy_model import load_policy
@@ -60,7 +60,7 @@ def batches(model: str, steps: int) -> Iterator[Batch]:
         rows = sampled[step * SAMPLES : (step + 1) * SAMPLES, len(prompt) :].tolist()
         completions = tuple(Completion(tuple(row), "", (0.0,) * len(row), "length", ((0, len(row)),)) for row in rows)
         advantages = tuple(draw.uniform(-1, 1) for _ in rows)
-        yield Batch(step, (MiniBatch((Group(0, prompt, completions, advantages, advantages),), 1),))
+        yield Batch(step, (MiniBatch((Group(0, sibling_calls(prompt, completions), advantages, advantages),), 1),))
 
 
 def measure(model: str, rate: float, steps: int) -> Iterator[str]:

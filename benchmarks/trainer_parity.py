@@ -40,7 +40,7 @@ from benchmarks.throughput import make_model
 from benchmarks.throughput_comlrl import COMLRL, comlrl_python
 from marl_ray.config import Config, from_tree
 from marl_ray.core.batch import Group
-from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Task
+from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Task, sibling_calls
 from marl_ray.core.preference import preferences_by_return
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.learning.arguments import local_learner_arguments
@@ -128,7 +128,8 @@ def random_node(case: Case, rng: random.Random, turn: int = 0) -> Node:
     groups = [[answer() for _ in range(case.group)] for _ in range(case.agents)]
     rewards = [4 * rng.random() for _ in range(case.group)]
     actions = [JointAction((g,) * case.agents, Outcome(r), r, (r,) * case.agents) for g, r in enumerate(rewards)]
-    node = Node(turn, [""] * case.agents, [ids(PROMPT) for _ in range(case.agents)], groups, actions)
+    calls = [list(sibling_calls(ids(PROMPT), group, agent)) for agent, group in enumerate(groups)]
+    node = Node(turn, calls, actions)
     if turn + 1 < case.turns:
         node.children, node.transitions = {0: random_node(case, rng, turn + 1)}, {0: {}}
     return node
@@ -140,8 +141,8 @@ def serialize(node: Node, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
     yield (
         key,
         {
-            "prompt_ids": node.prompt_ids,
-            "completions": [[c.token_ids for c in group] for group in node.completions],
+            "prompt_ids": [calls[0].prompt_ids for calls in node.calls],
+            "completions": [[call.completion.token_ids for call in calls] for calls in node.calls],
             "rewards": [action.reward for action in node.joint_actions],
             "child": child,
         },
@@ -221,10 +222,7 @@ def preference_update(config: Config, roots: list[Node]) -> tuple[Update, Callab
     for root in roots:
         for pair in preferences_by_return([action.reward for action in root.joint_actions], PAIRS):
             chosen, rejected = (
-                tuple(
-                    Group(0, prompt, (answers[index],), (1.0,), ())
-                    for prompt, answers in zip(root.prompt_ids, root.completions, strict=True)
-                )
+                tuple(Group(0, (calls[index],), (1.0,)) for calls in root.calls)
                 for index in (pair.chosen, pair.rejected)
             )
             preferences.append(WrittenPreference(chosen, rejected))

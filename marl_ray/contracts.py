@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from marl_ray.core.chat import as_messages, as_text
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
-from marl_ray.credit.requirements import Requirements
+from marl_ray.credit.estimators.base import SiblingValues, make_estimator
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, collect_programs, group_reports
 from marl_ray.environments.plugin_checks import check_order, check_prompts
@@ -147,19 +147,20 @@ def check_mode(
     require(len(names) <= 1, f"metrics must have the same names for every joint action: {names}")
 
 
-def check_estimator(estimator: Callable[..., Tensor]) -> None:
-    """Check an estimator, a function from returns [..., G] to advantages, where the last dimension holds siblings.
+def check_estimator(plugin: Any) -> None:
+    """Check an estimator: a function from returns [..., G] to advantages, where the last dimension holds siblings, or a
+    subclass of `Estimator`.
 
     An estimator that `requires` a greedy or counterfactual sample, lengths or reward levels also receives these
     [..., G]; the last dimension of one that requires the whole batch holds all completions of a turn.
     """
     import torch
 
-    needs = getattr(estimator, "requirements", Requirements())
+    estimator = make_estimator(plugin)
 
     def apply(returns: Tensor) -> Tensor:
-        arguments = [returns, torch.full_like(returns, 0.75)] if needs.second_argument else [returns]
-        return estimator(*arguments)
+        inputs = {name: torch.full_like(returns, 0.75) for name in estimator.requirements.inputs}
+        return estimator.advantages(SiblingValues(returns, **inputs))
 
     rows = torch.tensor(
         [[0.0, 1.0, 2.5, 2.5], [4.0, -1.0, 0.5, 4.0], [2.0, 2.0, 2.0, 2.0], [0.1, 0.2, 0.3, 1e4]], dtype=torch.float64

@@ -185,17 +185,19 @@ class Registry:
     """The choices of one kind by name. Entries are `module:Attr`, and are imported on first use.
 
     `kind` is the setting that selects a choice: plug-ins add names to the registry of a kind. `needs` is an attribute
-    that every choice of this kind must have.
+    that every choice of this kind must have. Where choices are functions, classes with `method` are choices too.
 
     Example:
-        >>> Registry("estimator", {"magrpo": "marl_ray.credit.estimators:magrpo"}).get("magrpo").__name__
-        'magrpo'
+        >>> entries = {"opo": "marl_ray.credit.estimators.opo:Opo"}
+        >>> Registry("estimator", entries, method="advantages").get("opo").__name__
+        'Opo'
     """
 
-    def __init__(self, kind: str, entries: Mapping[str, str], needs: str = "__call__") -> None:
+    def __init__(self, kind: str, entries: Mapping[str, str], needs: str = "__call__", method: str = "") -> None:
         self.kind = kind
         self.core = entries
         self.needs = needs
+        self.method = method
 
     @property
     def entries(self) -> dict[str, str]:
@@ -238,7 +240,9 @@ class Registry:
         """Return the plug-in. Raises UserError if it is not of this kind."""
         if not hasattr(plugin, self.needs):
             raise UserError(f"{name} is not a plug-in for {self.kind}: it has no {self.needs} (docs/how-to/extend.md)")
-        if self.needs == "__call__" and isinstance(plugin, type):  # a call would only create an instance
+        is_known_class = self.method != "" and hasattr(plugin, self.method)
+        if self.needs == "__call__" and isinstance(plugin, type) and not is_known_class:
+            # A call would only create an instance.
             raise UserError(f"{self.kind} {name} is a class: name a function or a callable object")
         if inspect.isabstract(plugin):
             missing = ", ".join(sorted(plugin.__abstractmethods__))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from marl_ray.config import AgentConfig, Config, CreditConfig, OptimizerConfig, from_tree
 from marl_ray.core.batch import CriticSample, Group
-from marl_ray.core.episode import Completion, Task
+from marl_ray.core.episode import Completion, Task, sibling_calls
 from marl_ray.models.names import resolve_model
 from marl_ray.telemetry.sinks import Sink
 
@@ -229,4 +229,4 @@ def _critic_group(number: int) -> Group:
     completions = tuple(Completion((6, 7, 8 + index), "", (-1.0,) * 3, "stop", ((0, 3),)) for index in range(2))
     rewards = (1.0 + number, 2.0)
     sample = CriticSample(prompt, rewards, ((), ()))
-    return Group(0, prompt, completions, rewards, (0.5, 0.5), critic_sample=sample)
+    return Group(0, sibling_calls(prompt, completions), rewards, (0.5, 0.5), critic_sample=sample)

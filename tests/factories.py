@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from marl_ray.config import Config, from_tree, load
-from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Stop, Task
+from marl_ray.core.batch import Group
+from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Stop, Task, sibling_calls
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"
@@ -60,9 +61,17 @@ def make_node(
     size = len(rewards)
     return Node(
         turn=turn,
-        prompts=[f"prompt {turn}.{agent}" for agent in range(agents)],
-        prompt_ids=[(1, 2)] * agents,
-        completions=[[make_completion(f"answer {turn}.{agent}.{g}") for g in range(size)] for agent in range(agents)],
+        calls=[
+            list(
+                sibling_calls(
+                    (1, 2),
+                    [make_completion(f"answer {turn}.{agent}.{g}") for g in range(size)],
+                    agent,
+                    f"prompt {turn}.{agent}",
+                )
+            )
+            for agent in range(agents)
+        ],
         joint_actions=[
             JointAction((g,) * agents, Outcome(reward, **outcome), reward, (reward,) * agents)
             for g, reward in enumerate(rewards)
@@ -70,6 +79,12 @@ def make_node(
         children=dict(children or {}),
         transitions=dict(transitions or {index: {} for index in children or {}}),
     )
+
+
+def with_completions(group: Group, completions: Iterable[Completion]) -> Group:
+    """Return the group with other completions of its calls."""
+    changed = [replace(call, completion=one) for call, one in zip(group.calls, completions, strict=True)]
+    return replace(group, calls=tuple(changed))
 
 
 def make_episode(root: Node | None, *stops: tuple[tuple[int, ...], str]) -> Episode:

@@ -7,7 +7,7 @@ import re
 import torch
 
 from marl_ray.config.keys import settings
-from marl_ray.credit.estimators import magrpo
+from tests.credit.trees import advantages_of
 from tests.factories import ROOT
 
 PAGE = (ROOT / "docs" / "explanation" / "algorithm.md").read_text(encoding="utf-8")
@@ -34,5 +34,5 @@ def test_the_advantage_estimates_the_gradient_up_to_the_stated_factor() -> None:
     estimate = torch.zeros(3, dtype=torch.float64)
     for answers in torch.cartesian_prod(*[torch.arange(3)] * group):
         chance = probabilities.detach()[answers].prod()
-        estimate += chance * (magrpo(rewards[answers])[:, None] * scores[answers]).mean(0)
+        estimate += chance * (advantages_of("magrpo", rewards[answers])[:, None] * scores[answers]).mean(0)
     assert torch.allclose(estimate, exact * (group - 1) / group)

@@ -1,6 +1,6 @@
 """Sampling of groups in the games, and the bias, variance and fidelity of each estimator's gradient.
 
-The advantages come from the functions in `marl_ray.credit.ESTIMATORS`. The gradient of one group of agent i is
+The advantages come from the estimators in `marl_ray.credit.ESTIMATORS`. The gradient of one group of agent i is
 (1 / G) * sum over siblings of A * grad log pi_i(action), as in the loss with one group.
 """
 
@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from benchmarks.credit.games import Actions, Array, MatrixGame, Signalling, sample
-from marl_ray.credit import ESTIMATORS
-from marl_ray.credit.estimators import whitened
+from marl_ray.credit.estimators.base import SiblingValues, load_estimator, whitened
 from marl_ray.rollout.coalitions import coalitions
 
 GROUP = 4
@@ -159,16 +158,15 @@ def _within(values: Array, codes: Actions) -> float:
 
 
 def _advantages(groups: Groups, variant: Variant) -> Array:
-    estimator = ESTIMATORS.get(variant.estimator)
+    estimator = load_estimator(variant.estimator)
     returns = torch.from_numpy(groups.returns)
-    arguments = [returns]
-    if variant.estimator == "gdpo":
-        arguments.append(whitened(returns))
-    elif groups.baselines is not None:
-        arguments.append(torch.from_numpy(groups.baselines))
-    if variant.estimator in ("reinforce_pp", "gdpo"):  # these compare the completions of a batch
-        arguments = [each.reshape(-1, BATCH * GROUP) for each in arguments]
-    found: Array = estimator(*arguments).reshape(-1, GROUP).numpy()
+    inputs: dict[str, torch.Tensor] = {}
+    for name in estimator.requirements.inputs:
+        inputs[name] = whitened(returns) if name == "levels" else torch.from_numpy(groups.baselines)
+    if estimator.requirements.whole_batch:  # compares the completions of a batch
+        returns = returns.reshape(-1, BATCH * GROUP)
+        inputs = {name: values.reshape(-1, BATCH * GROUP) for name, values in inputs.items()}
+    found: Array = estimator.advantages(SiblingValues(returns, **inputs)).reshape(-1, GROUP).numpy()
     return found
 
 

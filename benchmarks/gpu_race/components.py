@@ -54,7 +54,7 @@ class _Learner:
     def update(self) -> float:
         """Learn the next batch, and return the seconds."""
         from marl_ray.core.batch import Batch, Group, MiniBatch
-        from marl_ray.core.episode import Completion
+        from marl_ray.core.episode import Completion, sibling_calls
 
         work, step = self._race.work, self._learner.step
         draw = random.Random(step)
@@ -66,7 +66,7 @@ class _Learner:
                 ids = _random_tokens(draw, work.completion)
                 completions.append(Completion(ids, "", (-1.0,) * len(ids), "length", ()))
             weights = tuple((-1.0) ** number for number in range(work.generations))
-            groups.append(Group(0, prompt, tuple(completions), weights, weights))
+            groups.append(Group(0, sibling_calls(prompt, completions), weights, weights))
         batch = Batch(step, (MiniBatch(tuple(groups), work.tasks * work.generations),))
         begun = time.perf_counter()
         self._learner.update(batch)  # reads the loss, and so waits for the device

@@ -13,7 +13,7 @@ from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.handle import ActorDied, Call, Deadline, Handle, wait_all
 from marl_ray.core.batch import Group
 from marl_ray.core.concurrency import DeadlineExceeded
-from marl_ray.core.episode import SamplingSpec, WeightVersion
+from marl_ray.core.episode import SamplingSpec, WeightVersion, sibling_calls
 from marl_ray.core.ids import ActorId
 from marl_ray.weights.receiver import Acknowledgement, ReceiverLostError, TransferStage
 
@@ -102,7 +102,8 @@ class WeightUpdateClient:
         for generator in self._generators:
             calls.append(generator.call(GenerationActor.generate, probe.prompt, probe.sampling))
         generations = self._wait("sample a probe", calls)
-        return [Group(0, g.prompt_ids, g.completions, (0.0,), (0.0,)) for g in generations if g.completions]
+        sampled = [sibling_calls(generation.prompt_ids, generation.completions) for generation in generations]
+        return [Group(0, calls_of_one, (0.0,), (0.0,)) for calls_of_one in sampled if calls_of_one]
 
     def _wait(self, purpose: str, calls: Sequence[Call[R]], on_loss: Callable[[], None] | None = None) -> list[R]:
         """Return the results of the remaining generators, and drop lost generators. Call `on_loss` at each error, and

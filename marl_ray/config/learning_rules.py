@@ -1,14 +1,13 @@
 """Combinations of policies, critics, estimators, losses and batches that cannot learn as configured.
 
-A loss lists its needs (`marl_ray.learning.losses.loss_needs`). `marl_ray.credit.requirements` records the needs of
-every estimator and critic, which are checked in one loop.
+A loss lists its needs (`marl_ray.learning.losses.loss_needs`); `marl_ray.credit.needs` checks the needs of estimators
+and critics.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
 
 from marl_ray.config.keys import AGENT_KEYS, key_of
 from marl_ray.config.lora_section import MAX_SERVED_RANK, LoraConfig
@@ -16,12 +15,15 @@ from marl_ray.config.resource_sections import takes_turns
 from marl_ray.config.schema import Config
 from marl_ray.core.text import pluralize
 from marl_ray.credit import requirements
-from marl_ray.credit.requirements import Requirements, critic_requirements, estimator_requirements
+from marl_ray.credit.requirements import (
+    Choice,
+    Requirements,
+    critic_requirements,
+    estimator_requirements,
+)
 from marl_ray.learning import LOSSES
 from marl_ray.learning.losses import loss_class
 
-MAX_COALITION_AGENTS = 6
-"""Maximum number of agents of whose completions every subset is executed."""
 DIFFER_WITHIN_POLICY = {
     *("policy", "top_p", "max_new_tokens", "min_new_tokens", "estimator", "preference_beta"),
     *("system_prompt", "stop", "chat_template_kwargs", "reference_model", "json_schema"),
@@ -36,11 +38,8 @@ def learning_problems(config: Config) -> Iterator[str]:
         if problem := need(config):
             yield problem
     for number in range(config.num_agents):
-        for subject, needs in _subjects(config, number):
-            for field in dataclasses.fields(Requirements):
-                value = getattr(needs, field.name)
-                if value != field.default and (problem := _violation(field.name, value, subject, config, number)):
-                    yield problem
+        for choice in _choices(config, number):
+            yield from choice.requirements.problems(choice)
     yield from _optimizer_problems(config)
     yield from _lora_problems(config)
     yield from _policy_problems(config)
@@ -49,88 +48,34 @@ def learning_problems(config: Config) -> Iterator[str]:
     yield from _length_problems(config)
 
 
-def _subjects(config: Config, number: int) -> Iterator[tuple[str, Requirements]]:
-    """Yield the choices that an agent learns with, as a key and its value, and their requirements."""
-    section, critic, agent = config.algorithm, config.credit.critic, config.agents[number]
+def _choices(config: Config, number: int) -> Iterator[Choice]:
+    """Yield the choices that an agent learns with, and their requirements."""
+    section = config.algorithm
+    critic = config.credit.critic
+
+    def choice(key: str, value: str, needs: Requirements) -> Choice:
+        return Choice(
+            config=config,
+            number=number,
+            key=key,
+            value=value,
+            requirements=needs,
+            ends_early=_ends_branches(config) and config.compat != "comlrl",
+            key_of=partial(key_of, config, number),
+        )
+
     declared = getattr(loss_class(config.optimizer.loss), "requirements", Requirements())  # only by plug-ins
-    yield f"{section}.loss {config.optimizer.loss}", declared
+    yield choice(f"{section}.loss", config.optimizer.loss, declared)
     if critic == "none":
-        yield f"{key_of(config, number, 'estimator')} {agent.estimator}", estimator_requirements(agent.estimator)
+        estimator = config.agents[number].estimator
+        yield choice(key_of(config, number, "estimator"), estimator, estimator_requirements(estimator))
     else:  # replaces the estimator
-        yield f"{section}.critic {critic}", critic_requirements(critic)
+        yield choice(f"{section}.critic", critic, critic_requirements(critic))
     if config.credit.normalize_advantages:
         whitening = requirements.GROUP_WHITENING if critic == "none" else requirements.BATCH_WHITENING
-        yield f"{section}.normalize_advantages", whitening
+        yield choice(f"{section}.normalize_advantages", "", whitening)
     if config.lora.rank:
-        yield "lora.rank", requirements.LORA
-
-
-def _violation(need: str, value: Any, subject: str, config: Config, number: int) -> str | None:
-    """Return the problem if the config does not meet a need of `subject`, a field of `Requirements`, for an agent.
-
-    The rollout meets `greedy_sample`. `parallel_agents` is checked with the environment, when a run starts. Needs of
-    losses are functions (`marl_ray.learning.losses.loss_needs`).
-    """
-    agent, section, rollout, optimizer = config.agents[number], config.algorithm, config.rollout, config.optimizer
-    key, name = subject.split(" ")[0], subject.split(" ")[-1]
-    estimator, whiten = key_of(config, number, "estimator"), f"{section}.normalize_advantages"
-    remedy = f"{whiten} to false" if key == whiten else f"{estimator} to mareinforce"
-    ends_early = _ends_branches(config) and config.compat != "comlrl"
-    batch = min(rollout.group_sizes) * rollout.rollout_buffer_size
-    match need:
-        case "siblings" if max(rollout.group_sizes) == 1:
-            return f"""{section}.num_generations is 1, but {name} compares the completions of a group: set it to 2 or
-            more, or {remedy}"""
-        case "siblings" if min(rollout.group_sizes) == 1 and rollout.handoff != "all":
-            return f"""{section}.num_generations {list(rollout.group_sizes)} has turns with one completion, from which
-            {name} learns nothing: set {section}.handoff to all, so that earlier turns learn from them, or raise it"""
-        case "counterfactual_sample" if config.credit.counterfactual != "empty" and min(rollout.group_sizes) == 1:
-            return f"""{section}.counterfactual {config.credit.counterfactual} needs siblings, and
-            {section}.num_generations is 1: set it to 2 or more, or counterfactual to empty"""
-        case "whole_batch" if batch == 1:
-            return f"""{subject} compares the completions of a batch, and with num_generations 1 and rollout_buffer_size
-            1 there is one: raise one of them, or set {remedy}"""
-        case "coalition_samples" if config.num_agents > MAX_COALITION_AGENTS:
-            return f"""{subject} executes every subset of {config.num_agents} agents' completions, and
-            {MAX_COALITION_AGENTS} agents are the limit: use {estimator} difference"""
-        case "immediate_rewards" if rollout.handoff == "all" and rollout.num_turns > 1:
-            return f"""{subject} uses the reward of a joint action that is not continued, and with handoff all siblings
-            are ranked by their continuations: set {section}.handoff to random or best, or num_turns to 1"""
-        case "full_tree" if rollout.handoff != "all" and rollout.num_turns > 1:
-            return f"""{subject} needs the continuation of every completion, and handoff {rollout.handoff} continues
-            only one of them: set {section}.handoff to all (with num_generations 1 an episode is a chain)"""
-        case "equal_return_groups" if rollout.dynamic_sampling:
-            return f"""{subject} learns from groups of equal returns too, and {section}.dynamic_sampling would skip
-            them: set it to false"""
-        case "fixed_returns" if agent.reference_kl_coef and not optimizer.kl_in_loss:
-            return f"""{subject} needs the final returns of a batch, and {section}.reference_kl {optimizer.reference_kl}
-            would change them in the learner: set it to k3_in_loss or k2_in_loss"""
-        case "reference" if not agent.reference_kl_coef:
-            return f"""{subject} learns from the divergence from a reference policy only, and
-            {key_of(config, number, "reference_kl_coef")} is 0: set it above 0"""
-        case "complete_returns" if ends_early:
-            return f"""{section}.early_termination_threshold with handoff all would let {subject} compare groups that
-            ended early with groups that continued, whose returns have more turns: set it to null"""
-        case "magrpo_if_whitened" if config.credit.normalize_advantages:
-            return f"""{whiten} makes {name} the same as magrpo (each is an affine map of the returns): set it to false,
-            or use {estimator} magrpo"""
-        case "magrpo_if_one_baseline" if config.credit.normalize_advantages and (
-            config.num_agents == 1 or rollout.joint_mode == "cross"
-        ):
-            return f"""{whiten} makes {name} the same as magrpo if all siblings have one baseline, as with joint_mode
-            cross or one agent: set it to false, or use {estimator} magrpo"""
-        case "own_scale" if config.credit.normalize_advantages:
-            return f"""{whiten} would replace the scale that {name} gives its advantages: set it to false"""
-        case "no_estimator" if agent.estimator != section:
-            return f"""{estimator} {agent.estimator} compares siblings, and {subject} compares returns with a value:
-            leave one of them out"""
-        case "single_rank" if agent.learner.ranks > 1:
-            ranks = key_of(config, number, "learner.ranks")
-            return f"{ranks} is {agent.learner.ranks}, and {subject} has one rank: set it to 1, or {key} to none"
-        case "trains_from_zero" if optimizer.optimizer == "adafactor":
-            return f"""{section}.optimizer adafactor scales steps by the size of the weights, and {key} adds weights
-            that start at 0 and would stay near it: set it to adamw or adamw_8bit"""
-    return None
+        yield choice("lora.rank", "", requirements.LORA)
 
 
 def _turn_problems(config: Config) -> Iterator[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from marl_ray.core.concurrency import Condition, now
-from marl_ray.core.episode import Completion
+from marl_ray.core.episode import AgentCall, Completion
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,55 +22,70 @@ class CriticSample:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One agent's G completions of one prompt at one node, with the returns credited to them.
+    """The calls of one agent at one node that are compared with each other, with the returns credited to them.
 
-    `returns` [G] are the values that the estimator compares. `weights` [G] multiply the summed log-probabilities in the
-    loss, before the mini-batch's normalizer, so that the number of groups may still be unknown. `baselines` [G] are
-    subtracted from the returns by some estimators (`marl_ray.credit.returns`), else empty. With a critic,
-    `critic_sample` is its training data, and `weights` are the loss shares only, which the learner multiplies by the
-    critic's advantages.
+    A group has G siblings: G completions of one prompt, or G runs of a program with all calls of the agent. Returns,
+    weights and inputs have one entry per call, and the calls of one sibling have the same ones.
 
-    If siblings are whole programs that call the agent any number of times, `siblings` has the number of the sibling of
-    each completion, `prompts` the completion's own prompt, and `prompt_ids` is empty. Completions of one sibling then
-    have one return and one weight.
+    `returns` are the values that the estimator compares. `weights` multiply the summed log-probabilities in the loss,
+    before the mini-batch's normalizer, so that the number of groups may still be unknown. `inputs` are further values
+    that the estimator compares, by the fields of `marl_ray.credit.estimators.base.SiblingValues`.
 
-    `agent` is the number of the agent.
+    With a critic, `critic_sample` is its training data, and `weights` are the loss shares only, which the learner
+    multiplies by the critic's advantages.
+
+    Example: two completions, of which the first has the better return.
+        >>> from marl_ray.core.episode import sibling_calls
+        >>> calls = sibling_calls((1, 2), [Completion((3,), "", (-0.5,), "stop", ((0, 1),))] * 2)
+        >>> Group(0, calls, returns=(1.0, 0.0), weights=(0.25, -0.25)).siblings
+        (0, 1)
     """
 
     turn: int
-    prompt_ids: tuple[int, ...]
-    completions: tuple[Completion, ...]
+    calls: tuple[AgentCall, ...]
     returns: tuple[float, ...]
-    weights: tuple[float, ...]
-    baselines: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()
+    inputs: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     critic_sample: CriticSample | None = None
-    siblings: tuple[int, ...] = ()
-    prompts: tuple[tuple[int, ...], ...] = ()
-    agent: int = 0
+
+    @property
+    def agent(self) -> int:
+        """The number of the agent."""
+        return self.calls[0].agent
+
+    @property
+    def siblings(self) -> tuple[int, ...]:
+        """The number of each call's sibling."""
+        return tuple(call.sibling for call in self.calls if call.sibling is not None)
 
     @property
     def size(self) -> int:
         """G, the number of siblings."""
-        return len(set(self.siblings)) if self.siblings else len(self.completions)
+        return len(set(self.siblings))
+
+    @property
+    def completions(self) -> tuple[Completion, ...]:
+        return tuple(call.completion for call in self.calls)
+
+    @property
+    def prompts(self) -> tuple[tuple[int, ...], ...]:
+        """The token ids of each call's prompt."""
+        return tuple(call.prompt_ids for call in self.calls)
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        """The token ids of the first prompt, which is the only one unless a program makes the calls."""
+        return self.calls[0].prompt_ids
 
     def by_prompt(self) -> list[Group]:
-        """Return the group as groups whose completions share a prompt: itself, or one group per completion."""
-        if not self.siblings:
+        """Return the group as groups of one prompt, without weights: itself, or one group per call of a program."""
+        if all(call.branch == 0 for call in self.calls):
             return [self]
-        weights = self.weights or (0.0,) * len(self.returns)
-        parts = zip(self.prompts, self.completions, self.returns, weights, strict=True)
-        return [
-            replace(
-                self,
-                prompt_ids=prompt,
-                completions=(one,),
-                returns=(value,),
-                weights=(weight,),
-                siblings=(),
-                prompts=(),
-            )
-            for prompt, one, value, weight in parts
-        ]
+        # Equal prompts of a program's calls are not joined: rounding would then depend on the other calls.
+        parts: list[Group] = []
+        for call, value in zip(self.calls, self.returns, strict=True):
+            parts.append(Group(self.turn, (call,), (value,)))
+        return parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +132,7 @@ class GroupQueue:
     def put(self, groups: Sequence[Group]) -> None:
         """Append groups of the first mini-batch."""
         self._groups += groups
+        # The learner computes gradients while the rollout goes on.
         self._condition.notify_all()
 
     def close(self, batch: Batch) -> None:
@@ -127,6 +143,7 @@ class GroupQueue:
     async def get(self, start: int) -> Sequence[Group]:
         """Return the groups from position `start` on, as soon as there is one; none if the queue is closed first."""
         await self._wait_for(lambda: len(self._groups) > start or self.closed)
+        # Groups stay in the list: a learner that restarts reads them again.
         return self._groups[start:]
 
     async def batch(self) -> Batch:

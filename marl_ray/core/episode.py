@@ -1,12 +1,35 @@
-"""Tasks, completions, joint actions, and the episode tree that they form.
+"""Tasks, calls of agents, joint actions, and the episode tree that they form.
 
-At a node of the tree, every agent has one prompt and one group of completions. A joint action has one completion per
-agent, gets an outcome from the environment and, if it is expanded, leads to a child.
+There is one record for every kind of episode. An `AgentCall` is one prompt of one agent and one sampled completion of
+it. A joint action is one call or more per agent, gets an outcome from the environment and, if it is expanded, leads to
+a child. Two numbers of a call tell its place among the calls
+of its agent:
+
+- `sibling`: calls of one sibling have one return, and siblings are compared with each other. None: the call gives a
+  joint action its reward and is compared with no other call.
+- `branch`: 0 for calls that answer the node's own prompt, and above 0 for calls with another prompt.
+
+| episode | calls of an agent at a node | branch | sibling |
+|---|---|---|---|
+| agents answer at the same time | G completions of one prompt | 0 | 0 to G - 1 |
+| a later agent reads earlier answers | G completions of the followed branch's prompt, | 0 | 0 to G - 1 |
+| | and one of every other branch's prompt | 1, 2, ... | None |
+| a conversation (composition `chat`) | as above, and prompts contain all earlier turns | | |
+| a program calls agents | all calls of G runs | 1, 2, ... | number of the run |
+
+Two agents answer in an order, with groups of two. Agent 1 reads the first answer of agent 0 twice, and the other answer
+once, so there are three joint actions:
+
+    agent 0   a0 (branch 0, sibling 0)   a1 (branch 0, sibling 1)
+    agent 1   b0 (branch 0, sibling 0)   b1 (branch 0, sibling 1)   b2 (branch 1, sibling None)
+    indices of the joint actions: (0, 0), (0, 1), (1, 2)
+
+The return of a0 is the mean of the first two rewards, the return of a1 is the third, and b2 is not learned from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Literal, Protocol
@@ -81,6 +104,35 @@ class Generation:
     control_tokens: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class AgentCall:
+    """One completion of one agent, with its prompt. The module's docstring defines `branch` and `sibling`.
+
+    The environment or the program wrote `prompt`, and the engine read the tokens `prompt_ids`. With composition `chat`,
+    `prompt` is the message of the turn and `prompt_ids` are the whole conversation.
+    """
+
+    agent: int
+    prompt: Prompt
+    prompt_ids: tuple[int, ...]
+    completion: Completion
+    branch: int = 0
+    sibling: int | None = None
+
+    @property
+    def conversation(self) -> tuple[int, ...]:
+        """The token ids up to the end of the completion."""
+        return self.prompt_ids + self.completion.token_ids
+
+
+def sibling_calls(
+    prompt_ids: tuple[int, ...], completions: Iterable[Completion], agent: int = 0, prompt: Prompt = ""
+) -> tuple[AgentCall, ...]:
+    """Return the calls of one agent that are compared with each other because they answer one prompt."""
+    numbered = enumerate(completions)
+    return tuple(AgentCall(agent, prompt, prompt_ids, completion, sibling=number) for number, completion in numbered)
+
+
 class Evidence(Protocol):
     """An environment's record of an execution, for its feedback and logs. Only the environment reads it."""
 
@@ -129,20 +181,24 @@ def bounded_outcome(outcome: Outcome) -> Outcome:
     """
     if outcome.failure:
         return outcome
-    rewards = [("reward", reward) for reward in (outcome.reward, *outcome.rewards)]
-    levels = [(f"level {name}", value) for name, value in outcome.levels.items()]
-    metrics = [(f"metric {name}", value) for name, value in outcome.metrics.items()]
-    for numbers, limit in ((rewards + levels, MAX_REWARD), (metrics, MAX_METRIC)):
-        for name, number in numbers:
-            if isinstance(number, Real) and abs(number) > limit:
-                return Outcome(0.0, failure=f"the {name} {short_repr(number, 40)} is beyond {limit:g}")
+    limited: list[tuple[str, float, float]] = []
+    for reward in (outcome.reward, *outcome.rewards):
+        limited.append(("reward", reward, MAX_REWARD))
+    for name, level in outcome.levels.items():
+        limited.append((f"level {name}", level, MAX_REWARD))
+    for name, metric in outcome.metrics.items():
+        limited.append((f"metric {name}", metric, MAX_METRIC))
+    for name, number, limit in limited:
+        # A plug-in may return anything; other checks name a value that is no number.
+        if isinstance(number, Real) and abs(number) > limit:
+            return Outcome(0.0, failure=f"the {name} {short_repr(number, 40)} is beyond {limit:g}")
     return outcome
 
 
 @dataclass(frozen=True, slots=True)
 class JointAction:
-    """One joint action at a node: `indices[i]` is the index of agent i's completion at that node. `reward` and
-    `rewards` [N], one per agent, are the outcome's after the configured scale and shift."""
+    """One joint action at a node: `indices[i]` is the index of agent i's answer in its calls there, of several calls
+    the last one. `reward` and `rewards` [N], one per agent, are the outcome's after the configured scale and shift."""
 
     indices: tuple[int, ...]
     outcome: Outcome
@@ -150,9 +206,8 @@ class JointAction:
     rewards: tuple[float, ...]
 
 
-def joint_texts(groups: Sequence[Sequence[Completion]], indices: Sequence[int]) -> tuple[str, ...]:
-    """Return the texts of one joint action, from the groups of all agents."""
-    return tuple(group[index].text for group, index in zip(groups, indices, strict=True))
+Texts = tuple[str, ...]
+"""The texts of a joint action, one per agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,77 +222,68 @@ class GreedySample:
 
 @dataclass(slots=True)
 class Node:
-    """One turn: each agent's prompt, its group of completions, and the joint actions.
+    """One turn, or all runs of a program: the calls of each agent, and the joint actions.
 
-    Lists have one entry per agent. `children` and `transitions` (metrics of the transition to the child) are keyed by
-    the index of the joint action. `greedy` and `counterfactuals` are present if an estimator needs them: the latter
-    are, by agent, the rewards of the joint actions [J] with a counterfactual action in place of the agent's completion.
-    `recombined` are all joint actions that were executed for these baselines, by the agents' texts, without indices.
+    `children`, `transitions` (metrics of the transition to the child) and `stopped` are keyed by the index of the joint
+    action. `stopped` has the joint actions after which the branch ended because they solved the task (`external.stop`),
+    with the number of turns that were left.
 
-    `stopped` maps the joint actions after which the branch ended because they solved the task (`external.stop`) to the
-    number of turns that were left.
+    `greedy` and `counterfactuals` are present if an estimator needs them: the latter are, by agent, the rewards of the
+    joint actions [J] with a counterfactual action in place of the agent's completion. `recombined` are all joint
+    actions that were executed for these baselines, by the agents' texts, without indices.
 
-    If roles answer one after another, the prompt of a later role contains an earlier completion. `prompts` are then the
-    prompts of the followed conversation branch, and the groups are the completions to these prompts. Every other branch
-    is continued by one completion per later agent, for the reward: `other_prompts` are the prompts of these
-    completions, which come last in `completions` and have no siblings (see `marl_ray.rollout.turn`).
-
-    With composition `chat`, prompts of later turns are the messages that continue the conversations, and `prompt_ids`
-    are the whole conversations.
-
-    If joint actions are runs of a program, which calls every agent any number of times, `callers` has per agent the
-    joint action of each completion, and every completion has its prompt in `other_prompts`. `prompts` are the first
-    ones, and `indices` of a joint action are the last completions. An agent that a run does not call has one completion
-    without tokens there.
+    An agent that a run of a program does not call has one call without tokens there.
     """
 
     turn: int
-    prompts: list[Prompt]
-    prompt_ids: list[tuple[int, ...]]
-    completions: list[list[Completion]]
+    calls: list[list[AgentCall]]
+    """Per agent; calls of branch 0 come first."""
     joint_actions: list[JointAction]
     children: dict[int, Node] = field(default_factory=dict)
     transitions: dict[int, Mapping[str, float]] = field(default_factory=dict)
     greedy: GreedySample | None = None
     counterfactuals: dict[int, list[float]] = field(default_factory=dict)
-    recombined: dict[tuple[str, ...], JointAction] = field(default_factory=dict)
-    other_prompts: list[list[Prompt]] = field(default_factory=list)
-    other_prompt_ids: list[list[tuple[int, ...]]] = field(default_factory=list)
+    recombined: dict[Texts, JointAction] = field(default_factory=dict)
     stopped: dict[int, int] = field(default_factory=dict)
-    callers: list[list[int]] = field(default_factory=list)
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """Each agent's first prompt: the prompt of branch 0, if there is one."""
+        return [calls[0].prompt for calls in self.calls]
 
     @property
     def every_completion(self) -> list[list[Completion]]:
         """All sampled completions per agent, including the greedy completion if there is one."""
-        greedy = [()] * len(self.completions) if self.greedy is None else [(c,) for c in self.greedy.completions]
-        return [[*sampled, *extra] for sampled, extra in zip(self.completions, greedy, strict=True)]
+        completions: list[list[Completion]] = []
+        for agent, calls in enumerate(self.calls):
+            of_agent = [call.completion for call in calls]
+            if self.greedy is not None:  # sampled with the same weights, so it counts as a sample of a version
+                of_agent.append(self.greedy.completions[agent])
+            completions.append(of_agent)
+        return completions
 
-    def texts(self, action: JointAction) -> tuple[str, ...]:
+    def answers(self, action: JointAction) -> list[AgentCall]:
+        """Return the last call of each agent in a joint action."""
+        return [calls[index] for calls, index in zip(self.calls, action.indices, strict=True)]
+
+    def rewards_of(self, agent: int) -> list[float]:
+        """Return an agent's rewards of the joint actions, [J]."""
+        return [action.rewards[agent] for action in self.joint_actions]
+
+    def texts(self, action: JointAction) -> Texts:
         """Return the agents' texts of a joint action."""
-        return joint_texts(self.completions, action.indices)
+        return tuple(call.completion.text for call in self.answers(action))
 
-    def group(self, agent: int) -> list[Completion]:
-        """Return the agent's completions of its prompt: the siblings that are compared and learned from."""
-        others = len(self.other_prompts[agent]) if self.other_prompts else 0
-        return self.completions[agent][: len(self.completions[agent]) - others]
+    def group(self, agent: int) -> list[AgentCall]:
+        """Return the agent's calls that are compared and learned from."""
+        return [call for call in self.calls[agent] if call.sibling is not None]
 
-    def prompt_of(self, agent: int, index: int) -> Prompt:
-        """Return the prompt of a completion."""
-        own = len(self.group(agent))
-        return self.prompts[agent] if index < own else self.other_prompts[agent][index - own]
-
-    def completions_of(self, agent: int, action: int) -> list[Completion]:
-        """Return the agent's completions in the joint action number `action`."""
-        if not self.callers:
-            return [self.completions[agent][self.joint_actions[action].indices[agent]]]
-        called = zip(self.completions[agent], self.callers[agent], strict=True)
-        return [completion for completion, caller in called if caller == action]
-
-    def conversation(self, agent: int, index: int) -> tuple[int, ...]:
-        """Return the token ids of an agent's conversation up to the end of a completion."""
-        own = len(self.group(agent))
-        prompt_ids = self.prompt_ids[agent] if index < own else self.other_prompt_ids[agent][index - own]
-        return prompt_ids + self.completions[agent][index].token_ids
+    def calls_of(self, agent: int, action: JointAction) -> list[AgentCall]:
+        """Return all calls of an agent in a joint action."""
+        answer = self.calls[agent][action.indices[agent]]
+        if answer.sibling is None:  # a continuation of another branch: one call per agent
+            return [answer]
+        return [call for call in self.calls[agent] if call.sibling == answer.sibling]
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,11 +313,14 @@ class Episode:
 
     def nodes(self) -> Iterator[tuple[tuple[int, ...], Node]]:
         """Yield every node with its path from the root, parents before children, in the order of joint actions."""
-        stack: list[tuple[tuple[int, ...], Node]] = [] if self.root is None else [((), self.root)]
+        stack: list[tuple[tuple[int, ...], Node]] = []
+        if self.root is not None:
+            stack.append(((), self.root))
         while stack:
             path, node = stack.pop()
             yield path, node
-            stack += [((*path, index), child) for index, child in sorted(node.children.items(), reverse=True)]
+            for index in sorted(node.children, reverse=True):  # the last one is taken first
+                stack.append(((*path, index), node.children[index]))
 
     def stopped_by(self, reason: str) -> bool:
         """Return whether a branch of the episode ended for this reason."""

@@ -10,26 +10,27 @@ from marl_ray.registry import Registry
 ESTIMATORS = Registry(
     "estimator",
     {
-        "magrpo": "marl_ray.credit.estimators:magrpo",
-        "grpo": "marl_ray.credit.estimators:magrpo",
-        "marloo": "marl_ray.credit.estimators:marloo",
-        "maremax": "marl_ray.credit.estimators:maremax",
-        "mareinforce": "marl_ray.credit.estimators:mareinforce",
-        "remax": "marl_ray.credit.estimators:remax",
-        "difference": "marl_ray.credit.estimators:difference",
-        "centred_difference": "marl_ray.credit.estimators:centred_difference",
-        "shapley": "marl_ray.credit.estimators:centred_difference",
-        "reinforce_pp": "marl_ray.credit.estimators:reinforce_pp",
-        "opo": "marl_ray.credit.estimators:opo",
-        "maxrl": "marl_ray.credit.estimators:maxrl",
-        "pass_at_k": "marl_ray.credit.estimators:pass_at_k",
-        "gdpo": "marl_ray.credit.estimators:gdpo",
-        "madpo": "marl_ray.credit.estimators:madpo",
-        "distillation": "marl_ray.credit.estimators:distillation",
+        "magrpo": "marl_ray.credit.estimators.magrpo:Magrpo",
+        "grpo": "marl_ray.credit.estimators.magrpo:Magrpo",
+        "marloo": "marl_ray.credit.estimators.magrpo:Marloo",
+        "maremax": "marl_ray.credit.estimators.magrpo:Maremax",
+        "mareinforce": "marl_ray.credit.estimators.magrpo:Mareinforce",
+        "remax": "marl_ray.credit.estimators.remax:Remax",
+        "difference": "marl_ray.credit.estimators.difference_rewards:DifferenceReward",
+        "centred_difference": "marl_ray.credit.estimators.difference_rewards:CentredDifferenceReward",
+        "shapley": "marl_ray.credit.estimators.difference_rewards:Shapley",
+        "reinforce_pp": "marl_ray.credit.estimators.reinforce_pp:ReinforcePlusPlus",
+        "opo": "marl_ray.credit.estimators.opo:Opo",
+        "maxrl": "marl_ray.credit.estimators.maxrl:Maxrl",
+        "pass_at_k": "marl_ray.credit.estimators.pass_at_k:PassAtK",
+        "gdpo": "marl_ray.credit.estimators.gdpo:Gdpo",
+        "madpo": "marl_ray.credit.estimators.madpo:Madpo",
+        "distillation": "marl_ray.credit.estimators.distillation:Distillation",
     },
+    method="advantages",
 )
-"""Functions from returns [..., G], a float64 tensor whose last dimension holds siblings, to advantages of that shape.
-Further inputs are declared in `marl_ray.credit.requirements`."""
+"""Subclasses of `marl_ray.credit.estimators.base.Estimator`, or functions from returns [..., G], a float64 tensor whose
+last dimension holds siblings, to advantages of that shape."""
 
 CRITICS = Registry(
     "critic",

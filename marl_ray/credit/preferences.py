@@ -22,8 +22,13 @@ from marl_ray.core.preference import JointPreference
 
 def joint_logprobs(node: Node) -> list[float]:
     """Return the log-probability of each joint action, [J], summed over all tokens of all agents."""
-    sums = [[math.fsum(completion.logprobs) for completion in of_agent] for of_agent in node.completions]
-    return [math.fsum(sums[agent][index] for agent, index in enumerate(a.indices)) for a in node.joint_actions]
+    sums: list[list[float]] = []
+    for calls in node.calls:
+        sums.append([math.fsum(call.completion.logprobs) for call in calls])
+    joint: list[float] = []
+    for action in node.joint_actions:
+        joint.append(math.fsum(sums[agent][index] for agent, index in enumerate(action.indices)))
+    return joint
 
 
 def preference_slope(difference: float, beta: float) -> float:
@@ -33,7 +38,9 @@ def preference_slope(difference: float, beta: float) -> float:
     0.25
     """
     exponent = beta * difference
-    return beta * (math.exp(-exponent) / (1 + math.exp(-exponent)) if exponent > 0 else 1 / (1 + math.exp(exponent)))
+    if exponent > 0:  # the exponential function of a large positive number overflows
+        return beta * (math.exp(-exponent) / (1 + math.exp(-exponent)))
+    return beta * (1 / (1 + math.exp(exponent)))
 
 
 def preference_weights(
@@ -54,10 +61,11 @@ def preference_weights(
     """
     size = len(node.group(agent))
     weights = [0.0] * size
-    own = [action.indices[agent] for action in node.joint_actions]
-    learned = [pair for pair in preferences if own[pair.chosen] < size and own[pair.rejected] < size]
+    # The group comes first in the agent's calls, so an answer beyond it has no sibling.
+    answers = [action.indices[agent] for action in node.joint_actions]
+    learned = [pair for pair in preferences if answers[pair.chosen] < size and answers[pair.rejected] < size]
     for pair in learned:
         slope = preference_slope(logprobs[pair.chosen] - logprobs[pair.rejected], beta)
-        weights[own[pair.chosen]] += slope * size / len(learned)
-        weights[own[pair.rejected]] -= slope * size / len(learned)
+        weights[answers[pair.chosen]] += slope * size / len(learned)
+        weights[answers[pair.rejected]] -= slope * size / len(learned)
     return weights

@@ -1,127 +1,124 @@
 """Requirements of each estimator and critic on the rest of a configuration, as data.
 
-`marl_ray.config` checks a run's settings against these records, and the rollout reads from them which extra joint
-actions to sample. A bundled estimator or critic is described here beside its registry entry, so that no check imports
-it. A plug-in, which may be a loss, declares its requirements with `requires`.
+`marl_ray.config` checks a run's settings against them, and the rollout reads from them which extra joint actions to
+sample. The single needs, with their checks, are in `marl_ray.credit.needs`. An estimator declares its requirements in
+its class, a loss in its own (`marl_ray.learning.losses`); critics are described here, so that no check imports torch. A
+plug-in uses `requires`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from marl_ray.core.errors import UserError
 from marl_ray.credit import CRITICS, ESTIMATORS
+from marl_ray.credit.needs import NEEDS, WITHOUT_VALUE
 from marl_ray.registry import Registry
 
+if TYPE_CHECKING:  # the config package reads this module
+    from marl_ray.config import AgentConfig, Config
+
 T = TypeVar("T")
+INPUTS = {
+    "joint_logprobs": "preferences",
+    "lengths": "lengths",
+    "reward_levels": "levels",
+    "greedy_sample": "greedy_rewards",
+    "coalition_samples": "coalition_rewards",
+    "counterfactual_sample": "counterfactual_rewards",
+}
+"""Needs that are met by an input beside the returns: a field of `marl_ray.credit.estimators.base.SiblingValues`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Requirements:
-    """Requirements of one estimator, loss or critic. By default, as for a plug-in, there are none."""
+    """The needs of one estimator, loss or critic, by the names in `marl_ray.credit.needs`; by default none.
 
-    siblings: bool = False
-    """At least two completions per group: num_generations > 1."""
-    greedy_sample: bool = False
-    """The rewards of one greedy joint action per node, as a baseline."""
-    counterfactual_sample: bool = False
-    """The rewards of each joint action with one agent's completion replaced, as baselines."""
-    coalition_samples: bool = False
-    """The rewards of each joint action with every subset of the completions replaced by empty ones."""
-    lengths: bool = False
-    """The lengths of the completions in tokens."""
-    reward_levels: bool = False
-    """The sums of the levels of the reward, each normalised within the group."""
-    joint_logprobs: bool = False
-    """The weights of preferences between joint actions, which depend on their log-probabilities."""
-    whole_batch: bool = False
-    """All groups of a batch, with more than one completion, before the first advantage is known."""
-    immediate_rewards: bool = False
-    """Returns that are rewards: one turn, or a handoff other than `all`."""
-    full_tree: bool = False
-    """The continuation of every joint action: one turn, or handoff `all`."""
-    parallel_agents: bool = False
-    """An environment in which all agents of a turn answer at the same time."""
-    equal_return_groups: bool = False
-    """Groups of equal returns too, because their gradient is not zero: no dynamic_sampling."""
-    fixed_returns: bool = False
-    """Returns that the learner does not change: a reference_kl in the loss where there is a reference policy."""
-    reference: bool = False
-    """A reference policy: reference_kl_coef above 0."""
-    complete_returns: bool = False
-    """Returns over the same number of turns: no early_termination_threshold with handoff `all`."""
-    magrpo_if_whitened: bool = False
-    """An affine map of the group's returns, which normalize_advantages turns into MAGRPO: no normalize_advantages."""
-    own_scale: bool = False
-    """Advantages with a scale of their own: no normalize_advantages."""
-    magrpo_if_one_baseline: bool = False
-    """Baselines that differ between siblings if advantages are normalised: several agents and joint_mode aligned."""
-    trains_from_zero: bool = False
-    """An optimizer for new weights that start at 0: not adafactor, whose steps scale with the weights."""
-    several_optimizer_steps: bool = False
-    """More than one optimizer step per batch."""
-    old_logprobs: bool = False
-    """The policy's log-probabilities before the batch's first optimizer step, if there are several steps."""
-    off_policy_tokens: bool = False
-    """More than one optimizer step per batch, or max_staleness above 0."""
-    own_importance_ratio: bool = False
-    """No second importance weight: importance auto or none."""
-    loss_aggregation: str | None = None
-    """This loss_aggregation and no other."""
-    clip_range: tuple[float, float] | None = None
-    """Default distances below and above 1 at which a ratio is clipped; None: clip_low and clip_high do not apply."""
-    no_estimator: bool = False
-    """Advantages from a critic, so that an agent names no estimator of its own."""
-    single_rank: bool = False
-    """A learner of one rank."""
-    joint_prompts: bool = False
-    """The prompts of all agents as a critic's state, and hence one tokenizer."""
+    A need is an attribute: its value, usually True, or False (None for `clip_range` and `loss_aggregation`) if it is
+    not declared.
+
+    Example:
+        >>> Requirements(siblings=True).siblings, Requirements(siblings=True).lengths
+        (True, False)
+    """
+
+    def __init__(self, **needs: Any) -> None:
+        for name in needs:
+            if name not in NEEDS:
+                raise TypeError(f"there is no requirement {name}: use {', '.join(NEEDS)}")
+        self.values: Mapping[str, Any] = {name: needs[name] for name in NEEDS if needs.get(name)}
+        """The declared needs, in the order of their checks."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in NEEDS:
+            raise AttributeError(name)
+        return self.values.get(name, WITHOUT_VALUE.get(name, False))
 
     @property
-    def second_argument(self) -> bool:
-        """Whether an estimator takes a second argument (`marl_ray.credit.returns.baselines`)."""
-        samples = self.greedy_sample or self.counterfactual_sample or self.coalition_samples
-        return samples or self.lengths or self.reward_levels or self.joint_logprobs
+    def inputs(self) -> list[str]:
+        """The inputs of an estimator beside the returns, as fields of `SiblingValues`."""
+        return [field for need, field in INPUTS.items() if need in self.values]
+
+    def problems(self, choice: Choice) -> Iterator[str]:
+        """Yield the problem of each need that the config of `choice` does not meet, with the key to change."""
+        for name in self.values:
+            check = NEEDS[name]
+            problem = None if check is None else check(choice)
+            if problem is not None:
+                yield problem
 
 
-ESTIMATOR_REQUIREMENTS = {
-    "magrpo": Requirements(siblings=True),
-    "grpo": Requirements(siblings=True),
-    "marloo": Requirements(siblings=True, magrpo_if_whitened=True),
-    "maremax": Requirements(siblings=True, magrpo_if_whitened=True),
-    "mareinforce": Requirements(complete_returns=True),
-    "remax": Requirements(greedy_sample=True, immediate_rewards=True, parallel_agents=True, magrpo_if_whitened=True),
-    "difference": Requirements(
-        counterfactual_sample=True, immediate_rewards=True, parallel_agents=True, magrpo_if_one_baseline=True
-    ),
-    "centred_difference": Requirements(
-        siblings=True,
-        counterfactual_sample=True,
-        immediate_rewards=True,
-        parallel_agents=True,
-        magrpo_if_one_baseline=True,
-    ),
-    "shapley": Requirements(siblings=True, coalition_samples=True, immediate_rewards=True, parallel_agents=True),
-    "reinforce_pp": Requirements(
-        whole_batch=True, equal_return_groups=True, fixed_returns=True, complete_returns=True, magrpo_if_whitened=True
-    ),
-    "opo": Requirements(siblings=True, lengths=True, magrpo_if_whitened=True),
-    "maxrl": Requirements(siblings=True, magrpo_if_whitened=True),
-    "pass_at_k": Requirements(siblings=True, own_scale=True),
-    "gdpo": Requirements(
-        siblings=True,
-        reward_levels=True,
-        whole_batch=True,
-        equal_return_groups=True,
-        fixed_returns=True,
-        complete_returns=True,
-        own_scale=True,
-    ),
-    "madpo": Requirements(siblings=True, joint_logprobs=True, fixed_returns=True, own_scale=True),
-    "distillation": Requirements(reference=True, fixed_returns=True, equal_return_groups=True, own_scale=True),
-}
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A setting whose requirements are checked, as one agent has it: key `magrpo.estimator` and value `opo`.
+
+    The value is empty for settings that are switched on. `key_of` returns the key of a field of the agent.
+    """
+
+    config: Config
+    number: int
+    """Number of the agent."""
+    key: str
+    value: str
+    requirements: Requirements
+    ends_early: bool
+    """Whether some branches of a tree may have fewer turns than others with which they are compared."""
+    key_of: Callable[[str], str]
+
+    @property
+    def agent(self) -> AgentConfig:
+        return self.config.agents[self.number]
+
+    @property
+    def section(self) -> str:
+        """The name of the algorithm's section."""
+        return self.config.algorithm
+
+    @property
+    def name(self) -> str:
+        return self.value or self.key
+
+    @property
+    def subject(self) -> str:
+        return f"{self.key} {self.value}" if self.value else self.key
+
+    @property
+    def estimator_key(self) -> str:
+        return self.key_of("estimator")
+
+    @property
+    def whitening_key(self) -> str:
+        return f"{self.section}.normalize_advantages"
+
+    @property
+    def remedy(self) -> str:
+        """The change after which nothing is compared: a key and its new value."""
+        if self.key == self.whitening_key:
+            return f"{self.key} to false"
+        return f"{self.estimator_key} to mareinforce"
+
+
 _CRITIC = Requirements(
     full_tree=True,
     equal_return_groups=True,
@@ -134,7 +131,7 @@ _CRITIC = Requirements(
 CRITIC_REQUIREMENTS = {
     "none": Requirements(),
     "iac": _CRITIC,
-    "maac": replace(_CRITIC, parallel_agents=True, joint_prompts=True),
+    "maac": Requirements(**_CRITIC.values, parallel_agents=True, joint_prompts=True),
 }
 GROUP_WHITENING, BATCH_WHITENING = Requirements(siblings=True), Requirements(whole_batch=True)
 """Requirements of normalize_advantages without and with a critic."""
@@ -142,7 +139,7 @@ LORA = Requirements(trains_from_zero=True)
 
 
 def requires(**needs: Any) -> Callable[[T], T]:
-    """Return a decorator that declares the requirements of a plug-in: fields of `Requirements`.
+    """Return a decorator that declares the requirements of a plug-in: names in `marl_ray.credit.needs`.
 
     Example:
         >>> @requires(greedy_sample=True, parallel_agents=True)
@@ -160,7 +157,7 @@ def requires(**needs: Any) -> Callable[[T], T]:
 
 def estimator_requirements(name: str) -> Requirements:
     """Return the requirements of estimator `name`; a plug-in without `requires` has none."""
-    return _requirements(name, ESTIMATORS, ESTIMATOR_REQUIREMENTS, Requirements())
+    return _requirements(name, ESTIMATORS, {}, Requirements())
 
 
 def critic_requirements(name: str) -> Requirements:

@@ -71,7 +71,7 @@ def describe_episode(episode: Episode) -> str:
     parts = []
     for _, node in episode.nodes():
         rewards = [action.reward for action in node.joint_actions]
-        tokens = [sum(len(c.token_ids) for c in group) for group in node.completions]
+        tokens = [sum(len(call.completion.token_ids) for call in calls) for calls in node.calls]
         parts.append(
             f"turn {node.turn + 1}: mean {fmean(rewards):.3f}, rewards {' '.join(f'{r:.3g}' for r in rewards)}, "
             f"tokens of the agents {' '.join(map(str, tokens))}"

@@ -21,7 +21,7 @@ from marl_ray.config.validation import plugins_of_run
 from marl_ray.core.batch import Group
 from marl_ray.core.chat import as_text, with_system_prompt
 from marl_ray.core.concurrency import gather
-from marl_ray.core.episode import SamplingSpec, Task
+from marl_ray.core.episode import SamplingSpec, Task, sibling_calls
 from marl_ray.core.errors import UserError
 from marl_ray.core.extras import missing_module
 from marl_ray.core.ids import ActorId
@@ -333,7 +333,7 @@ async def _sample(config: Config, actors: RunActors, inputs: RunInputs, agent: i
     # Requests go to the replica with the fewest of them, so each replica is compared.
     prompts = inputs.probe_texts(agent)[: max(COMPARED_PROMPTS, generators.size)]
     generations = await gather(*(generators.generate(prompt, sampling) for prompt in prompts))
-    return [Group(0, g.prompt_ids, g.completions, (0.0,), (0.0,)) for g in generations if g.completions]
+    return [Group(0, sibling_calls(g.prompt_ids, g.completions), (0.0,), (0.0,)) for g in generations if g.completions]
 
 
 async def _logprob_gap(actors: RunActors, agent: int, groups: Sequence[Group]) -> float:

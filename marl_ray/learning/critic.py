@@ -17,7 +17,8 @@ import torch
 from marl_ray.config import AgentConfig, CreditConfig, OptimizerConfig
 from marl_ray.core.batch import CriticSample, CriticStats, Group
 from marl_ray.credit import CRITICS
-from marl_ray.credit.groups import advantages_by_turn, critic_needs_whole_batch
+from marl_ray.credit.advantages import advantages_by_turn
+from marl_ray.credit.groups import critic_needs_whole_batch
 from marl_ray.learning.attention import PackedGroup, PackedGroups
 from marl_ray.learning.micro_batches import PADDING, split_if_full
 from marl_ray.learning.optimizer import apply_settings, clip_gradients, make_optimizer

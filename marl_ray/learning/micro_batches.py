@@ -93,12 +93,9 @@ def trainable_rows(
 def rows_of(group: Group, trained: Sequence[WeightedCompletion | None]) -> list[PromptRow]:
     """Return the rows of a group's trained completions (None: not trained), without empty rows.
 
-    A group is one row. With `siblings`, the calls with equal prompts are one row, except a call whose answer another
-    call's prompt continues: this call is a row of its own, which the micro-batcher joins with its continuation.
+    The calls with equal prompts are one row, except a call whose answer another call's prompt continues: this call is a
+    row of its own, which the micro-batcher joins with its continuation.
     """
-    if not group.siblings:
-        completions = tuple(completion for completion in trained if completion is not None)
-        return [PromptRow(group.prompt_ids, completions)] if completions else []
     calls = [(prompt, one) for prompt, one in zip(group.prompts, trained, strict=True) if one is not None]
     counts = Counter(prompt for prompt, _ in calls)
     ends = {prompt + one.token_ids for prompt, one in calls if counts[prompt] > 1}

@@ -129,9 +129,10 @@ class ReferencePolicy:
         """Return the group with KL-penalised returns, summed over tokens, and the resulting weights."""
         estimate = k1 if self._settings.reference_kl == "k1_in_reward" else k3
         divergences = [float(estimate(p.double(), r.double()).sum()) for p, r in zip(policy, reference, strict=True)]
-        if group.siblings:  # a sibling has the divergence of all its completions
-            pairs = list(zip(group.siblings, divergences, strict=True))
-            divergences = [sum(value for other, value in pairs if other == sibling) for sibling in group.siblings]
+        of_sibling: dict[int, float] = {}  # a sibling has the divergence of all its completions
+        for sibling, divergence in zip(group.siblings, divergences, strict=True):
+            of_sibling[sibling] = of_sibling.get(sibling, 0.0) + divergence
+        divergences = [of_sibling[sibling] for sibling in group.siblings]
         coefficient = self._agent.reference_kl_coef
         returns = [value - coefficient * kl for value, kl in zip(group.returns, divergences, strict=True)]
         agent = of_group(self._agent, group, self._max_new_tokens)

@@ -117,11 +117,10 @@ def _turn_lines(node: Node, index: int) -> list[str]:
     lines = [f"--- turn {node.turn + 1}: reward {action.reward:.2f}   ({levels})"]
     if any(reward != action.reward for reward in action.rewards):
         lines.append("rewards of the agents: " + " ".join(f"{reward:.2f}" for reward in action.rewards))
-    for agent, last in enumerate(action.indices):
-        calls = [g for g, caller in enumerate(node.callers[agent]) if caller == index] if node.callers else [last]
-        for g in calls:
-            lines += [f"[agent {agent} prompt]", _indent(describe_prompt(node.prompt_of(agent, g)))]
-            lines += [f"[agent {agent} response]", _indent(node.completions[agent][g].text)]
+    for agent in range(len(node.calls)):
+        for call in node.calls_of(agent, action):
+            lines += [f"[agent {agent} prompt]", _indent(describe_prompt(call.prompt))]
+            lines += [f"[agent {agent} response]", _indent(call.completion.text)]
     if action.outcome.evidence is not None:
         lines += action.outcome.evidence.lines()
     return lines

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from itertools import chain, combinations
+from itertools import combinations
 
-from marl_ray.core.episode import Node
+from marl_ray.core.episode import Node, Texts
 from marl_ray.credit.returns import completion_returns, median_index
 
 Coalition = frozenset[int]
@@ -16,36 +16,48 @@ Coalition = frozenset[int]
 
 def coalitions(agents: int) -> list[Coalition]:
     """Return all 2^N subsets of the agents, smaller subsets first."""
-    return list(map(frozenset, chain.from_iterable(combinations(range(agents), size) for size in range(agents + 1))))
+    subsets: list[Coalition] = []
+    for size in range(agents + 1):
+        subsets += map(frozenset, combinations(range(agents), size))
+    return subsets
 
 
-def coalition_texts(node: Node) -> list[dict[Coalition, tuple[str, ...]]]:
+def coalition_texts(node: Node) -> list[dict[Coalition, Texts]]:
     """Return for every joint action [J] its texts under each coalition."""
-    every = coalitions(len(node.completions))
-    return [
-        {present: tuple(text if agent in present else "" for agent, text in enumerate(texts)) for present in every}
-        for texts in map(node.texts, node.joint_actions)
-    ]
+    every = coalitions(len(node.calls))
+    of_actions: list[dict[Coalition, Texts]] = []
+    for action in node.joint_actions:
+        texts = node.texts(action)
+        of_coalition: dict[Coalition, Texts] = {}
+        for present in every:
+            kept = list(texts)
+            for absent in set(range(len(texts))) - present:
+                kept[absent] = ""  # an agent outside the coalition says nothing
+            of_coalition[present] = tuple(kept)
+        of_actions.append(of_coalition)
+    return of_actions
 
 
-def counterfactual_texts(node: Node, agent: int, counterfactual: str) -> list[list[tuple[str, ...]]]:
+def counterfactual_texts(node: Node, agent: int, counterfactual: str) -> list[list[Texts]]:
     """Return the texts [J][R] of every joint action with each of R replacements of the agent's completion.
 
     `counterfactual` is the setting `counterfactual`: siblings, median, or the empty completion.
     """
+    group = [call.completion.text for call in node.group(agent)]
     replacement = ""
     if counterfactual == "median":
-        returns = completion_returns(node, agent, [action.rewards[agent] for action in node.joint_actions])
-        replacement = node.completions[agent][median_index(returns)].text
-    found = []
+        returns = completion_returns(node, agent, node.rewards_of(agent))
+        replacement = group[median_index(returns)]
+    replaced: list[list[Texts]] = []
     for action in node.joint_actions:
         replacements = [replacement]
         if counterfactual == "siblings":
-            own = action.indices[agent]
-            replacements = [completion.text for n, completion in enumerate(node.group(agent)) if n != own]
+            answer = action.indices[agent]
+            replacements = group[:answer] + group[answer + 1 :]
         texts = node.texts(action)
-        found.append([(*texts[:agent], text, *texts[agent + 1 :]) for text in replacements])
-    return found
+        before, after = texts[:agent], texts[agent + 1 :]
+        replaced.append([(*before, text, *after) for text in replacements])
+    return replaced
 
 
 def shapley_value(agent: int, values: Mapping[Coalition, float]) -> float:
@@ -57,8 +69,11 @@ def shapley_value(agent: int, values: Mapping[Coalition, float]) -> float:
         2.5
     """
     agents = max(map(len, values))
-    return math.fsum(
-        (values[present | {agent}] - value) / (agents * math.comb(agents - 1, len(present)))
-        for present, value in values.items()
-        if agent not in present
-    )
+    terms: list[float] = []
+    for present, value in values.items():
+        if agent in present:
+            continue
+        # Share of the orders in which exactly these agents come before this one.
+        orders = agents * math.comb(agents - 1, len(present))
+        terms.append((values[present | {agent}] - value) / orders)
+    return math.fsum(terms)

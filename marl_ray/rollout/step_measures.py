@@ -17,10 +17,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from marl_ray.core.episode import Episode, JointAction, Node, Task
-from marl_ray.credit.groups import build_group, group_advantages, needs_whole_batch
+from marl_ray.core.episode import Episode, JointAction, Node, Task, Texts
+from marl_ray.credit.advantages import group_advantages
+from marl_ray.credit.groups import build_group, needs_whole_batch
 from marl_ray.rollout.episode_runner import EpisodeRunner
-from marl_ray.telemetry.cooperation import Texts, cooperation, first_answers, token_counts
+from marl_ray.telemetry.cooperation import cooperation, first_answers, token_counts
 from marl_ray.telemetry.credit_replay import CreditDiagnostics, Rewarded, replays
 
 MAX_SCORED_EPISODES = 8
@@ -33,36 +34,60 @@ class StepMeasures:
     """Measures of the episodes of a training step, or of an evaluation during training."""
 
     def __init__(self, runner: EpisodeRunner) -> None:
-        self._runner, self._environment, self._config = runner, runner.environment, runner.config
+        self._runner = runner
+        self._environment = runner.environment
+        self._config = runner.config
 
     async def measure(self, episodes: Sequence[Episode], evaluation: bool = False) -> dict[str, float]:
         """Return the metrics `cooperation/*`, `tokens/*` and `reward_per_token/*`, and for training the diagnostics of
         credit. In an environment without programs, only some episodes of a training step are recombined."""
-        order = self._environment.order
-        counts = (token_counts([one], order(one.task), self._config.credit.discount) for one in episodes)
-        tokens = [row for row in counts if row]
+        tokens = self._token_counts(episodes)
         if self._config.num_agents == 1:
             return means(tokens)
+        # Scoring a text takes time in the driver; executed programs are looked up.
         limited = not evaluation and not self._environment.runs_programs
         limit = MAX_SCORED_SAMPLES if limited else None
-        parallel = [one for one in episodes if one.root is not None and len(order(one.task)) == 1]
-        recombined = set(map(id, parallel[:MAX_SCORED_EPISODES] if limited else parallel))
-        if not self._environment.plays_turns:
-            recombined.clear()
+        recombined = self._recombined(episodes, MAX_SCORED_EPISODES if limited else None)
         measured: list[dict[str, float]] = []
         credit: defaultdict[tuple[int, int], CreditDiagnostics] = defaultdict(CreditDiagnostics)
-        for episode in episodes:
+        for number, episode in enumerate(episodes):
             for node in first_nodes(episode):
-                rewarded = self._rewarded(episode.task, node) if id(episode) in recombined else None
-                if rewarded is not None and node is episode.root:
-                    measured.append(await self._cooperation(episode, rewarded, evaluation, limit))
-                for agent in () if evaluation else range(self._config.num_agents):
+                rewarded = None
+                if number in recombined:
+                    rewarded = self._rewarded(episode.task, node)
+                    if node is episode.root:
+                        measured.append(await self._cooperation(episode, rewarded, evaluation, limit))
+                if evaluation:
+                    continue
+                for agent in range(self._config.num_agents):
                     self._add_credit(credit[agent, node.turn], node, agent, rewarded, limit)
             await asyncio.sleep(0)  # other tasks of the driver run between episodes
-        found = means(tokens) | means(measured)
+        metrics = means(tokens) | means(measured)
         for (agent, turn), diagnostics in sorted(credit.items()):
-            found |= {f"agent_{agent}/turn_{turn + 1}/{name}": value for name, value in diagnostics.metrics().items()}
-        return found
+            for name, value in diagnostics.metrics().items():
+                metrics[f"agent_{agent}/turn_{turn + 1}/{name}"] = value
+        return metrics
+
+    def _token_counts(self, episodes: Sequence[Episode]) -> list[dict[str, float]]:
+        """Return the counts of each episode that has a node."""
+        counts: list[dict[str, float]] = []
+        for episode in episodes:
+            order = self._environment.order(episode.task)
+            row = token_counts([episode], order, self._config.credit.discount)
+            if row:
+                counts.append(row)
+        return counts
+
+    def _recombined(self, episodes: Sequence[Episode], limit: int | None) -> set[int]:
+        """Return the numbers of the first `limit` episodes whose answers can be recombined: agents answer at the same
+        time."""
+        if not self._environment.plays_turns:
+            return set()
+        numbers: list[int] = []
+        for number, episode in enumerate(episodes):
+            if episode.root is not None and len(self._environment.order(episode.task)) == 1:
+                numbers.append(number)
+        return set(numbers[:limit])
 
     async def _cooperation(
         self, episode: Episode, rewarded: Rewarded, evaluation: bool, limit: int | None
@@ -71,19 +96,29 @@ class StepMeasures:
         execute = setting == "always" or (setting == "eval" and evaluation)
 
         async def rewards_of(joint: Sequence[Texts]) -> list[float]:
-            known = {texts: action.reward for texts in joint if (action := rewarded(texts)) is not None}
-            unknown = [texts for texts in joint if texts not in known]
+            known: dict[Texts, float] = {}
+            unknown: list[Texts] = []
+            for texts in joint:
+                action = rewarded(texts)
+                if action is None:
+                    unknown.append(texts)
+                else:
+                    known[texts] = action.reward
             if unknown and execute:
                 known |= zip(unknown, await self._runner.rewards_of(episode.task, unknown), strict=True)
             return [known.get(texts, math.nan) for texts in joint]
 
         answers = first_answers([episode], self._environment.interchangeable_agents, limit)
-        return {} if answers is None else await cooperation(answers, rewards_of)
+        if answers is None:
+            return {}
+        return await cooperation(answers, rewards_of)
 
     def _rewarded(self, task: Task, node: Node) -> Rewarded:
         """Return the function from joint answers at a node to their rewards, as far as they are known."""
         last = node.turn + 1 == self._config.rollout.num_turns
-        known = node.recombined | {node.texts(action): action for action in node.joint_actions}
+        known = dict(node.recombined)
+        for action in node.joint_actions:
+            known[node.texts(action)] = action
 
         def rewarded(texts: Texts) -> JointAction | None:
             if texts not in known and not self._environment.runs_programs:
@@ -98,23 +133,22 @@ class StepMeasures:
         self, diagnostics: CreditDiagnostics, node: Node, agent: int, rewarded: Rewarded | None, limit: int | None
     ) -> None:
         """Add an agent's advantages at a node, and the replays of its completions if their rewards are known."""
-        settings, advantages = self._config.agents[agent], list[float]()
+        settings = self._config.agents[agent]
+        advantages: list[float] = []
         if self._config.credit.critic == "none" and not needs_whole_batch(settings):
             group = build_group(node, agent, self._config)
             advantages = group_advantages(group, settings, self._config.credit)
             diagnostics.add_advantages(advantages)
         if rewarded is None:
             return
-        found = replays(node, agent, rewarded, limit)
-        diagnostics.add_replays(found)
+        replayed = replays(node, agent, rewarded, limit)
+        diagnostics.add_replays(replayed)
+        if replayed is None or not advantages:
+            return
+        # An advantage is comparable with replayed rewards if it is of the node's own rewards, one per answer.
         returns_are_rewards = self._config.rollout.handoff != "all" or not node.children
-        if (
-            found is not None
-            and advantages
-            and returns_are_rewards
-            and len(node.joint_actions) == len(node.group(agent))
-        ):
-            diagnostics.add_credit(agent, advantages, found)
+        if returns_are_rewards and len(node.joint_actions) == len(node.group(agent)):
+            diagnostics.add_credit(agent, advantages, replayed)
 
 
 def first_nodes(episode: Episode) -> list[Node]:
@@ -123,11 +157,18 @@ def first_nodes(episode: Episode) -> list[Node]:
     node = episode.root
     while node is not None:
         nodes.append(node)
-        node = node.children[min(node.children)] if node.children else None
+        first = min(node.children, default=-1)
+        node = node.children.get(first)
     return nodes
 
 
 def means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of every metric that all rows have: a mean over some tasks would be of a selection."""
-    names = [name for name in rows[0] if all(name in row for row in rows)] if rows else []
-    return {name: fmean(row[name] for row in rows) for name in names}
+    if not rows:
+        return {}
+    metrics: dict[str, float] = {}
+    for name in rows[0]:
+        values = [row[name] for row in rows if name in row]
+        if len(values) == len(rows):
+            metrics[name] = fmean(values)
+    return metrics

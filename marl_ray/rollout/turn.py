@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from marl_ray.core.chat import Prompt
 from marl_ray.core.concurrency import gather
-from marl_ray.core.episode import Completion, Generation
+from marl_ray.core.episode import AgentCall, Generation
 
 Generate = Callable[[int, Prompt, int], Awaitable[Generation]]
 """Samples completions for an agent, a prompt and a branch number. Branch 0 is followed and gets a whole group."""
@@ -38,14 +38,19 @@ Handoff = Callable[[Sequence[float], random.Random], list[int]]
 
 @dataclass(slots=True)
 class TurnResult:
-    """The prompts and completions of one turn, as in `Node`, and the `indices` of its joint actions."""
+    """The calls of one turn by agent, as in `Node`, and the `indices` of its joint actions."""
 
-    prompts: list[Prompt]
-    prompt_ids: list[tuple[int, ...]]
-    completions: list[list[Completion]]
-    other_prompts: list[list[Prompt]]
-    other_prompt_ids: list[list[tuple[int, ...]]]
+    calls: list[list[AgentCall]]
     indices: list[tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt of one agent, on one branch."""
+
+    branch: int
+    agent: int
+    prompt: Prompt
 
 
 async def sample_turn(
@@ -57,40 +62,47 @@ async def sample_turn(
 ) -> TurnResult | None:
     """Sample the completions of all agents, round by round. Return None if a prompt is too long."""
     agents = range(len(prompts))
-    turn = TurnResult(
-        prompts=list(prompts),
-        prompt_ids=[() for _ in agents],
-        completions=[[] for _ in agents],
-        other_prompts=[[] for _ in agents],
-        other_prompt_ids=[[] for _ in agents],
-        indices=[],
-    )
-    branches: list[dict[int, int]] = [{}]  # completion index by agent; the first branch is followed
+    calls: list[list[AgentCall]] = [[] for _ in agents]
+    branches: list[dict[int, int]] = [{}]  # index of the call by agent; the first branch is followed
     for round_agents in order:
-        earlier = [{agent: turn.completions[agent][index].text for agent, index in b.items()} for b in branches]
-        requests = [
-            (branch, agent, prompt_after(agent, prompts[agent], texts) if texts else prompts[agent])
-            for branch, texts in enumerate(earlier)
-            for agent in round_agents
-        ]
-        generations = await gather(*(generate(agent, prompt, branch) for branch, agent, prompt in requests))
+        requests: list[Request] = []
+        for number, branch in enumerate(branches):
+            earlier = {agent: calls[agent][index].completion.text for agent, index in branch.items()}
+            for agent in round_agents:
+                prompt = prompts[agent]
+                if earlier:  # the first round reads nothing
+                    prompt = prompt_after(agent, prompt, earlier)
+                requests.append(Request(number, agent, prompt))
+        generations = await gather(*(generate(asked.agent, asked.prompt, asked.branch) for asked in requests))
         if not all(generation.completions for generation in generations):
             return None
+        for asked, generation in zip(requests, generations, strict=True):
+            for place, completion in enumerate(generation.completions):
+                sibling = place if asked.branch == 0 else None
+                call = AgentCall(asked.agent, asked.prompt, generation.prompt_ids, completion, asked.branch, sibling)
+                calls[asked.agent].append(call)
+        # The requests of the followed branch come first. All others have one completion.
         sizes = [len(generation.completions) for generation in generations[: len(round_agents)]]
-        extended = [branches[0] | dict(zip(round_agents, indices, strict=True)) for indices in joint_mode(sizes)]
-        for number, branch_indices in enumerate(branches[1:]):
-            last = {agent: size + number for agent, size in zip(round_agents, sizes, strict=True)}
-            extended.append(branch_indices | last)
-        for (branch, agent, prompt), generation in zip(requests, generations, strict=True):
-            if branch == 0:
-                turn.prompts[agent], turn.prompt_ids[agent] = prompt, generation.prompt_ids
-            else:
-                turn.other_prompts[agent].append(prompt)
-                turn.other_prompt_ids[agent].append(generation.prompt_ids)
-            turn.completions[agent] += generation.completions
-        branches = extended
-    turn.indices = [tuple(branch_indices[agent] for agent in agents) for branch_indices in branches]
-    return turn
+        branches = _extended(branches, round_agents, sizes, joint_mode)
+    # A branch has its agents in the order of the rounds, a joint action in the order of their numbers.
+    indices = [tuple(branch[agent] for agent in agents) for branch in branches]
+    return TurnResult(calls, indices)
+
+
+def _extended(
+    branches: Sequence[dict[int, int]], round_agents: Sequence[int], sizes: Sequence[int], joint_mode: JointMode
+) -> list[dict[int, int]]:
+    """Return the branches after a round: the followed branch once per joint action of the round's groups, and every
+    other branch with its single completion per agent, which comes after the group."""
+    extended: list[dict[int, int]] = []
+    for indices in joint_mode(sizes):
+        extended.append(branches[0] | dict(zip(round_agents, indices, strict=True)))
+    for number, branch in enumerate(branches[1:]):
+        longer = dict(branch)
+        for agent, size in zip(round_agents, sizes, strict=True):
+            longer[agent] = size + number
+        extended.append(longer)
+    return extended
 
 
 def aligned(sizes: Sequence[int]) -> list[tuple[int, ...]]:

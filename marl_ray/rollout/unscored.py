@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from marl_ray.config import Config
-from marl_ray.core.chat import Prompt
-from marl_ray.core.episode import Completion, Episode, JointAction, Node
+from marl_ray.core.episode import AgentCall, Episode, JointAction, Node
 from marl_ray.core.errors import UserError
 
 
@@ -21,41 +20,25 @@ class NoVerdict(Exception):
 
 
 def keep_joint_actions(node: Node, kept: Sequence[int]) -> Node:
-    """Return a node without baselines that has only the joint actions `kept`, and the completions that occur in them.
+    """Return a node without baselines that has only the joint actions `kept`, and the calls that occur in them.
 
     Raises NoVerdict if an agent's group would have no completion.
     """
     actions = [node.joint_actions[number] for number in kept]
-    completions: list[list[Completion]] = []
-    other_prompts: list[list[Prompt]] = []
-    other_prompt_ids: list[list[tuple[int, ...]]] = []
-    new_indices: list[dict[int, int]] = []
-    for agent, sampled in enumerate(node.completions):
+    calls: list[list[AgentCall]] = []
+    new_indices: list[list[int]] = [[] for _ in actions]
+    for agent, sampled in enumerate(node.calls):
         used = sorted({action.indices[agent] for action in actions})
-        siblings = len(node.group(agent))
-        if not used or used[0] >= siblings:
+        # The group comes first in the calls, so a group without a call here has no first one.
+        if not used or sampled[used[0]].sibling is None:
             raise NoVerdict("unscored", "no joint action with a sibling of some agent has a reward")
-        others = [index - siblings for index in used if index >= siblings]
-        completions.append([sampled[index] for index in used])
-        other_prompts.append([node.other_prompts[agent][index] for index in others])
-        other_prompt_ids.append([node.other_prompt_ids[agent][index] for index in others])
-        new_indices.append({old: new for new, old in enumerate(used)})
+        calls.append([sampled[index] for index in used])
+        for number, action in enumerate(actions):
+            new_indices[number].append(used.index(action.indices[agent]))
     renumbered: list[JointAction] = []
-    for action in actions:
-        indices = tuple(new_indices[agent][index] for agent, index in enumerate(action.indices))
-        renumbered.append(replace(action, indices=indices))
-    return replace(
-        node,
-        completions=completions,
-        joint_actions=renumbered,
-        other_prompts=other_prompts,
-        other_prompt_ids=other_prompt_ids,
-    )
-
-
-def _calls_of(episode: Episode) -> int:
-    """Return the number of rewards in an episode that has not counted its calls."""
-    return sum(len(node.joint_actions) for _, node in episode.nodes()) + len(episode.unscored)
+    for action, indices in zip(actions, new_indices, strict=True):
+        renumbered.append(replace(action, indices=tuple(indices)))
+    return replace(node, calls=calls, joint_actions=renumbered)
 
 
 def check_failed_rewards(episodes: Sequence[Episode], place: str, config: Config) -> None:
@@ -63,14 +46,28 @@ def check_failed_rewards(episodes: Sequence[Episode], place: str, config: Config
 
     A single failed call among others never ends a run, so that small steps tolerate one, too.
     """
-    unscored = [outcome for episode in episodes for outcome in episode.unscored]
-    failures = [outcome.failure for outcome in unscored if outcome.unscored == "error"]
-    calls = sum(episode.reward_calls or _calls_of(episode) for episode in episodes)
+    failures: list[str] = []
+    calls = 0
+    for episode in episodes:
+        calls += episode.reward_calls or _known_calls(episode)
+        for outcome in episode.unscored:
+            if outcome.unscored == "error":
+                failures.append(outcome.failure)
     share = config.rollout.max_failed_rewards
-    tolerated = max(1.0, share * calls) if calls > 1 else 0.0
+    tolerated = 0.0
+    if calls > 1:
+        tolerated = max(1.0, share * calls)
     if len(failures) <= tolerated:
         return
     raise UserError(
         f"{len(failures)} of {calls} rewards of {place} failed, more than {config.algorithm}.max_failed_rewards "
         f"{share:g}. The first: {failures[0]}"
     )
+
+
+def _known_calls(episode: Episode) -> int:
+    """Return the number of rewards in an episode that has not counted its calls."""
+    calls = len(episode.unscored)
+    for _, node in episode.nodes():
+        calls += len(node.joint_actions)
+    return calls

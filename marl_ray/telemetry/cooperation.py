@@ -23,11 +23,9 @@ from functools import partial
 from statistics import fmean
 
 from marl_ray.core.chat import as_text
-from marl_ray.core.episode import Episode, JointAction, Node
+from marl_ray.core.episode import Episode, JointAction, Node, Texts
 from marl_ray.telemetry.metrics import expected_return
 
-Texts = tuple[str, ...]
-"""One answer per agent."""
 Rewards = Callable[[Sequence[Texts]], Awaitable[list[float]]]
 """Returns the reward of each joint answer; NaN without a verdict."""
 PREFIX = "cooperation/"
@@ -184,7 +182,10 @@ def _critical_path(order: Sequence[Sequence[int]], lengths: list[int]) -> float:
 
 def _lengths(node: Node) -> list[list[int]]:
     """Return the tokens of each agent's answer [joint actions][agents]."""
-    return [
-        [sum(len(c.token_ids) for c in node.completions_of(agent, action)) for agent in range(len(node.completions))]
-        for action in range(len(node.joint_actions))
-    ]
+    lengths: list[list[int]] = []
+    for action in node.joint_actions:
+        of_agents: list[int] = []
+        for agent in range(len(node.calls)):
+            of_agents.append(sum(len(call.completion.token_ids) for call in node.calls_of(agent, action)))
+        lengths.append(of_agents)
+    return lengths

@@ -14,8 +14,8 @@ from statistics import fmean, pvariance, variance
 
 import numpy as np
 
-from marl_ray.core.episode import JointAction, Node
-from marl_ray.telemetry.cooperation import Texts, independent_actions
+from marl_ray.core.episode import JointAction, Node, Texts
+from marl_ray.telemetry.cooperation import independent_actions
 
 Rewarded = Callable[[Texts], JointAction | None]
 """Returns a joint answer with its reward, None if the reward is not known."""

@@ -289,20 +289,23 @@ def recorded_prompt(node: Mapping[str, Any], agent: int, index: int) -> Prompt:
 
 
 def _node(path: Sequence[int], node: Node) -> dict[str, Any]:
-    # `expanded` includes joint actions whose next prompt was too long.
     record: dict[str, Any] = {
         "turn": node.turn + 1,
         "path": list(path),
         "prompts": node.prompts,
-        "responses": [[c.text for c in group] for group in node.completions],
-        "weight_versions": [sorted({c.weight_version for c in group}) for group in node.completions],
+        "responses": [[call.completion.text for call in calls] for calls in node.calls],
+        "weight_versions": [sorted({call.completion.weight_version for call in calls}) for calls in node.calls],
         "joint_actions": [_joint_action(action) for action in node.joint_actions],
+        # Joint actions whose next prompt was too long are expanded too.
         "expanded": sorted({*node.children, *node.transitions}),
     }
-    if any(node.other_prompts):
-        record["other_prompts"] = node.other_prompts
-    if node.callers:
-        record["callers"] = node.callers
+    other_prompts = [[call.prompt for call in calls if call.branch] for calls in node.calls]
+    if any(other_prompts):
+        record["other_prompts"] = other_prompts
+    # Calls of a program: the joint action of each.
+    callers = [[call.sibling for call in calls if call.branch and call.sibling is not None] for calls in node.calls]
+    if any(callers):
+        record["callers"] = callers
     if node.greedy is not None:
         record["greedy"] = {"responses": [c.text for c in node.greedy.completions], "reward": node.greedy.reward}
     if node.counterfactuals:

@@ -8,7 +8,7 @@ from marl_ray.core.ids import ActorId, PolicyId
 
 
 def node(turn: int, **children: Node) -> Node:
-    return Node(turn, [], [], [], [], {int(name[1:]): child for name, child in children.items()})
+    return Node(turn, [], [], {int(name[1:]): child for name, child in children.items()})
 
 
 def test_nodes_come_parents_first_in_the_order_of_joint_actions() -> None:

@@ -15,11 +15,10 @@ from marl_ray.config import Config, from_tree
 from marl_ray.core.batch import Group
 from marl_ray.core.episode import Episode, GreedySample, Node
 from marl_ray.core.errors import UserError
-from marl_ray.credit import ESTIMATORS
 from marl_ray.credit.groups import build_agent_batch, build_group, weight_group
 from marl_ray.credit.returns import median_index
 from marl_ray.trainer.batch_builder import BatchBuilder
-from tests.credit.trees import completion, episode, node, random_tree, tree_config
+from tests.credit.trees import advantages_of, completion, episode, node, random_tree, tree_config
 
 REWARDS = (0.0, 0.4, 1.1, 3.5, 4.0)
 WEIGHTS = [1.5, 1.0, 0.25]
@@ -106,18 +105,18 @@ def test_advantages_under_shifted_and_scaled_rewards(
     given = torch.tensor(returns, dtype=torch.float64)
     other = torch.full_like(given, baseline)
     for name in ("remax", "difference"):
-        moved = ESTIMATORS.get(name)(scale * given + shift, scale * other + shift)
-        torch.testing.assert_close(moved, scale * ESTIMATORS.get(name)(given, other))
-    white = ESTIMATORS.get("reinforce_pp")
-    torch.testing.assert_close(white(scale * given + shift), white(given), rtol=1e-4, atol=1e-5)
+        moved = advantages_of(name, scale * given + shift, scale * other + shift)
+        torch.testing.assert_close(moved, scale * advantages_of(name, given, other))
+    white = advantages_of("reinforce_pp", scale * given + shift)
+    torch.testing.assert_close(white, advantages_of("reinforce_pp", given), rtol=1e-4, atol=1e-5)
 
 
 def test_hand_computed_advantages() -> None:
     returns, baseline = torch.tensor([4.0, 1.0]), torch.tensor([3.0, 0.5])
-    assert ESTIMATORS.get("remax")(returns, baseline[:1]).tolist() == [1.0, -2.0]
-    assert ESTIMATORS.get("difference")(returns, baseline).tolist() == [1.0, 0.5]
+    assert advantages_of("remax", returns, baseline[:1]).tolist() == [1.0, -2.0]
+    assert advantages_of("difference", returns, baseline).tolist() == [1.0, 0.5]
     batch = torch.tensor([0.0, 0.0, 4.0, 4.0], dtype=torch.float64)  # mean 2, deviation 2
-    assert ESTIMATORS.get("reinforce_pp")(batch).tolist() == pytest.approx([-1.0, -1.0, 1.0, 1.0], rel=1e-6)
+    assert advantages_of("reinforce_pp", batch).tolist() == pytest.approx([-1.0, -1.0, 1.0, 1.0], rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -193,5 +192,5 @@ def test_a_group_stores_its_baselines() -> None:
     one.greedy = GreedySample((completion(1),), 3.0, (3.0,))
     run = tree_config(1, 1, 2, estimator="remax")
     group = build_group(one, 0, run)
-    assert group == Group(0, one.prompt_ids[0], tuple(one.completions[0]), (4.0, 1.0), (0.5, -1.0), (3.0, 3.0))
+    assert group == Group(0, tuple(one.calls[0]), (4.0, 1.0), (0.5, -1.0), {"greedy_rewards": (3.0, 3.0)})
     assert weight_group(replace(group, returns=(3.5, 1.0)), run.agents[0], run.credit).weights == (0.25, -1.0)

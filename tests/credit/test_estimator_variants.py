@@ -18,7 +18,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.credit import ESTIMATORS
 from marl_ray.credit.groups import build_agent_batch, build_group
 from marl_ray.credit.requirements import requires
-from tests.credit.trees import episode, node, random_tree, tree_config
+from tests.credit.trees import advantages_of, episode, node, random_tree, tree_config
 
 returns_lists = st.lists(st.sampled_from([0.0, 0.4, 1.1, 3.5, 4.0]), min_size=2, max_size=6)
 
@@ -29,7 +29,7 @@ def test_the_estimators_conform() -> None:
 
     @requires(lengths=True)
     def opo(returns: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        return ESTIMATORS.get("opo")(returns, lengths)
+        return advantages_of("opo", returns, lengths)
 
     check_estimator(opo)
 
@@ -49,7 +49,7 @@ def test_opo_weighs_the_baseline_by_length(seed: int, agents: int, mode: str) ->
 
 def test_opo_makes_the_weighted_second_moment_smallest() -> None:
     returns, lengths = np.array([0.0, 1.0, 4.0]), np.array([10.0, 2.0, 30.0])
-    found = ESTIMATORS.get("opo")(torch.tensor(returns), torch.tensor(lengths)).numpy()
+    found = advantages_of("opo", torch.tensor(returns), torch.tensor(lengths)).numpy()
     own = float(returns[0] - found[0])
     moments = [(lengths * (returns - own - shift) ** 2).sum() for shift in (-0.1, 0.0, 0.1)]
     assert moments[1] == min(moments)
@@ -58,7 +58,7 @@ def test_opo_makes_the_weighted_second_moment_smallest() -> None:
 @settings(max_examples=100, deadline=None)
 @given(returns=returns_lists)
 def test_maxrl_divides_by_the_mean(returns: list[float]) -> None:
-    found = ESTIMATORS.get("maxrl")(torch.tensor(returns, dtype=torch.float64)).tolist()
+    found = advantages_of("maxrl", torch.tensor(returns, dtype=torch.float64)).tolist()
     mean = np.mean(returns)
     assert found == pytest.approx([(value - mean) / mean if mean > 0 else 0.0 for value in returns])
 
@@ -70,7 +70,7 @@ def test_maxrl_is_the_truncated_gradient_of_the_log_probability(size: int) -> No
     for outcomes in itertools.product([0.0, 1.0], repeat=size):
         chance = np.prod([p if success else 1 - p for success in outcomes])
         scores = [1 / p if success else -1 / (1 - p) for success in outcomes]
-        advantages = ESTIMATORS.get("maxrl")(torch.tensor(outcomes, dtype=torch.float64)).tolist()
+        advantages = advantages_of("maxrl", torch.tensor(outcomes, dtype=torch.float64)).tolist()
         expected += chance * np.mean([a * s for a, s in zip(advantages, scores, strict=True)])
     terms = range(1, size)  # subtracting the mean removes the last of the G terms
     assert expected == pytest.approx(sum((1 - p) ** (k - 1) for k in terms))
@@ -79,7 +79,7 @@ def test_maxrl_is_the_truncated_gradient_of_the_log_probability(size: int) -> No
 @settings(max_examples=100, deadline=None)
 @given(returns=returns_lists)
 def test_pass_at_k_is_the_gain_of_the_maximum(returns: list[float]) -> None:
-    found = ESTIMATORS.get("pass_at_k")(torch.tensor(returns, dtype=torch.float64)).tolist()
+    found = advantages_of("pass_at_k", torch.tensor(returns, dtype=torch.float64)).tolist()
     others = [max(returns[:index] + returns[index + 1 :]) for index in range(len(returns))]
     assert found == pytest.approx([max(returns) - other for other in others])
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -10,16 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_ray.core.errors import UserError
-from marl_ray.credit import CRITICS, ESTIMATORS, estimators
-from marl_ray.credit.estimators import whitened
-from marl_ray.credit.requirements import CRITIC_REQUIREMENTS, ESTIMATOR_REQUIREMENTS
+from marl_ray.credit import CRITICS, ESTIMATORS
+from marl_ray.credit.estimators.base import Estimator, SiblingValues, load_estimator, whitened
+from marl_ray.credit.requirements import CRITIC_REQUIREMENTS, Requirements
+from tests.credit.trees import advantages_of
 
 OF_SIBLINGS = ["magrpo", "grpo", "marloo", "maremax", "mareinforce"]
 RETURNS = torch.tensor([[1.0, 2.0, 4.0, 1.0], [0.5, 0.5, 0.5, 0.5]], dtype=torch.float64)
 
 
 def group_advantages(returns: torch.Tensor, name: str) -> torch.Tensor:
-    return ESTIMATORS.get(name)(returns)
+    return advantages_of(name, returns)
 
 
 def test_magrpo_subtracts_the_mean() -> None:
@@ -99,9 +103,33 @@ def test_an_unknown_estimator_and_a_group_of_one_are_rejected() -> None:
         group_advantages(torch.tensor([1.0]), "marloo")
 
 
-def test_every_estimator_and_critic_declares_its_requirements() -> None:
-    assert set(ESTIMATOR_REQUIREMENTS) == set(ESTIMATORS.entries)
+def test_every_estimator_is_a_class_with_a_formula() -> None:
+    for name in ESTIMATORS.entries:
+        estimator = ESTIMATORS.get(name)
+        assert issubclass(estimator, Estimator)
+        assert re.match(r"A = ", estimator.__doc__), name
+
+
+def test_every_critic_declares_its_requirements() -> None:
     assert set(CRITIC_REQUIREMENTS) == set(CRITICS.entries)
+
+
+def test_a_requirement_has_a_known_name() -> None:
+    with pytest.raises(TypeError, match="there is no requirement sibling: use siblings, "):
+        Requirements(sibling=True)
+    with pytest.raises(AttributeError):
+        _ = Requirements().sibling
+
+
+def test_requirements_are_read_without_torch() -> None:
+    code = (
+        "import sys\n"
+        "from marl_ray.credit import ESTIMATORS\n"
+        "from marl_ray.credit.requirements import estimator_requirements\n"
+        "assert all(estimator_requirements(name).values for name in ESTIMATORS.entries)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 ROUNDED = [0.1 + 0.2, 0.3, 0.6 - 0.3, math.fsum([0.1] * 3)]
@@ -109,35 +137,42 @@ ROUNDED = [0.1 + 0.2, 0.3, 0.6 - 0.3, math.fsum([0.1] * 3)]
 
 
 @pytest.mark.parametrize(
-    ("estimator", "baselines"),
+    ("name", "values"),
     [
-        (estimators.magrpo, None),
-        (estimators.marloo, None),
-        (estimators.maremax, None),
-        (estimators.whitened, None),
-        (estimators.reinforce_pp, None),
-        (estimators.maxrl, None),
-        (estimators.pass_at_k, None),
-        (estimators.opo, [3.0, 1.0, 2.0, 5.0]),
-        (estimators.remax, [0.3] * 4),
-        (estimators.difference, [0.3] * 4),
-        (estimators.centred_difference, [0.1] * 4),
+        ("magrpo", None),
+        ("marloo", None),
+        ("maremax", None),
+        ("reinforce_pp", None),
+        ("maxrl", None),
+        ("pass_at_k", None),
+        ("opo", [3.0, 1.0, 2.0, 5.0]),
+        ("remax", [0.3] * 4),
+        ("difference", [0.3] * 4),
+        ("centred_difference", [0.1] * 4),
+        ("shapley", [0.1] * 4),
     ],
 )
-def test_rounding_is_no_signal(estimator: estimators.Estimator, baselines: list[float] | None) -> None:
+def test_rounding_is_no_signal(name: str, values: list[float] | None) -> None:
     assert len(set(ROUNDED)) > 1
-    arguments = [ROUNDED] if baselines is None else [ROUNDED, baselines]
-    result = estimator(*(torch.tensor(values, dtype=torch.float64) for values in arguments))
-    assert result.tolist() == [0.0] * 4
+    given = None if values is None else torch.tensor(values, dtype=torch.float64)
+    assert advantages_of(name, torch.tensor(ROUNDED, dtype=torch.float64), given).tolist() == [0.0] * 4
+    assert whitened(torch.tensor(ROUNDED, dtype=torch.float64)).tolist() == [0.0] * 4
 
 
 def test_a_small_difference_is_a_signal() -> None:
-    result = estimators.magrpo(torch.tensor([1000.0, 1000.0 + 1e-5], dtype=torch.float64))
+    result = group_advantages(torch.tensor([1000.0, 1000.0 + 1e-5], dtype=torch.float64), "magrpo")
     assert result[1] > 0 > result[0]
 
 
-@pytest.mark.parametrize("estimator", [estimators.magrpo, estimators.difference, estimators.centred_difference])
-def test_a_return_that_is_not_finite_is_not_hidden(estimator: estimators.Estimator) -> None:
+@pytest.mark.parametrize("name", ["magrpo", "difference", "centred_difference"])
+def test_a_return_that_is_not_finite_is_not_hidden(name: str) -> None:
     returns = torch.tensor([float("inf"), 0.0], dtype=torch.float64)
-    arguments = [returns] if estimator is estimators.magrpo else [returns, torch.zeros(2, dtype=torch.float64)]
-    assert not estimator(*arguments).isfinite().all()
+    values = None if name == "magrpo" else torch.zeros(2, dtype=torch.float64)
+    assert not advantages_of(name, returns, values).isfinite().all()
+
+
+def test_an_estimator_receives_the_input_that_it_requires_and_no_other() -> None:
+    values = SiblingValues(RETURNS, lengths=torch.ones_like(RETURNS))
+    with pytest.raises(AssertionError):
+        load_estimator("remax").advantages(values)
+    torch.testing.assert_close(load_estimator("opo").advantages(values), group_advantages(RETURNS, "magrpo"))

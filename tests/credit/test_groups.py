@@ -51,7 +51,7 @@ def oracle(
     found = []
     for start in range(0, len(nodes), size):
         part = nodes[start : start + size]
-        tokens = sum(len(c.token_ids) for n in part for c in n.completions[agent])
+        tokens = sum(len(call.completion.token_ids) for n in part for call in n.calls[agent])
         for n in part:
             values = tensor(n, agent, group, agents, mode, handoff, run.credit.discount)
             if mode == "cross":

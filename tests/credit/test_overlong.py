@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_ray.core.episode import Completion, Node
+from marl_ray.core.episode import Completion, Node, sibling_calls
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.credit.returns import overlong_fraction
 from tests.credit.trees import completion, episode, node, tree_config
@@ -26,7 +26,7 @@ def answer(length: int, ended: bool) -> Completion:
 
 def group_node(given: list[tuple[int, bool, float]]) -> Node:
     root = node(0, len(given), 1, "aligned", [[reward] for _, _, reward in given])
-    root.completions = [[answer(length, ended) for length, ended, _ in given]]
+    root.calls = [list(sibling_calls((1,), [answer(length, ended) for length, ended, _ in given]))]
     return root
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from marl_ray.credit import ESTIMATORS
-from marl_ray.credit.groups import advantages
+from marl_ray.credit.advantages import advantages
+from marl_ray.credit.estimators.base import load_estimator, make_estimator
 
 RETURNS = (1.0, 2.0, 4.0)
 
@@ -51,10 +51,10 @@ def test_an_invalid_result_is_an_error_that_names_the_estimator(
     estimator: Callable[..., Any], name: str, line: str, whiten: bool
 ) -> None:
     with pytest.raises((TypeError, ValueError)) as caught:
-        advantages(RETURNS, estimator, whiten)
+        advantages(RETURNS, make_estimator(estimator), whiten)
     assert str(caught.value) == f"estimator {__name__}:{name} {line}"
 
 
 def test_valid_advantages_are_returned() -> None:
-    assert advantages(RETURNS, ESTIMATORS.get("mareinforce"), False) == list(RETURNS)
-    assert advantages((1.0, math.inf), ESTIMATORS.get("mareinforce"), False) == [1.0, math.inf]
+    assert advantages(RETURNS, load_estimator("mareinforce"), False) == list(RETURNS)
+    assert advantages((1.0, math.inf), load_estimator("mareinforce"), False) == [1.0, math.inf]

@@ -13,7 +13,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from marl_ray.core.episode import Completion, Node
+from marl_ray.core.episode import Node
 from marl_ray.core.errors import UserError
 from marl_ray.core.preference import JointPreference, preferences_by_return
 from marl_ray.credit.groups import build_agent_batch, build_group
@@ -27,13 +27,10 @@ BETA = 0.3
 def with_logprobs(root: Node, rng: random.Random) -> Node:
     """Return the tree with random log-probabilities of the sampled tokens."""
     for _, one in episode(root).nodes():
-        one.completions = [
-            [
-                Completion(c.token_ids, c.text, tuple(rng.uniform(-3, 0) for _ in c.token_ids), "stop", c.spans)
-                for c in of_agent
-            ]
-            for of_agent in one.completions
-        ]
+        for calls in one.calls:
+            for place, call in enumerate(calls):
+                logprobs = tuple(rng.uniform(-3, 0) for _ in call.completion.token_ids)
+                calls[place] = replace(call, completion=replace(call.completion, logprobs=logprobs))
     return root
 
 
@@ -93,10 +90,10 @@ def test_weights_are_the_gradient_of_the_joint_factorised_loss(
         batch = build_agent_batch([episode(root)], agent, 0, run)
         groups = iter(sorted((g for part in batch.mini_batches for g in part.groups), key=lambda g: g.turn))
         for one in sorted((one for _, one in episode(root).nodes()), key=lambda one: one.turn):
-            own = torch.tensor([sum(c.logprobs) for c in one.completions[agent]], dtype=torch.float64)
+            own = torch.tensor([sum(call.completion.logprobs) for call in one.calls[agent]], dtype=torch.float64)
             own.requires_grad_()
             others = [
-                sum(sum(one.completions[j][i].logprobs) for j, i in enumerate(action.indices) if j != agent)
+                sum(sum(one.calls[j][i].completion.logprobs) for j, i in enumerate(action.indices) if j != agent)
                 for action in one.joint_actions
             ]
             logprobs = [own[a.indices[agent]] + rest for a, rest in zip(one.joint_actions, others, strict=True)]
@@ -141,8 +138,8 @@ def test_groups_without_a_preference_have_no_gradient() -> None:
 
 def test_agents_may_have_different_betas() -> None:
     one = node(0, 2, 2, "aligned", [[1.0, 1.0], [0.0, 0.0]])
-    for agent_completions in one.completions:
-        agent_completions[1] = agent_completions[0]
+    for calls in one.calls:
+        calls[1] = replace(calls[1], completion=calls[0].completion)
     sections = {"agents": [{"name": "m", "preference_beta": 0.5}, {"name": "m", "preference_beta": 2.0}]}
     config = make_config(sections=sections, num_agents=2, num_generations=2, estimator="madpo")
     assert [build_group(one, agent, config).weights for agent in range(2)] == [(0.25, -0.25), (1.0, -1.0)]
@@ -169,7 +166,8 @@ def test_the_slope_of_a_long_answer_does_not_overflow() -> None:
 
 def test_an_overlong_penalty_decides_between_equal_rewards() -> None:
     one = node(0, 2, 1, "aligned", [[1.0]] * 2)
-    one.completions[0][1] = replace(one.completions[0][1], finish_reason="length")
+    cut = one.calls[0][1]
+    one.calls[0][1] = replace(cut, completion=replace(cut.completion, finish_reason="length"))
     run = tree_config(1, 1, 2, estimator="madpo", overlong="penalty", overlong_penalty=0.5)
     chosen, rejected = build_group(one, 0, run).weights
     assert chosen > 0 > rejected
@@ -177,7 +175,7 @@ def test_an_overlong_penalty_decides_between_equal_rewards() -> None:
 
 def test_a_pair_with_a_completion_of_another_branch_trains_neither_side() -> None:
     one = with_logprobs(node(0, 3, 1, "aligned", [[2.0], [1.0], [0.0]]), random.Random(0))
-    one.other_prompts, one.other_prompt_ids = [["another prompt"]], [[(1,)]]
+    one.calls[0][2] = replace(one.calls[0][2], branch=1, sibling=None)
     pairs = [JointPreference(0, 1, 1.0), JointPreference(0, 2, 2.0), JointPreference(2, 1, 1.0)]
     weights = preference_weights(one, 0, pairs, joint_logprobs(one), BETA)
     assert weights == preference_weights(one, 0, pairs[:1], joint_logprobs(one), BETA)

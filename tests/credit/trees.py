@@ -7,8 +7,11 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
 from marl_ray.config import Config
-from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Task
+from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Task, sibling_calls
+from marl_ray.credit.estimators.base import SiblingValues, load_estimator
 from tests.factories import make_config
 
 
@@ -16,6 +19,13 @@ def tree_config(agents: int, depth: int, group: int, **section: Any) -> Config:
     """Return a config with `agents` agents, `depth` turns and `group` completions per group; `section` are further
     settings."""
     return make_config(num_agents=agents, num_turns=depth, num_generations=group, **section)
+
+
+def advantages_of(name: str, returns: Tensor, values: Tensor | None = None) -> Tensor:
+    """Return the advantages of an estimator; `values` are the input that it requires."""
+    estimator = load_estimator(name)
+    inputs = {} if values is None else {estimator.requirements.inputs[0]: values}
+    return estimator.advantages(SiblingValues(returns, **inputs))
 
 
 def completion(*ids: int) -> Completion:
@@ -31,9 +41,17 @@ def node(turn: int, group: int, num_agents: int, mode: str, rewards: Sequence[Se
     )
     return Node(
         turn,
-        [f"prompt {agent}" for agent in range(num_agents)],
-        [(turn, agent) for agent in range(num_agents)],
-        [[completion(*[10 * agent + g] * (1 + (g + turn) % 3)) for g in range(group)] for agent in range(num_agents)],
+        [
+            list(
+                sibling_calls(
+                    (turn, agent),
+                    [completion(*[10 * agent + g] * (1 + (g + turn) % 3)) for g in range(group)],
+                    agent,
+                    f"prompt {agent}",
+                )
+            )
+            for agent in range(num_agents)
+        ],
         [
             JointAction(i, Outcome(own[0]), own[0], tuple(own))
             for i, own in zip(indices, map(list, rewards), strict=True)

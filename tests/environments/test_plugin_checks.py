@@ -74,7 +74,7 @@ def test_valid_values_pass() -> None:
 
 def test_reserved_names_are_those_of_rows() -> None:
     actions = [JointAction((0,), Outcome(1.0, {"all": 1.0}), 1.0, (1.0,))]
-    episode = Episode(Task("t", "Say.", {}), Node(1, ["Say."], [(1,)], [[]], actions), [])
+    episode = Episode(Task("t", "Say.", {}), Node(1, [[]], actions), [])
     turn = [name.removeprefix("turn_2/") for name in episode_metrics([episode], 1.0, 2)]
     assert {"reward_mean", "ended_early", "level/all"} <= set(turn)
     for name in turn:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from marl_ray.core.episode import Episode, Node
+from marl_ray.core.episode import Episode, Node, sibling_calls
 from marl_ray.evaluation.cooperation_report import (
     cooperation_lines,
     cross_play_estimates,
@@ -112,7 +112,8 @@ def test_a_single_agent_has_no_measures() -> None:
 def node_of(turn: int, lengths: Sequence[int], passed: bool, children: dict[int, Node] | None = None) -> Node:
     """Return a node of one joint action whose answers have these lengths."""
     node = make_node(turn, [1.0], children, agents=len(lengths), metrics={"all_passed": float(passed)})
-    node.completions = [[make_completion(f"{turn}.{agent}", tokens)] for agent, tokens in enumerate(lengths)]
+    for agent, tokens in enumerate(lengths):
+        node.calls[agent] = list(sibling_calls((), [make_completion(f"{turn}.{agent}", tokens)], agent))
     return node
 
 
@@ -178,7 +179,8 @@ def test_agents_are_interchangeable_by_equal_prompts_or_if_the_environment_says_
         (["first reader", "second reader"], False, False),
         (["reader", "reader"], False, True),
     ):
-        node.prompts = list(prompts)
+        for agent, prompt in enumerate(prompts):
+            node.calls[agent] = [replace(call, prompt=prompt) for call in node.calls[agent]]
         found = first_answers([make_episode(node)], declared)
         assert found is not None
         assert found.interchangeable is expected

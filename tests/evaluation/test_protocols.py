@@ -78,7 +78,7 @@ def test_sequential_agents_read_the_earlier_responses_of_the_same_turn() -> None
     assert [prompt.rpartition(node.prompts[1])[1:] for prompt, node in zip(two, nodes, strict=True)] == [
         (node.prompts[1], "") for node in nodes
     ]
-    assert [group[0].text for group in nodes[1].completions] == ["one 2", "two 2", "three 2"]
+    assert [calls[0].completion.text for calls in nodes[1].calls] == ["one 2", "two 2", "three 2"]
 
 
 def test_discussing_agents_exchange_drafts_and_their_second_responses_count() -> None:
@@ -87,7 +87,7 @@ def test_discussing_agents_exchange_drafts_and_their_second_responses_count() ->
     assert [INTRODUCTION in prompt for prompt in aux.prompts] == [False, True, False, True]
     assert aux.prompts[1] == f"{INTRODUCTION}main 1\n\n{aux.prompts[0]}"
     assert main.prompts[3] == f"{INTRODUCTION}aux 3\n\n{main.prompts[2]}"
-    assert [[group[0].text for group in node.completions] for _, node in result.nodes()] == [
+    assert [[calls[0].completion.text for calls in node.calls] for _, node in result.nodes()] == [
         ["aux 2", "main 2"],
         ["aux 4", "main 4"],
     ]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from marl_ray.config import from_tree
-from marl_ray.core.episode import Episode, Task
+from marl_ray.core.episode import Episode, Task, sibling_calls
 from marl_ray.evaluation.recombination import Recombiner
 from tests.factories import make_completion, make_node
 from tests.rollout.helpers import NoExecutor
@@ -23,8 +23,8 @@ def episodes(answers: Sequence[tuple[str, str]], rewards: Sequence[float]) -> li
     found = []
     for texts, reward in zip(answers, rewards, strict=True):
         node = make_node(0, [reward])
-        node.prompts = ["Tags of the first reader:", "Tags of the second reader:"]
-        node.completions = [[make_completion(text)] for text in texts]
+        for agent, prompt in enumerate(["Tags of the first reader:", "Tags of the second reader:"]):
+            node.calls[agent] = list(sibling_calls((), [make_completion(texts[agent])], agent, prompt))
         found.append(Episode(TEXT, node))
     return found
 

@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from marl_ray.config import AgentConfig, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, MiniBatch, UpdateStats
-from marl_ray.core.episode import Completion, JointAction, Node, Outcome
+from marl_ray.core.episode import Completion, JointAction, Node, Outcome, sibling_calls
 from marl_ray.credit.groups import build_batch as build_weighted_batch
 from marl_ray.credit.groups import build_group
 from marl_ray.learning.attention import PACKED
@@ -61,7 +61,17 @@ def unweighted_group(
     turn: int, prompt_ids: tuple[int, ...], completions: tuple[Completion, ...], returns: tuple[float, ...]
 ) -> Group:
     """Return a group with returns and without weights."""
-    return Group(turn, prompt_ids, completions, returns, ())
+    return Group(turn, sibling_calls(prompt_ids, completions), returns)
+
+
+def of_agent(group: Group, agent: int) -> Group:
+    """Return the group as calls of another agent."""
+    return replace(group, calls=tuple(replace(call, agent=agent) for call in group.calls))
+
+
+def with_prompt(group: Group, prompt_ids: tuple[int, ...]) -> Group:
+    """Return the group with another prompt."""
+    return replace(group, calls=tuple(replace(call, prompt_ids=prompt_ids) for call in group.calls))
 
 
 def weigh(groups: Sequence[Group], turn_weights: Sequence[float], estimator: str, aggregation: str) -> MiniBatch:
@@ -83,7 +93,7 @@ def weigh(groups: Sequence[Group], turn_weights: Sequence[float], estimator: str
 def node_of(group: Group) -> Node:
     """Return a node with one agent, whose completions' rewards are the group's returns."""
     actions = [JointAction((i,), Outcome(r), r, (r,)) for i, r in enumerate(group.returns)]
-    return Node(group.turn, [""], [group.prompt_ids], [list(group.completions)], actions)
+    return Node(group.turn, [list(group.calls)], actions)
 
 
 def to_rows(

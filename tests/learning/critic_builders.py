@@ -12,7 +12,7 @@ import torch
 
 from marl_ray.config import CreditConfig, LoraConfig
 from marl_ray.core.batch import Batch, CriticSample, Group, MiniBatch
-from marl_ray.core.episode import Completion
+from marl_ray.core.episode import Completion, sibling_calls
 from marl_ray.learning.critic import Critic
 from marl_ray.learning.learner import Learner
 from marl_ray.learning.micro_batches import Layout
@@ -74,7 +74,7 @@ def some_groups(count: int, seed: int = 0, kind: Kind = "iac") -> list[Group]:
         state = prompt if kind == "iac" else ids(9)
         completions = tuple(completion() for _ in range(size))
         sample = CriticSample(state, rewards, successors)
-        return Group(0, prompt, completions, returns, (1 / size,) * size, critic_sample=sample)
+        return Group(0, sibling_calls(prompt, completions), returns, (1 / size,) * size, critic_sample=sample)
 
     return [group() for _ in range(count)]
 

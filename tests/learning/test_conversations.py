@@ -18,7 +18,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from marl_ray.config import OptimizerConfig
 from marl_ray.core.batch import Group
-from marl_ray.core.episode import Completion
+from marl_ray.core.episode import Completion, sibling_calls
 from marl_ray.learning.gradient_accumulator import GradientAccumulator
 from marl_ray.learning.micro_batches import MicroBatch, MicroBatcher, trainable_rows
 from marl_ray.learning.policy_model import LogprobModel
@@ -64,7 +64,7 @@ class Conversations:
             for ids in answers
         )
         weights = tuple(self.chance.choice([-1.5, 0.5, 2.0]) for _ in answers)
-        return Group(turn, prompt, completions, weights, weights)
+        return Group(turn, sibling_calls(prompt, completions), weights, weights)
 
     def chain(self, turns: int) -> list[Group]:
         """Return one group per turn; a random answer is continued."""

@@ -13,7 +13,7 @@ import torch
 
 from marl_ray.config import CreditConfig
 from marl_ray.core.batch import CriticSample, Group
-from marl_ray.core.episode import Completion
+from marl_ray.core.episode import Completion, sibling_calls
 from marl_ray.learning.critic import explained_variance
 from marl_ray.learning.gradient_accumulator import GradientAccumulator
 from marl_ray.learning.learner import Learner
@@ -144,9 +144,7 @@ def test_hand_computed_targets(tiny_policy: Path) -> None:
     # With a value of 3 everywhere, td is r + 0.5 * 3 unless the episode ends; mc is the return.
     group = some_groups(1)[0]
     sample = CriticSample((1, 2), (1.0, 2.0), (((3,), (4, 5)), ()))
-    two = replace(
-        group, completions=group.completions[:1] * 2, returns=(7.0, 8.0), weights=(0.5, 0.5), critic_sample=sample
-    )
+    two = replace(group, calls=group.calls[:1] * 2, returns=(7.0, 8.0), weights=(0.5, 0.5), critic_sample=sample)
     for target, expected in (("td", (2.5, 2.0)), ("mc", (7.0, 8.0))):
         critic = critic_of(learner_of(tiny_policy, "iac", target))
         torch.nn.init.zeros_(critic.head.weight)
@@ -205,7 +203,13 @@ def test_a_critic_learns_the_value_of_states(kind: Kind, tiny_policy: Path) -> N
         ids = (prompt, 7)
         returns = tuple(3.0 * (prompt == 2) + chance.uniform(-0.1, 0.1) for _ in range(4))
         completions = tuple(Completion((g, 1), "", (-3.0, -3.0), "stop", ((0, 2),)) for g in range(4))
-        return Group(0, ids, completions, returns, (0.25,) * 4, critic_sample=CriticSample(ids, returns, ((),) * 4))
+        return Group(
+            0,
+            sibling_calls(ids, completions),
+            returns,
+            (0.25,) * 4,
+            critic_sample=CriticSample(ids, returns, ((),) * 4),
+        )
 
     first, *_, last = (learner.update(batch(step, [random_group(1), random_group(2)], 2)).critic for step in range(40))
     assert first is not None

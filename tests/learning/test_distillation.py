@@ -16,7 +16,7 @@ from marl_ray.core.batch import Batch, Group, MiniBatch
 from marl_ray.credit.groups import weight_group
 from marl_ray.learning.learner import Learner
 from marl_ray.models.tokenization import load_tokenizer
-from tests.learning.builders import some_groups, tiny_qwen2
+from tests.learning.builders import of_agent, some_groups, tiny_qwen2
 
 COEFFICIENT, TEMPERATURE = 0.5, 0.7
 AGENT = AgentConfig(
@@ -49,7 +49,7 @@ def student(folder: Path, references: dict[int, str]) -> Learner:
 
 
 def distilled_groups(count: int, agents: Sequence[int]) -> list[Group]:
-    groups = [replace(group, agent=agents[i % len(agents)]) for i, group in enumerate(some_groups(count, 3))]
+    groups = [of_agent(group, agents[i % len(agents)]) for i, group in enumerate(some_groups(count, 3))]
     return [weight_group(group, AGENT, CreditConfig()) for group in groups]
 
 

@@ -12,7 +12,7 @@ from marl_ray.config import CreditConfig
 from marl_ray.core.batch import Group, UpdateStats
 from marl_ray.core.episode import Completion
 from marl_ray.learning.logprobs import NO_TOKEN, token_logprobs_and_entropies
-from tests.learning.builders import build_batch, tiny_learner, unweighted_group
+from tests.learning.builders import build_batch, of_agent, tiny_learner, unweighted_group
 
 COEFFICIENT = 0.25
 
@@ -81,7 +81,7 @@ def test_a_constant_factor_divides_by_the_length_of_the_groups_own_agent(tiny_po
     credit = CreditConfig(loss_aggregation="constant")
     batch = build_batch(groups((1.0, 0.0)), 2)
     (mini_batch,) = batch.mini_batches
-    of_second = tuple(replace(group, agent=1) for group in mini_batch.groups)
+    of_second = tuple(of_agent(group, 1) for group in mini_batch.groups)
     batch = replace(batch, mini_batches=(replace(mini_batch, groups=of_second),))
     bonuses = []
     for limits in ({0: 10, 1: 10}, {0: 10, 1: 40}):

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from marl_ray.core.batch import Batch, Group, MiniBatch
-from marl_ray.core.episode import Completion
+from marl_ray.core.episode import Completion, sibling_calls
 from marl_ray.learning.importance import exceeds_bound, importance_factors
 from marl_ray.learning.learner import Learner
 from marl_ray.learning.micro_batches import Layout
+from tests.factories import with_completions
 from tests.learning.builders import VOCABULARY, tiny_learner
 from tests.learning.reference_learner import TEMPERATURE, Weights, numpy_logprobs, slopes, weights_of
 
@@ -36,7 +37,7 @@ def completion(ids: Sequence[int], logprobs: Sequence[float]) -> Completion:
 
 
 def given_group(prompt: Sequence[int], completions: Sequence[Completion], weights: Sequence[float]) -> Group:
-    return Group(0, tuple(prompt), tuple(completions), (0.0,) * len(completions), tuple(weights))
+    return Group(0, sibling_calls(tuple(prompt), completions), (0.0,) * len(completions), tuple(weights))
 
 
 def one_batch(*groups: Group, normalizer: int = 1) -> Batch:
@@ -165,9 +166,8 @@ def test_on_policy_factors_are_one(tiny_policy: Path, mode: str) -> None:
 
     def on_policy(group: Group) -> Group:
         own = [numpy_logprobs(weights, group.prompt_ids, c.token_ids) for c in group.completions]
-        return replace(
-            group,
-            completions=tuple(replace(c, logprobs=tuple(p)) for c, p in zip(group.completions, own, strict=True)),
+        return with_completions(
+            group, [replace(c, logprobs=tuple(p)) for c, p in zip(group.completions, own, strict=True)]
         )
 
     batch = one_batch(*map(on_policy, off_policy_groups(weights)), normalizer=100)

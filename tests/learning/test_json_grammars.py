@@ -12,14 +12,14 @@ from transformers import AutoModelForCausalLM
 
 from marl_ray.config import ModelConfig, load
 from marl_ray.core.batch import Batch, Group, MiniBatch
-from marl_ray.core.episode import Completion
+from marl_ray.core.episode import Completion, sibling_calls
 from marl_ray.learning.json_grammars import JsonGrammars
 from marl_ray.learning.logprobs import NO_TOKEN, head_logprobs_and_entropies, token_logprobs_and_entropies
 from marl_ray.learning.micro_batches import Layout
 from marl_ray.models.json_schemas import schema_text
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
-from tests.factories import ROOT
+from tests.factories import ROOT, with_completions
 from tests.learning.builders import tiny_learner
 
 TOKENIZER = load_tokenizer(str(BASE_PATH), ModelConfig())
@@ -108,7 +108,7 @@ def direct_logprobs(model: AutoModelForCausalLM, group: Group, temperature: floa
 def mixed_group(advantages: Sequence[float]) -> Group:
     """Return a group of constrained completions and one free completion."""
     completions = (*map(as_completion, VALUES), as_completion("free text", ""))
-    return Group(0, (5, 6, 7), completions, tuple(advantages), tuple(advantages))
+    return Group(0, sibling_calls((5, 6, 7), completions), tuple(advantages), tuple(advantages))
 
 
 @pytest.mark.parametrize("layout", ["packed", "padded"])
@@ -133,7 +133,7 @@ def test_importance_ratios_are_1_if_the_sampler_has_the_same_weights() -> None:
         sampled = [tuple(own.tolist()) for own in direct_logprobs(model, group, 0.7)]
     completions = tuple(replace(c, logprobs=own) for c, own in zip(group.completions, sampled, strict=True))
     learner = tiny_learner(BASE_PATH)
-    stats = learner.update(Batch(0, (MiniBatch((replace(group, completions=completions),), 1),)))
+    stats = learner.update(Batch(0, (MiniBatch((with_completions(group, completions),), 1),)))
     assert stats.importance_ratios is not None
     assert stats.importance_ratios.mean == pytest.approx(1.0, abs=1e-5)
     assert stats.importance_ratios.max == pytest.approx(1.0, abs=1e-4)

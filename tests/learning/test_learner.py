@@ -18,6 +18,7 @@ from marl_ray.learning.learner import STATE_FILE, Learner
 from marl_ray.learning.policy_model import load_policy
 from marl_ray.learning.precision import cast_on_forward, compute_dtype
 from marl_ray.toy import BASE_PATH
+from tests.learning.builders import with_prompt
 from tests.learning.toy_learners import group, learner, same, state, update
 
 
@@ -100,7 +101,7 @@ def test_packed_and_padded_layouts_take_the_same_step() -> None:
     assert packed.logprob_model.layout == "packed"
     padded.logprob_model = replace(padded.logprob_model, layout="padded")
     padded.policy.set_attn_implementation("sdpa")
-    groups = [group(1.0, 0.0, 3.0), replace(group(2.0, 1.0), prompt_ids=(20,))]
+    groups = [group(1.0, 0.0, 3.0), with_prompt(group(2.0, 1.0), (20,))]
     one, other = update(packed, *groups), update(padded, *groups)
     for name in ("loss", "grad_norm", "logprob_gap"):
         assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-4)

@@ -20,6 +20,7 @@ from tests.learning.builders import (
     some_groups,
     stream,
     tiny_learner,
+    with_prompt,
 )
 
 LAYOUTS: tuple[Layout, ...] = ("packed", "padded")
@@ -127,7 +128,7 @@ def test_a_failed_mini_batch_starts_anew(pairs: dict[Layout, Pair]) -> None:
     batch = numbered(0, some_groups(20, 7), 20)
     groups = batch.mini_batches[0].groups
     streamed.accumulate(0, 0, groups[:5])
-    unknown = replace(groups[5], prompt_ids=(VOCABULARY,))
+    unknown = with_prompt(groups[5], (VOCABULARY,))
     with pytest.raises(IndexError):
         streamed.accumulate(0, 5, (*groups[5:15], unknown, *groups[15:]))
     with pytest.raises(ValueError, match=r"^group 5 of batch 0 came where group 0 is next$"):

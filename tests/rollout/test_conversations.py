@@ -69,10 +69,10 @@ def test_a_prompt_is_the_conversation_of_the_expanded_joint_action(environment: 
     links = 0
     for _, node in episode.nodes():
         for index, child in node.children.items():
-            for agent, own in enumerate(node.joint_actions[index].indices):
-                conversation = node.conversation(agent, own)
-                assert conversation[-3:] == node.completions[agent][own].token_ids
-                for prompt_ids in (child.prompt_ids[agent], *child.other_prompt_ids[agent]):
+            for answer in node.answers(node.joint_actions[index]):
+                conversation = answer.conversation
+                assert conversation[-3:] == answer.completion.token_ids
+                for prompt_ids in {call.prompt_ids for call in child.calls[answer.agent]}:
                     assert prompt_ids[: len(conversation)] == conversation
                     assert len(prompt_ids) == len(conversation) + 2
                     links += 1
@@ -102,7 +102,7 @@ def test_every_sampled_token_is_trained_once(handoff: str) -> None:
         micro_batches = [*batcher.add(trainable_rows(mini_batch.groups)), *batcher.flush()]
         trained = [int(token) for micro_batch in micro_batches for token in micro_batch.tokens]
         nodes = [node for _, node in episode.nodes()]
-        sampled = [token for node in nodes for c in node.completions[agent] for token in c.token_ids]
+        sampled = [token for node in nodes for call in node.calls[agent] for token in call.completion.token_ids]
         assert sorted(trained) == sorted(sampled)
         assert micro_batches[0].groups is not None
         rows = sum(len(micro_batch.groups.groups) for micro_batch in micro_batches if micro_batch.groups)

@@ -31,7 +31,7 @@ class Product(Counting):
 
 def numbers(node: Node) -> list[list[int]]:
     """Return each agent's numbers, [N][G]."""
-    return [[int(completion.text) for completion in group] for group in node.completions]
+    return [[int(call.completion.text) for call in calls] for calls in node.calls]
 
 
 def roots(agents: int = 2, **settings: Any) -> tuple[Any, list[Node]]:

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from marl_ray.core.episode import Generation, JointAction, Node, Outcome, SamplingSpec, Task
-from marl_ray.credit.estimators import marloo
+from marl_ray.credit.estimators.base import SiblingValues
+from marl_ray.credit.estimators.magrpo import Marloo
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.credit.returns import action_returns, completion_returns
 from marl_ray.external.transition import Transition
@@ -77,7 +78,7 @@ def run_episode(rounds: Any, echoes: Sequence[Echo] | None = None, of: int | Non
 
 def texts(node: Node) -> list[list[str]]:
     """Return the completions of every joint action, one per agent."""
-    return [[node.completions[agent][i].text for agent, i in enumerate(a.indices)] for a in node.joint_actions]
+    return [list(node.texts(action)) for action in node.joint_actions]
 
 
 def test_a_later_completion_answers_the_completion_it_is_joined_with() -> None:
@@ -97,17 +98,17 @@ def test_a_group_consists_of_completions_of_one_prompt() -> None:
     assert [spec.num_generations for spec in late.specs] == [3, 1, 1]
     assert len({spec.seed for spec in late.specs + early.specs}) == 4
     assert node.prompts == [late.prompts[0], early.prompts[0]]
-    assert node.prompt_ids[0] == tuple(late.prompts[0].encode())
-    assert node.other_prompts == [late.prompts[1:], []]
-    assert [node.prompt_of(0, index) for index in range(5)] == [late.prompts[0]] * 3 + late.prompts[1:]
+    assert node.calls[0][0].prompt_ids == tuple(late.prompts[0].encode())
+    assert [call.prompt for call in node.calls[0]] == [late.prompts[0]] * 3 + late.prompts[1:]
+    assert [(call.branch, call.sibling) for call in node.calls[0]] == [(0, 0), (0, 1), (0, 2), (1, None), (2, None)]
     for agent in (0, 1):
         (group,) = (
             build_agent_batch([episode], agent, 0, make_config(num_agents=2, num_turns=1, num_generations=3))
             .mini_batches[0]
             .groups
         )
-        assert [c.text for c in group.completions] == [c.text for c in node.completions[agent][:3]]
-        assert group.prompt_ids == node.prompt_ids[agent]
+        assert [c.text for c in group.completions] == [call.completion.text for call in node.calls[agent][:3]]
+        assert group.prompt_ids == node.calls[agent][0].prompt_ids
     record = episode_record(episode)["nodes"][0]
     assert record["other_prompts"] == [late.prompts[1:], []]
     assert late.prompts[0] in episode_text(episode)
@@ -137,7 +138,7 @@ def test_every_joint_action_was_sampled_as_a_whole(rounds: list[list[int]], mode
             assert all(said[agent].endswith(f"<{heard}?>") for agent in stage)
     for agent in range(3):
         assert len(node.group(agent)) == 3
-        assert {a.indices[agent] for a in node.joint_actions} == set(range(len(node.completions[agent])))
+        assert {a.indices[agent] for a in node.joint_actions} == set(range(len(node.calls[agent])))
 
 
 def test_a_completion_is_credited_with_all_its_continuations() -> None:
@@ -173,8 +174,8 @@ def test_advantages_follow_the_gradient_of_the_ordered_game() -> None:
                 [[0], [1]], ["", ""], generate, lambda a, p, earlier: earlier[0], JOINT_MODES.get("aligned")
             )
             assert said is not None
-            node = Node(0, said.prompts, said.prompt_ids, said.completions, [], other_prompts=said.other_prompts)
-            words = [[c.text for c in node.completions[agent]] for agent in (0, 1)]
+            node = Node(0, said.calls, [])
+            words = [[call.completion.text for call in calls] for calls in node.calls]
             rewards = [reward[words[0][i], words[1][j]] for i, j in said.indices]
             node.joint_actions = [action(i, r) for i, r in zip(said.indices, rewards, strict=True)]
             grads = []
@@ -202,7 +203,7 @@ def test_advantages_follow_the_gradient_of_the_ordered_game() -> None:
 
 
 def advantages(returns: Sequence[float]) -> list[float]:
-    return marloo(torch.tensor(returns, dtype=torch.float64)).tolist()
+    return Marloo().advantages(SiblingValues(torch.tensor(returns, dtype=torch.float64))).tolist()
 
 
 def action(indices: tuple[int, ...], reward: float) -> Any:

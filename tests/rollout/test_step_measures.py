@@ -90,7 +90,7 @@ def cooperation_names(found: dict[str, float]) -> set[str]:
 def numbers(episode: Episode) -> list[list[int]]:
     """Return each agent's numbers in turn 1, plus 1."""
     assert episode.root is not None
-    return [[int(completion.text) + 1 for completion in group] for group in episode.root.completions]
+    return [[int(call.completion.text) + 1 for call in calls] for calls in episode.root.calls]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,8 @@ def test_nodes_whose_rewards_are_known_by_chance_are_not_selected() -> None:
     episodes = run_batch(run, Product(2))
     root = episodes[0].root
     assert root is not None
-    root.completions = [[group[0]] * len(group) for group in root.completions]
+    for calls in root.calls:
+        calls[:] = [replace(call, completion=calls[0].completion) for call in calls]
     root.joint_actions = [replace(action, reward=1.0) for action in root.joint_actions]
     found, _ = measured(run, Product(2), episodes)
     assert cooperation_names(found) == set()

@@ -52,7 +52,7 @@ def test_children_follow_their_own_joint_action_and_stream() -> None:
     assert root is not None
     for index, child in root.children.items():
         action = root.joint_actions[index]
-        said = [root.completions[agent][action.indices[agent]].text for agent in (0, 1)]
+        said = [root.calls[agent][action.indices[agent]].completion.text for agent in (0, 1)]
         for agent in (0, 1):
             assert f"Your previous answer:\n{said[agent]}" in child.prompts[agent]
             assert f"sum: {action.reward:g}" in child.prompts[agent]
@@ -93,7 +93,7 @@ def test_rewards_of_roles_reach_the_joint_actions() -> None:
     (episode, _) = run_batch(run, Counting(2, own=True))
     assert episode.root is not None
     for action in episode.root.joint_actions:
-        said = [float(episode.root.completions[a][action.indices[a]].text) for a in (0, 1)]
+        said = [float(episode.root.calls[a][action.indices[a]].completion.text) for a in (0, 1)]
         assert action.rewards == tuple(said)
         assert action.reward == sum(said)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Task
+from marl_ray.core.episode import AgentCall, Completion, Episode, JointAction, Node, Outcome, Task, sibling_calls
 from marl_ray.core.errors import UserError
 from marl_ray.core.state import TrainerState
 from marl_ray.credit.groups import build_group
@@ -55,7 +55,7 @@ def test_siblings_are_compared_without_joint_actions_that_have_no_reward(
                 assert action.reward % 3 != 0
             for agent in range(2):
                 used = {action.indices[agent] for action in node.joint_actions}
-                assert used == set(range(len(node.completions[agent])))
+                assert used == set(range(len(node.calls[agent])))
                 assert len(build_group(node, agent, run).returns) == len(used)
 
 
@@ -78,24 +78,24 @@ def test_a_node_without_any_reward_ends_its_branch() -> None:
 
 def node_in_rounds() -> Node:
     """Return a node of agents that answer in an order: agent 1 has a group of 2 and a continuation."""
-    completions = []
-    for texts in (["a", "b"], ["x", "y", "z"]):
-        completions.append([Completion((1,), text, (0.0,), "stop", ()) for text in texts])
+    calls = []
+    for agent, texts in enumerate((["a", "b"], ["x", "y"])):
+        completions = [Completion((1,), text, (0.0,), "stop", ()) for text in texts]
+        calls.append(list(sibling_calls((), completions, agent)))
+    calls[1].append(AgentCall(1, "after b", (7,), Completion((1,), "z", (0.0,), "stop", ()), branch=1))
     outcome = Outcome(1.0)
     actions = [JointAction(indices, outcome, 1.0, (1.0, 1.0)) for indices in ((0, 0), (0, 1), (1, 2))]
-    return Node(
-        0, ["", ""], [(), ()], completions, actions, other_prompts=[[], ["after b"]], other_prompt_ids=[[], [(7,)]]
-    )
+    return Node(0, calls, actions)
 
 
 def test_continuations_of_other_branches_keep_their_prompts() -> None:
     kept = keep_joint_actions(node_in_rounds(), [1, 2])
     assert [kept.texts(action) for action in kept.joint_actions] == [("a", "y"), ("b", "z")]
-    assert [completion.text for completion in kept.group(1)] == ["y"]
-    assert kept.prompt_of(1, kept.joint_actions[1].indices[1]) == "after b"
+    assert [call.completion.text for call in kept.group(1)] == ["y"]
+    assert kept.answers(kept.joint_actions[1])[1].prompt == "after b"
     kept = keep_joint_actions(node_in_rounds(), [0, 1])
     assert [kept.texts(action) for action in kept.joint_actions] == [("a", "x"), ("a", "y")]
-    assert kept.other_prompts == [[], []]
+    assert not any(call.branch for calls in kept.calls for call in calls)
     with pytest.raises(NoVerdict):  # no answer to the followed prompt is left
         keep_joint_actions(node_in_rounds(), [2])
 
@@ -118,7 +118,7 @@ def test_a_run_ends_if_too_many_rewards_fail(share: float, scored: int, none: in
     actions = [JointAction((), Outcome(1.0), 1.0, (1.0, 1.0))] * scored
     kinds = Counter(none=none, error=errors)
     unscored = [Outcome(0.0, failure=f"f raised {kind}", unscored=kind) for kind in kinds.elements()]
-    episode = Episode(Task("t", "", {}), Node(0, [], [], [], actions), unscored=unscored)  # type: ignore[arg-type]
+    episode = Episode(Task("t", "", {}), Node(0, [], actions), unscored=unscored)  # type: ignore[arg-type]
     if ends:
         with pytest.raises(
             UserError, match=rf"^{errors} of \d+ rewards of step 3 failed, more than .*: f raised error$"

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 import resource
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
+import pyarrow.ipc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -64,7 +63,7 @@ def test_a_damaged_file_is_refused_by_name(data: st.DataObject) -> None:
             del content[place:]
         path.write_bytes(content)
         for read in (lambda: log.read(12), lambda: log.batch(12, 1)):
-            with pytest.raises(UserError, match=r"step_000012\.npz is damaged: copy it again, or delete it"):
+            with pytest.raises(UserError, match=r"step_000012\.arrow is damaged: copy it again, or delete it"):
                 read()
 
 
@@ -73,37 +72,39 @@ def test_only_complete_steps_with_the_right_name_count(tmp_path: Path) -> None:
     assert log.steps() == []
     for step in (10, 9, 1_000_000):
         log.append(synthetic(step, agents=1, group_count=1, size=1, tokens=1, prompt=1))
-    (log.folder / ".step_000011.npz").write_bytes(b"half")
-    (log.folder / "step_000012.npz").mkdir()
-    for stray in ("step_x.npz", "step_000013.npz.bak", "notes.txt"):
+    (log.folder / ".step_000011.arrow").write_bytes(b"half")
+    (log.folder / "step_000012.arrow").mkdir()
+    for stray in ("step_x.arrow", "step_000013.arrow.bak", "notes.txt"):
         (log.folder / stray).write_text("")
     assert log.steps() == [9, 10, 1_000_000]
     log.drop_before(10)
     assert log.steps() == [10, 1_000_000]
-    with pytest.raises(UserError, match=r"step_000009\.npz is missing: .* output\.keep_batches: true$"):
+    with pytest.raises(UserError, match=r"step_000009\.arrow is missing: .* output\.keep_batches: true$"):
         log.batch(9, 0)
     log.path(10).rename(log.path(9))
-    with pytest.raises(UserError, match=r"step_000009\.npz holds step 10: restore its name"):
+    with pytest.raises(UserError, match=r"step_000009\.arrow holds step 10: restore its name"):
         log.read(9)
 
 
-def test_numpy_reads_it_without_pickle(tmp_path: Path) -> None:
+def test_arrow_reads_it_as_a_table(tmp_path: Path) -> None:
     log = BatchLog(tmp_path)
     log.append(synthetic(3, agents=2, group_count=4, size=2, tokens=5, prompt=6))
-    with np.load(log.path(3), allow_pickle=False) as arrays:
-        assert arrays["agent_1/token_ids"].shape == (4 * 2 * 5,)
-        assert arrays["agent_1/prompt_ids"].shape == (4 * 6,), "one prompt per group"
-        assert arrays["agent_0/logprobs"].dtype == np.float64
-        assert json.loads(arrays["header"].tobytes())["joint_samples"] == 8
-    assert zipfile.ZipFile(log.path(3)).testzip() is None
+    table = pyarrow.ipc.open_stream(log.path(3)).read_all()
+    table.validate(full=True)
+    assert table.column("agent").to_pylist() == [0] * 4 + [1] * 4
+    row = table.slice(7).to_pylist()[0]
+    assert row["prompts"] == [list(range(6))], "one prompt per group"
+    assert [call["token_ids"] for call in row["calls"]] == [list(range(5))] * 2
+    assert row["calls"][1]["spans"] == [{"version": 3, "tokens": 5}]
+    assert json.loads(table.schema.metadata[b"step"])["joint_samples"] == 8
 
 
 def test_a_file_of_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = BatchLog(tmp_path)
-    monkeypatch.setattr("marl_ray.storage.batch_log.FORMAT", 3)
+    monkeypatch.setattr("marl_ray.storage.batch_table.FORMAT", 4)
     log.append(synthetic(3, agents=1, group_count=1, size=1, tokens=1, prompt=1))
     monkeypatch.undo()
-    with pytest.raises(UserError, match=r"step_000003\.npz has format 3, and this version reads 2"):
+    with pytest.raises(UserError, match=r"step_000003\.arrow has format 4, and this version reads 3"):
         log.read(3)
 
 
@@ -113,7 +114,7 @@ def test_a_step_with_another_number_of_agents_is_refused(tmp_path: Path) -> None
     assert log.read(3, agents=1).batches == (log.batch(3, 0),)
     for read in (lambda: log.read(3, agents=2), lambda: log.batch(3, 1)):
         with pytest.raises(
-            UserError, match=r"step_000003\.npz is of a run of 1 agent, not of this run: copy this run's"
+            UserError, match=r"step_000003\.arrow is of a run of 1 agent, not of this run: copy this run's"
         ):
             read()
 
@@ -136,5 +137,5 @@ def test_a_full_disk_is_named_and_the_old_file_stays(tmp_path: Path) -> None:
     with largest_file(5000), pytest.raises(OSError, match="File too large") as full:
         log.append(synthetic(3, agents=1, group_count=9, size=9, tokens=9, prompt=9))
     assert full.value.filename == str(log.path(3))
-    assert [path.name for path in tmp_path.iterdir()] == ["step_000003.npz"]
+    assert [path.name for path in tmp_path.iterdir()] == ["step_000003.arrow"]
     assert log.path(3).read_bytes() == before

@@ -83,7 +83,7 @@ def test_a_policys_history_is_the_newest_checkpoint_and_the_log(folder: RunFolde
     log(folder, 4)
     assert history.checkpoint() == (4, str(path / "agent_1"))
     assert history.batch(4) == folder.log.read(4).batches[1]
-    with pytest.raises(UserError, match=r"step_000005\.npz is missing"):
+    with pytest.raises(UserError, match=r"step_000005\.arrow is missing"):
         history.batch(5)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from marl_ray.config import Config, from_tree
 from marl_ray.core.batch import Batch, ClippingStats, CriticStats, Group, MiniBatch, UpdateStats
+from marl_ray.core.episode import sibling_calls
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
 from marl_ray.telemetry.metrics import (
@@ -139,7 +140,8 @@ def test_rollout_metrics() -> None:
         ((1,), "infra_error"),
     )
     assert tree.root is not None
-    tree.root.completions[0][0] = make_completion("cut", tokens=7, finish="length")
+    first = tree.root.calls[0]
+    first[0] = replace(first[0], completion=make_completion("cut", tokens=7, finish="length"))
     row = rollout_metrics([tree, make_episode(None, ((), "prompt_too_long"))], seconds=2.0)
     assert row == {
         "rollout/episodes": 2,
@@ -168,7 +170,8 @@ def test_env_steps_count_all_joint_actions_of_all_nodes() -> None:
 
 def test_a_step_row_has_its_metrics_in_order() -> None:
     updates = [UpdateStats(0.5, 2.0, 1e-5, 0.01, None, 1, 0), UpdateStats(0.0, 0.0, 1e-5, None, None, 0, 1)]
-    groups = (Group(0, (1,), (make_completion("a", 3, version=2), make_completion("b", 4)), (0.0, 1.0), (-1.0, 1.0)),)
+    calls = sibling_calls((1,), [make_completion("a", 3, version=2), make_completion("b", 4)])
+    groups = (Group(0, calls, (0.0, 1.0), (-1.0, 1.0)),)
     batches = [Batch(2, (MiniBatch(groups, 1),)), Batch(2, ())]
     rollout = rollout_row(make_config(num_turns=2), [CHAIN], batches, 4.0, executions=6)
     of_policies = {PolicyId((n,)): stats for n, stats in enumerate(updates)}
@@ -250,7 +253,7 @@ def test_with_handoff_all_an_early_end_counts_for_every_node_it_would_have_had()
 
 def test_a_completion_of_another_branch_has_its_own_prompt() -> None:
     node = make_node(0, [1.0, 2.0])
-    node.other_prompts = [[], ["prompt after answer 0.0.1"]]
+    node.calls[1][1] = replace(node.calls[1][1], prompt="prompt after answer 0.0.1", branch=1, sibling=None)
     record = episode_record(make_episode(node))["nodes"][0]
     assert [recorded_prompt(record, 0, index) for index in (0, 1)] == ["prompt 0.0", "prompt 0.0"]
     assert [recorded_prompt(record, 1, index) for index in (0, 1)] == ["prompt 0.1", "prompt after answer 0.0.1"]

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from marl_ray.core.batch import Batch, ClippingStats, CriticStats, Group, ImportanceRatioStats, MiniBatch, UpdateStats
 from marl_ray.core.concurrency import now
-from marl_ray.core.episode import GreedySample, JointAction, Outcome, Task
+from marl_ray.core.episode import GreedySample, JointAction, Outcome, Task, Texts, sibling_calls
 from marl_ray.core.state import TrainerState
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.sandbox import ExecutionReport, TestResult
-from marl_ray.telemetry.cooperation import Answers, Texts, cooperation, token_counts
+from marl_ray.telemetry.cooperation import Answers, cooperation, token_counts
 from marl_ray.telemetry.credit_replay import CreditDiagnostics
 from marl_ray.telemetry.metrics import evaluation_row, rollout_row, step_row
 from marl_ray.telemetry.timing import Timeline
@@ -64,7 +64,7 @@ def test_every_metric_of_a_row_is_documented() -> None:
         reference_kl=0.0,
         critic=CriticStats(0.0, 0.0, 1.0),
     )
-    group = Group(0, (1,), (make_completion("a"),), (0.0,), (1.0,))
+    group = Group(0, sibling_calls((1,), [make_completion("a")]), (0.0,), (1.0,))
     batch = Batch(0, (MiniBatch((group,), 1),))
 
     async def times() -> dict[str, float | int | str]:

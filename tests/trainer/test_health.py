@@ -9,7 +9,7 @@ import pytest
 
 from marl_ray.config import from_tree
 from marl_ray.core.batch import UpdateStats
-from marl_ray.core.episode import Completion, Episode, Node, Stop, Task
+from marl_ray.core.episode import Completion, Episode, Node, Stop, Task, sibling_calls
 from marl_ray.core.errors import UserError
 from marl_ray.trainer.health import HealthMonitor
 
@@ -26,7 +26,7 @@ def health(**section: object) -> HealthMonitor:
 def played(*versions: Sequence[int]) -> Episode:
     """Return an episode of one node with the weight versions of each agent's completions."""
     groups = [[Completion((1,), "", (0.0,), "stop", ((v, 1),)) for v in group] for group in versions]
-    return Episode(TASK, Node(0, [], [], groups, []))
+    return Episode(TASK, Node(0, [list(sibling_calls((), group)) for group in groups], []))
 
 
 def lost(detail: str) -> Episode:

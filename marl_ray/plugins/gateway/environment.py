@@ -179,7 +179,7 @@ def check_credit(config: Config, name: str) -> None:
         raise UserError(f"{config.algorithm}.critic {config.credit.critic} needs one state per episode: set it to none")
     for number, agent in enumerate(config.agents):
         needs, key = estimator_requirements(agent.estimator), key_of(config, number, "estimator")
-        if needs.second_argument or needs.whole_batch:
+        if needs.inputs or needs.whole_batch:
             raise UserError(
                 f"{key} {agent.estimator} needs more than the rewards of siblings, which environment {name} has: use "
                 "magrpo, marloo, maremax or mareinforce"

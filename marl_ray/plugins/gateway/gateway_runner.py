@@ -9,14 +9,23 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from marl_ray.config import Config
-from marl_ray.core.chat import Prompt
 from marl_ray.core.concurrency import gather
-from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Stop, Task, bounded_outcome
+from marl_ray.core.episode import (
+    AgentCall,
+    Completion,
+    Episode,
+    JointAction,
+    Node,
+    Outcome,
+    Stop,
+    Task,
+    bounded_outcome,
+)
 from marl_ray.environments.base import Executor
 from marl_ray.environments.plugin_checks import TURN_NAMES
 from marl_ray.external.transition import Transition
 from marl_ray.plugins.gateway.options import GatewayConfig
-from marl_ray.plugins.gateway.program_episode import AgentAccess, AgentCall, ProgramEpisode, TokenGenerator
+from marl_ray.plugins.gateway.program_episode import AgentAccess, ProgramEpisode, TokenGenerator
 from marl_ray.plugins.gateway.program_result import ProgramFailed, ProgramResult, parse_result
 from marl_ray.rollout.episode_runner import EpisodeRunner
 
@@ -183,30 +192,16 @@ class GatewayRunner(EpisodeRunner):
     def _node(self, played: Sequence[PlayedEpisode], lost: int) -> Node:
         """Return the runs of a task as one node. `lost` is the number of runs without a reward."""
         agents = range(self.config.num_agents)
-        prompts: list[list[Prompt]] = [[] for _ in agents]
-        prompt_ids: list[list[tuple[int, ...]]] = [[] for _ in agents]
-        completions: list[list[Completion]] = [[] for _ in agents]
-        callers: list[list[int]] = [[] for _ in agents]
+        calls: list[list[AgentCall]] = [[] for _ in agents]
         actions: list[JointAction] = []
-        for number, one in enumerate(played):
+        for number, run in enumerate(played):
             for agent in agents:
-                own = [call for call in one.calls if call.agent == agent] or [AgentCall(agent, "", (), NOT_CALLED)]
-                prompts[agent] += [call.prompt for call in own]
-                prompt_ids[agent] += [call.prompt_ids for call in own]
-                completions[agent] += [call.completion for call in own]
-                callers[agent] += [number] * len(own)
-            outcome = one.outcome
+                of_run = [call for call in run.calls if call.agent == agent]
+                for call in of_run or [AgentCall(agent, "", (), NOT_CALLED)]:
+                    calls[agent].append(replace(call, branch=len(calls[agent]) + 1, sibling=number))
+            outcome = run.outcome
             assert outcome is not None
             if not number and lost:
                 outcome = replace(outcome, counts={**outcome.counts, "gateway/failed": lost})
-            actions.append(self._rewarded(tuple(len(completions[agent]) - 1 for agent in agents), outcome))
-        return Node(
-            0,
-            [of_agent[0] for of_agent in prompts],
-            [() for _ in agents],
-            completions,
-            actions,
-            other_prompts=prompts,
-            other_prompt_ids=prompt_ids,
-            callers=callers,
-        )
+            actions.append(self._rewarded(tuple(len(calls[agent]) - 1 for agent in agents), outcome))
+        return Node(0, calls, actions)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from marl_ray.core.chat import Prompt, TokenPrompt
-from marl_ray.core.episode import Completion, Generation, SamplingSpec, Task
+from marl_ray.core.episode import AgentCall, Completion, Generation, SamplingSpec, Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.environments.reward import TaskRow
@@ -23,16 +23,6 @@ from marl_ray.plugins.gateway.prompt_renderer import (
     TemplateMessage,
 )
 from marl_ray.plugins.gateway.tool_calls import REASONING_BEGINS, CallFormat, ToolCall, parse_tool_calls
-
-
-@dataclass(frozen=True, slots=True)
-class AgentCall:
-    """One completion of one agent: the prompt as the program sent it, and the token ids of prompt and completion."""
-
-    agent: int
-    prompt: Prompt
-    prompt_ids: tuple[int, ...]
-    completion: Completion
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from marl_ray.config import Config, from_tree
 from marl_ray.core.batch import Batch, Group, GroupQueue, MiniBatch
 from marl_ray.core.chat import Prompt
 from marl_ray.core.concurrency import gather
-from marl_ray.core.episode import Generation, SamplingSpec, Task
+from marl_ray.core.episode import Generation, SamplingSpec, Task, sibling_calls
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 
@@ -174,7 +174,7 @@ def groups_of(sampled: Sequence[Generation]) -> list[Group]:
         returns = tuple(float(index) for index in range(len(answer.completions)))
         mean = sum(returns) / len(returns)
         weights = tuple((value - mean) / len(returns) for value in returns)
-        groups.append(Group(0, answer.prompt_ids, answer.completions, returns, weights))
+        groups.append(Group(0, sibling_calls(answer.prompt_ids, answer.completions), returns, weights))
     return groups
 
 

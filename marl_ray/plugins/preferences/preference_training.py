@@ -15,7 +15,7 @@ from statistics import fmean
 
 from marl_ray.config import Config, CreditConfig
 from marl_ray.core.batch import Group
-from marl_ray.core.episode import Completion
+from marl_ray.core.episode import Completion, sibling_calls
 from marl_ray.core.errors import UserError
 from marl_ray.credit.groups import build_batch
 from marl_ray.credit.preferences import preference_slope
@@ -134,10 +134,11 @@ def grouped(answers: Sequence[PromptAndCompletion]) -> list[tuple[Group, list[Pr
     of_prompt: dict[tuple[int, ...], list[PromptAndCompletion]] = {}
     for answer in dict.fromkeys(answers):
         of_prompt.setdefault(answer[0], []).append(answer)
-    return [
-        (Group(0, prompt, tuple(completion for _, completion in found), (0.0,) * len(found), ()), found)
-        for prompt, found in of_prompt.items()
-    ]
+    groups: list[tuple[Group, list[PromptAndCompletion]]] = []
+    for prompt, found in of_prompt.items():
+        calls = sibling_calls(prompt, [completion for _, completion in found])
+        groups.append((Group(0, calls, (0.0,) * len(found)), found))
+    return groups
 
 
 def hold_out_preferences(

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeVar
 
 from marl_ray.core.batch import Group
-from marl_ray.core.episode import Completion
+from marl_ray.core.episode import Completion, sibling_calls
 from marl_ray.core.errors import UserError
 from marl_ray.core.random_streams import random_stream
 
@@ -59,11 +59,11 @@ def demonstrations(groups: Sequence[Group], selection: AnswerSelection, whose: s
     """
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], Group] = {}
     for group in groups:
-        prompts = group.prompts or (group.prompt_ids,) * len(group.completions)
         for index in selection.accepted(group.returns):
-            prompt_ids, completion = prompts[index], group.completions[index]
-            if completion.token_ids:
-                found.setdefault((prompt_ids, completion.token_ids), demonstration(prompt_ids, completion))
+            call = group.calls[index]
+            if call.completion.token_ids:
+                answer = (call.prompt_ids, call.completion.token_ids)
+                found.setdefault(answer, demonstration(call.prompt_ids, call.completion))
     if not found:
         returns = [value for group in groups for value in group.returns]
         raise UserError(f"{whose} has no demonstration: " + (selection.describe(returns) if returns else "no answer"))
@@ -72,7 +72,7 @@ def demonstrations(groups: Sequence[Group], selection: AnswerSelection, whose: s
 
 def demonstration(prompt_ids: tuple[int, ...], completion: Completion) -> Group:
     """Return a group of one answer with return 1, without a weight yet."""
-    return Group(0, prompt_ids, (completion,), returns=(1.0,), weights=())
+    return Group(0, sibling_calls(prompt_ids, [completion]), returns=(1.0,))
 
 
 def hold_out(groups: Sequence[Group], share: float, seed: int, whose: str) -> tuple[list[Group], list[Group]]:
@@ -99,11 +99,9 @@ def merged_by_prompt(groups: Iterable[Group]) -> list[Group]:
     merged: dict[tuple[int, ...], Group] = {}
     for group in groups:
         before = merged.get(group.prompt_ids)
-        merged[group.prompt_ids] = (
-            group
-            if before is None
-            else replace(
-                before, completions=before.completions + group.completions, returns=before.returns + group.returns
-            )
-        )
+        if before is not None:
+            completions = before.completions + group.completions
+            calls = sibling_calls(group.prompt_ids, completions, group.agent)
+            group = Group(before.turn, calls, before.returns + group.returns)
+        merged[group.prompt_ids] = group
     return list(merged.values())

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, TypeVar
 from marl_ray.config import Config
 from marl_ray.core.batch import Group
 from marl_ray.core.chat import Prompt, with_system_prompt
-from marl_ray.core.episode import Completion, Task
+from marl_ray.core.episode import Completion, Task, sibling_calls
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
 from marl_ray.core.text import did_you_mean, pluralize
@@ -110,7 +110,8 @@ class AnswersFile:
             left_out[f"model.max_length ({self.config.model.max_length}), with the prompt"] += 1
             return None
         completion = Completion(answer_ids, joint.answers[agent], (0.0,) * len(answer_ids), "stop", ())
-        return Group(0, prompt_ids, (completion,), (joint.rewards[agent] if joint.rewards else 1.0,), weights=())
+        returned = joint.rewards[agent] if joint.rewards else 1.0
+        return Group(0, sibling_calls(prompt_ids, [completion]), (returned,))
 
     def _joint_answers(self) -> list[JointAnswer]:
         return self._read(lambda row: self._of_episode(row) if "nodes" in row else [self._of_line(row)])

@@ -115,7 +115,7 @@ class TeamPlayer:
             if episode.stopped_by("prompt_too_long"):
                 raise self._too_long()
             raise ApiError(503, "the sandbox gave no verdict: try again", "sandbox_unavailable")
-        completions = [group[0] for group in nodes[-1].completions]
+        completions = [calls[0].completion for calls in nodes[-1].calls]
         return self._answer(task, completions, usage, turns)
 
     async def ask_agent(
@@ -195,7 +195,7 @@ class TeamPlayer:
 def turn_record(node: Node, tested: bool) -> dict[str, Any]:
     """Return a turn as plain data: each agent's part and, if a program ran, the reward and the evidence."""
     action = node.joint_actions[0]
-    completions = [group[index] for group, index in zip(node.completions, action.indices, strict=True)]
+    completions = [call.completion for call in node.answers(action)]
     record = {"turn": node.turn + 1, "agents": _parts(node.prompts, completions)}
     if not tested:
         return record

@@ -73,8 +73,7 @@ def test_a_text_game_is_one_conversation() -> None:
     count = iter(range(100))
     node = node_of("tests.plugins.games.test_game_adapters:guesses", lambda *_: str(next(count) // 2), lambda *_: "")
     assert sum(action.reward for action in node.joint_actions) > 0
-    prompts = node.other_prompt_ids[0]
-    own = [ids for ids, caller in zip(prompts, node.callers[0], strict=True) if caller == 0]
+    own = [call.prompt_ids for call in node.calls[0] if call.sibling == 0]
     assert all(later[: len(ids)] == ids for ids, later in pairwise(own))
 
 
@@ -97,7 +96,7 @@ def test_the_example_plays_tic_tac_toe(monkeypatch: pytest.MonkeyPatch) -> None:
     # The first seat takes 1, 2, 3, and the second 9, 8.
     node = node_of("tic_tac_toe:play", lambda *_: "123456789", last_free, **roles)
     assert node.joint_actions[0].rewards == (1.0, -1.0)
-    assert [c.text for c in node.completions[1]][:2] == ["9", "8"]
+    assert [call.completion.text for call in node.calls[1]][:2] == ["9", "8"]
     node = node_of("tic_tac_toe:play", lambda *_: "none", last_free, **roles)
     assert node.joint_actions[0].rewards == (-2.0, 0.0)
 
@@ -156,8 +155,8 @@ def test_the_adapter_plays_an_environment_of_petting_zoo() -> None:
     node = node_of("tests.plugins.games.test_game_adapters:petting_zoo", first, last)
     # Cells are numbered by columns. The first seat takes 0, 1 and 2.
     assert node.joint_actions[0].rewards == (1.0, -1.0)
-    assert [completion.text for completion in node.completions[0]][:3] == ["0", "1", "2"]
-    assert [completion.text for completion in node.completions[1]][:2] == ["8", "7"]
+    assert [call.completion.text for call in node.calls[0]][:3] == ["0", "1", "2"]
+    assert [call.completion.text for call in node.calls[1]][:2] == ["8", "7"]
     node = node_of("tests.plugins.games.test_game_adapters:petting_zoo", first, lambda *_: "no")
     assert node.joint_actions[0].rewards == (0.0, -1.0)
     assert node.joint_actions[0].outcome.metrics["illegal"] == 1.0
@@ -204,7 +203,7 @@ async def text_arena(episode: ProgramEpisode) -> dict[str, Any]:
 def test_a_game_of_text_arena_has_one_conversation_per_player() -> None:
     node = node_of("tests.plugins.games.test_game_adapters:nim", lambda *_: "1", lambda *_: "1")
     assert node.joint_actions[0].rewards == (1.0, -1.0)
-    first, second = node.other_prompt_ids[0][:2]
+    first, second = (call.prompt_ids for call in node.calls[0][:2])
     assert second[: len(first)] == first
     node = node_of("tests.plugins.games.test_game_adapters:nim", lambda *_: "1", lambda *_: "3")
     assert node.joint_actions[0].rewards == (0.0, -1.0)
@@ -221,6 +220,6 @@ def test_the_adapter_plays_an_environment_of_text_arena(monkeypatch: pytest.Monk
 
     node = node_of("tests.plugins.games.test_game_adapters:text_arena", free("012345678"), free("876543210"))
     assert node.joint_actions[0].rewards == (1.0, -1.0)
-    assert [completion.text for completion in node.completions[0]][:3] == ["[0]", "[1]", "[2]"]
+    assert [call.completion.text for call in node.calls[0]][:3] == ["[0]", "[1]", "[2]"]
     node = node_of("tests.plugins.games.test_game_adapters:text_arena", lambda *_: "no", free("8"))
     assert node.joint_actions[0].outcome.metrics["illegal"] == 1.0

@@ -37,7 +37,7 @@ def test_the_last_line_is_the_reward(tmp_path: Path) -> None:
     node = root(run(tmp_path, script, "{task_file}"))
     assert [action.reward for action in node.joint_actions] == [3.0, 3.0]
     assert node.prompts[0] == [{"role": "user", "content": "Count."}]
-    assert node.completions[1][0].finish_reason == "not_called"
+    assert node.calls[1][0].completion.finish_reason == "not_called"
 
 
 def test_agents_may_have_rewards_of_their_own(tmp_path: Path) -> None:

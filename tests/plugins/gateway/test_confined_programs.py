@@ -180,7 +180,7 @@ open(sys.argv[2], 'w').write(json.dumps(task['limit']))
     free = root(run(tmp_path, script, *words, reward="file", sandbox="none"))
     assert [action.reward for action in confined.joint_actions] == [3.0, 3.0]
     for agent in (0, 1):  # concurrent calls arrive in any order
-        own, others = (sorted(c.token_ids for c in node.completions[agent]) for node in (confined, free))
+        own, others = (sorted(call.completion.token_ids for call in node.calls[agent]) for node in (confined, free))
         assert own == others
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from marl_ray.core.batch import Batch, Group
-from marl_ray.core.episode import Completion, Episode
+from marl_ray.core.episode import AgentCall, Completion, Episode
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.learning.micro_batches import MicroBatcher, trainable_rows
 from marl_ray.learning.prompt_rows import PromptRow
@@ -82,7 +82,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_a_conversation_is_one_row_and_every_sampled_token_is_trained_once(model: str) -> None:
     episode, (coder, tester), config = played("converses", model)
     assert episode.root is not None
-    assert episode.root.callers == [[0, 0, 0, 1, 1, 1], [0, 1]]
+    assert [[call.sibling for call in calls] for calls in episode.root.calls] == [[0, 0, 0, 1, 1, 1], [0, 1]]
     for agent, scripted in enumerate((coder, tester)):
         batch = build_agent_batch([episode], agent, 0, config)
         (group,) = batch.mini_batches[0].groups
@@ -110,10 +110,13 @@ def test_branches_of_a_conversation_share_its_beginning(model: str) -> None:
 
 
 def test_calls_with_equal_prompts_are_one_row_unless_they_are_continued() -> None:
-    calls = [((1, 2), (3,)), ((1, 2), (4,)), ((1, 2), (5,)), ((1, 2, 4, 6), (7,)), ((1, 2, 4, 6), (8,)), ((9,), (1,))]
-    completions = tuple(Completion(ids, "", (0.0,), "stop", ()) for _, ids in calls)
+    ids = [((1, 2), (3,)), ((1, 2), (4,)), ((1, 2), (5,)), ((1, 2, 4, 6), (7,)), ((1, 2, 4, 6), (8,)), ((9,), (1,))]
+    calls = []
+    for number, (prompt, answer) in enumerate(ids):
+        completion = Completion(answer, "", (0.0,), "stop", ())
+        calls.append(AgentCall(0, "", prompt, completion, number + 1, (0, 1, 2, 1, 1, 2)[number]))
     weights = (1.0,) * len(calls)
-    group = Group(0, (), completions, weights, weights, siblings=(0, 1, 2, 1, 1, 2), prompts=tuple(p for p, _ in calls))
+    group = Group(0, tuple(calls), weights, weights)
     rows = [(row.prompt_ids, [one.token_ids for one in row.completions]) for row in trainable_rows([group])]
     assert rows == [
         ((1, 2), [(3,), (5,)]),

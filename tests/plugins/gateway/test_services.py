@@ -59,7 +59,7 @@ def test_one_process_plays_all_episodes(tmp_path: Path) -> None:
     nodes = [root(episode) for episode in served(tmp_path, body)]
     assert [[action.reward for action in node.joint_actions] for node in nodes] == [[n, n] for n in range(4)]
     assert len({action.outcome.metrics["pid"] for node in nodes for action in node.joint_actions}) == 1
-    assert all(len(node.completions[0]) == 2 for node in nodes)
+    assert all(len(node.calls[0]) == 2 for node in nodes)
 
 
 def test_a_service_may_say_that_an_episode_failed(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_service_that_dies_is_started_again_and_its_episodes_are_repeated(tmp_
     )
     nodes = [root(episode) for episode in served(tmp_path, body, retries=2)]
     undisturbed = [root(episode) for episode in served(tmp_path, "ask('coder', 'x')\ncall('/episode/reward', 1)")]
-    assert [node.completions for node in nodes] == [node.completions for node in undisturbed]
+    assert [node.calls for node in nodes] == [node.calls for node in undisturbed]
     counts = [action.outcome.counts["gateway/retried"] for node in nodes for action in node.joint_actions]
     assert sum(counts) >= 1
     assert sum(action.outcome.counts["gateway/failed"] for node in nodes for action in node.joint_actions) == 0
@@ -99,7 +99,7 @@ def test_a_failed_command_is_run_again_with_the_same_answers(tmp_path: Path) -> 
     (episode,) = asyncio.run(play(config, counting()))
     node = root(episode)
     assert [action.outcome.counts["gateway/retried"] for action in node.joint_actions] == [2, 2]
-    assert [len(group) for group in node.completions] == [2, 2]  # only the calls of the last attempt
+    assert [len(calls) for calls in node.calls] == [2, 2]  # only the calls of the last attempt
     assert len(set(marks.read_text().splitlines())) == 2
 
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from marl_ray.cli.main import main
 from marl_ray.config import Config
 from marl_ray.core.batch import Group
-from marl_ray.core.episode import Completion
+from marl_ray.core.episode import Completion, sibling_calls
 from marl_ray.core.errors import UserError
 from marl_ray.data.loading import load_rows
 from marl_ray.models.names import resolve_model
@@ -33,7 +33,7 @@ def config() -> Config:
 
 
 def answer(agent: int, *ids: int) -> Group:
-    return Group(0, PROMPTS[agent], (Completion(ids, "", (0.0,) * len(ids), "stop", ()),), (1.0,), weights=())
+    return Group(0, sibling_calls(PROMPTS[agent], [Completion(ids, "", (0.0,) * len(ids), "stop", ())]), (1.0,))
 
 
 PREFERENCES = [
@@ -85,7 +85,13 @@ def test_with_a_reference_training_begins_at_log_2_and_learns_the_pairs() -> Non
 
 def test_preferences_with_one_prompt_are_held_out_together() -> None:
     preferences = [
-        replace(one, chosen=(replace(one.chosen[0], prompt_ids=(number % 3, 7)), one.chosen[1]))
+        replace(
+            one,
+            chosen=(
+                replace(one.chosen[0], calls=sibling_calls((number % 3, 7), one.chosen[0].completions)),
+                one.chosen[1],
+            ),
+        )
         for number in range(9)
         for one in PREFERENCES
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from marl_ray.core.batch import Group
+from marl_ray.core.episode import sibling_calls
 from marl_ray.core.errors import UserError
 from marl_ray.plugins.preferences.selection import AnswerSelection, demonstrations, hold_out, merged_by_prompt
 from tests.factories import make_completion
@@ -13,7 +14,7 @@ from tests.factories import make_completion
 def group(prompt: int, *returns: float) -> Group:
     """Return a group in which answer i has i + 1 tokens."""
     completions = tuple(make_completion("", tokens=i + 1) for i in range(len(returns)))
-    return Group(0, (prompt,), completions, returns, weights=())
+    return Group(0, sibling_calls((prompt,), completions), returns)
 
 
 @pytest.mark.parametrize(

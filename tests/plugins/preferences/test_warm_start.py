@@ -16,7 +16,7 @@ from marl_ray.config import Config, to_yaml
 from marl_ray.config.loader import load
 from marl_ray.config.values import read_yaml
 from marl_ray.core.batch import Group
-from marl_ray.core.episode import Completion
+from marl_ray.core.episode import Completion, sibling_calls
 from marl_ray.core.ids import PolicyId
 from marl_ray.credit.groups import build_batch, weight_group
 from marl_ray.data.loading import load_rows
@@ -98,7 +98,10 @@ def _loss(config: Config, answers: Path) -> float:
     tokenizer = load_tokenizer(resolve_model(config.agents[1].name), config.model)
     rows = [json.loads(line) for line in answers.read_text().splitlines()]
     ids = [tuple(tokenizer(row["completions"][1]).input_ids) for row in rows if row["reward"]]
-    groups = [Group(0, one[:1], (Completion(one[1:], "", (0.0,) * len(one[1:]), "", ()),), (1.0,), ()) for one in ids]
+    groups = []
+    for one in ids:
+        answer = Completion(one[1:], "", (0.0,) * len(one[1:]), "", ())
+        groups.append(Group(0, sibling_calls(one[:1], [answer]), (1.0,)))
     return learner.logprob_gap(groups)  # to a sampler with log-probability 0
 
 
@@ -111,7 +114,7 @@ def test_the_best_answers_of_a_run_are_learned(tmp_path: Path, capsys: pytest.Ca
     assert main(["warmstart", "--run", str(run), "--to", str(tmp_path / "warm")]) == 1
     assert "has no logged batch: a run with output.keep_batches: true keeps" in capsys.readouterr().err
     groups = [
-        Group(0, (9, prompt), tuple(_completion(prompt, g) for g in range(3)), (0.0, 1.0, 4.0), (0.0,) * 3)
+        Group(0, sibling_calls((9, prompt), [_completion(prompt, g) for g in range(3)]), (0.0, 1.0, 4.0), (0.0,) * 3)
         for prompt in range(20, 30)
     ]
     batches = [build_batch([replace(g, turn=0) for g in groups], 0, config)] * 2

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from marl_ray.core.episode import Completion, Node
+from marl_ray.core.episode import Completion, Node, sibling_calls
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.metrics import episode_record
 from tests.factories import Verdict, make_episode, make_node
@@ -20,8 +20,8 @@ HOSTILE = (
 
 def hostile(node: Node, agent: int) -> Node:
     """Return the node with a hostile prompt and hostile completions of one agent."""
-    node.prompts[agent] = HOSTILE
-    node.completions[agent] = [Completion((1,), HOSTILE, (0.0,), "stop", ((0, 1),)) for _ in node.completions[agent]]
+    completions = [Completion((1,), HOSTILE, (0.0,), "stop", ((0, 1),)) for _ in node.calls[agent]]
+    node.calls[agent] = list(sibling_calls((1, 2), completions, agent, HOSTILE))
     return node
 
 

@@ -155,7 +155,7 @@ def test_failures_are_results(sandbox: Sandbox) -> None:
     for part in ("line 1: ZeroDivisionError: division by zero", "Timeout", "the argument 'code' should be a text"):
         assert part in text
     assert "there is no tool 'delete': there are python, run_tests" in text
-    assert node.completions[0][node.joint_actions[0].indices[0]].text == "done"
+    assert node.answers(node.joint_actions[0])[0].completion.text == "done"
 
 
 def test_the_number_of_calls_and_the_length_of_results_are_limited(sandbox: Sandbox) -> None:
