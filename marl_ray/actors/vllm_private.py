@@ -5,7 +5,7 @@ Review these functions before changing the version. Importing this file does not
 
 `AsyncLLM` offers some of this publicly, but always runs its core in another process ("Running EngineCore in asyncio
 without multiprocessing is not currently supported", `vllm.v1.engine.core_client`), which halves the throughput on a
-CPU. Its operations, and what the engine does in their place:
+CPU. Its operations, and the calls of the engine in their place:
 
 | `AsyncLLM` | here |
 |---|---|

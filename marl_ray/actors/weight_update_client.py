@@ -108,7 +108,7 @@ class WeightUpdateClient:
     def _wait(self, purpose: str, calls: Sequence[Call[R]], on_loss: Callable[[], None] | None = None) -> list[R]:
         """Return the results of the remaining generators, and drop lost generators. Call `on_loss` at each error, and
         if a stage did not succeed."""
-        # One deadline for all stages of an update; errors state what was left of it.
+        # All stages of an update share one deadline; errors state the remaining time.
         remaining_s = round(max(0.0, self._end - time.monotonic()), 1)
 
         def check(result: R | Exception) -> None:

@@ -83,7 +83,7 @@ def assign_gpus(config: Config, engine_gpus: Mapping[PolicyId, float]) -> Shared
 def _gpus_of_ranks(
     config: Config, policy: PolicyId, gpus: Mapping[ActorId, tuple[int, ...]], total: int
 ) -> Sequence[int]:
-    """Return the GPUs of a policy's ranks: those of its engines, or all."""
+    """Return the GPUs of a policy's ranks: the GPUs of its engines, or all."""
     gpus_of_engines: set[int] = set()
     for id, numbers in gpus.items():
         if id.policy == policy:

@@ -119,7 +119,7 @@ def _warn_of_length(config: Config, agent: int, lengths: Sequence[int], dry: boo
         )
     if turns == 1 or too_long:
         return
-    # What the last turn holds at least: feedback is not known here.
+    # The last turn holds at least this; the length of feedback is not known here.
     prompt_tokens = 0
     answers = 1
     if external.composition == "chat":
