@@ -60,7 +60,7 @@ def shard(model: Any, ranks: RankGroup, device: torch.device, compute_dtype: tor
         "reshard_after_forward": True,
     }
     remaining = ranks.broadcast(_tensors_of(model))
-    modules = {f"{name}.": layer for name, layer in decoder_layers(model).items()}
+    modules: dict[str, Any] = {f"{name}.": layer for name, layer in decoder_layers(model).items()}
     modules[""] = model  # last, with the tensors outside of layers
     for prefix, module in modules.items():
         own, remaining = _split(remaining, prefix)
