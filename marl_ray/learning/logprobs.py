@@ -141,9 +141,11 @@ class _ChosenOfHead(torch.autograd.Function):
         of_bias = torch.zeros_like(bias) if needs_bias else None
         tensors = (hidden, columns, allowed, normalizers, factors, entropies.unsqueeze(1))
         start = 0
-        for part, *of_tokens in zip(*(tensor.split(ctx.rows) for tensor in tensors), strict=True):
+        parts = zip(*(tensor.split(ctx.rows) for tensor in tensors), strict=True)
+        for part, column, mask, normalizer, factor, entropy in parts:
             logits = linear(part, weight, bias)  # again, because they were too large to keep
             # From here on `logits` has their gradient.
+            of_tokens = (column, mask, normalizer, factor, entropy)
             _differentiate(logits, *of_tokens, ctx.temperature, ctx.entropy_gradient, logits)
             if of_hidden is not None:
                 torch.mm(logits, weight, out=of_hidden[start : start + len(part)])

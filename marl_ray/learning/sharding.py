@@ -32,7 +32,7 @@ NamedTensors = Callable[[Any, Callable[[torch.Tensor], torch.Tensor]], Iterator[
 """Yields names and tensors of a model, each tensor moved by a function."""
 
 
-class Command(IntEnum):
+class GatherCommand(IntEnum):
     """A command from rank 0 to the ranks that follow."""
 
     END = 0
@@ -60,7 +60,7 @@ def shard(model: Any, ranks: RankGroup, device: torch.device, compute_dtype: tor
         "reshard_after_forward": True,
     }
     remaining = ranks.broadcast(_tensors_of(model))
-    modules = {f"{name}.": layer for name, layer in decoder_layers(model).items()}
+    modules: dict[str, Any] = {f"{name}.": layer for name, layer in decoder_layers(model).items()}
     modules[""] = model  # last, with the tensors outside of layers
     for prefix, module in modules.items():
         own, remaining = _split(remaining, prefix)
@@ -230,10 +230,10 @@ class WeightGatherer:
             for name, weight in self._weights():
                 yield name, full_tensor(weight)
             return
-        self._broadcast_command(Command.RESTART)
+        self._broadcast_command(GatherCommand.RESTART)
         weights = self._weights()
         while True:
-            self._broadcast_command(Command.NEXT)
+            self._broadcast_command(GatherCommand.NEXT)
             item = next(weights, None)
             if item is None:
                 return
@@ -261,7 +261,7 @@ class WeightGatherer:
             return work()
         finally:
             if not self.ranks.is_single:
-                self._broadcast_command(Command.END)
+                self._broadcast_command(GatherCommand.END)
 
     @contextmanager
     def on_all_ranks(self) -> Iterator[None]:
@@ -278,7 +278,7 @@ class WeightGatherer:
         """Let the other ranks run `accompany`, during which all ranks iterate themselves, and wait until all have
         finished it. For rank 0, within `run_on_rank_zero`."""
         if not self.ranks.is_single:
-            self._broadcast_command(Command.ACCOMPANY)
+            self._broadcast_command(GatherCommand.ACCOMPANY)
         with self.on_all_ranks():
             yield
         self.wait_for_ranks()
@@ -286,12 +286,12 @@ class WeightGatherer:
     def _follow(self) -> None:
         weights: Iterator[tuple[str, torch.Tensor]] = iter(())
         while True:
-            command = self._broadcast_command(Command.NEXT)  # which rank 0 replaces by its own
-            if command == Command.END:
+            command = self._broadcast_command(GatherCommand.NEXT)  # which rank 0 replaces by its own
+            if command == GatherCommand.END:
                 return
-            if command == Command.RESTART:
+            if command == GatherCommand.RESTART:
                 weights = self._weights()
-            elif command == Command.ACCOMPANY:
+            elif command == GatherCommand.ACCOMPANY:
                 assert self.accompany is not None, "set on all ranks"
                 with self.on_all_ranks():
                     self.accompany()
@@ -306,7 +306,7 @@ class WeightGatherer:
         if not self.ranks.is_single:
             dist.all_reduce(torch.zeros(1))  # in host memory, unlike a barrier
 
-    def _broadcast_command(self, command: Command) -> Command:
+    def _broadcast_command(self, command: GatherCommand) -> GatherCommand:
         message = torch.tensor([command])
         dist.broadcast(message, 0)
-        return Command(int(message))
+        return GatherCommand(int(message))

@@ -25,12 +25,12 @@ __all__ = ["FakeTensorMode", "TorchDispatchMode", "tree_leaves", "tree_map_only"
 # Many tensors in a few kernels.
 
 
-def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
     """Copy each source into its target."""
     torch._foreach_copy_(targets, sources)
 
 
-def divide_all(tensors: Sequence[torch.Tensor], divisor: float) -> None:
+def divide_all(tensors: list[torch.Tensor], divisor: float) -> None:
     """Divide all tensors in place."""
     torch._foreach_div_(tensors, divisor)
 

@@ -131,6 +131,7 @@ class StoreEngine(WeightTransferEngine[StoreInitInfo, StoreUpdateInfo]):
 
     def receive_weights(self, update_info: StoreUpdateInfo) -> None:
         update = update_info.weights
+        weights: Iterator[tuple[str, torch.Tensor]]
         if update.base is None:
             weights = ((delta.name, to_tensor(delta)) for delta in update.deltas)
             if update.keep:
