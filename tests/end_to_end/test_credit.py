@@ -43,8 +43,9 @@ def test_a_run_with_baselines_and_skipped_prompt_samples(tmp_path: Path, capsys:
         assert -4 <= row["agent_0/turn_1/difference_mean"] <= 4
         helpers, mains = (batch.mini_batches[0].groups for batch in logged.batches)
         for group in (*helpers, *mains):
-            differences = [r - b for r, b in zip(group.returns, group.baselines, strict=True)]
+            (baselines,) = group.inputs.values()
+            differences = [r - b for r, b in zip(group.returns, baselines, strict=True)]
             assert group.weights == pytest.approx([difference / 4 for difference in differences])
-        assert all(len(set(group.baselines)) == 1 for group in mains), "one greedy sample per node"
+        assert all(len(set(group.inputs["greedy_rewards"])) == 1 for group in mains), "one greedy sample per node"
     assert main(["replay", str(tmp_path / "credit")]) == 0
     assert "metrics are bit-identical" in capsys.readouterr().out
