@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from marl_ray.learning.losses.loss_needs import several_optimizer_steps
-from marl_ray.learning.losses.policy_loss import ClipOptions, LossRatios, LossTokens, Need, PolicyLoss
+from marl_ray.learning.losses.policy_loss import ClipOptions, LossNeed, LossRatios, LossTokens, PolicyLoss
 from marl_ray.learning.losses.ratios import clipped_loss, is_clipped, token_ratios
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ class TokenClip(PolicyLoss):
     """The loss `clip`: -sum(min(r * weight, clip(r, 1 - clip_low, 1 + clip_high) * weight)), where r = pi / old is the
     ratio of a token to the policy before the batch's first optimizer step."""
 
-    needs: ClassVar[tuple[Need, ...]] = (several_optimizer_steps,)
+    needs: ClassVar[tuple[LossNeed, ...]] = (several_optimizer_steps,)
     defaults = ClipOptions(clip_low=0.2, clip_high=0.28)  # DAPO's
     uses_old_logprobs = True
     options: ClipOptions

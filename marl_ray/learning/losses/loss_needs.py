@@ -11,7 +11,7 @@ from typing import Any
 from marl_ray.config import Config
 from marl_ray.config.budget import nodes_per_episode
 from marl_ray.core.text import pluralize
-from marl_ray.learning.losses.policy_loss import Need
+from marl_ray.learning.losses.policy_loss import LossNeed
 
 
 def several_optimizer_steps(config: Config) -> str | None:
@@ -40,7 +40,7 @@ def no_importance_factor(config: Config) -> str | None:
     {config.optimizer.loss} a second time: set it to auto"""
 
 
-def aggregates(aggregation: str) -> Need:
+def aggregates(aggregation: str) -> LossNeed:
     """Return the need of a loss that averages over a completion itself, for one value of `loss_aggregation`."""
 
     def loss_aggregation(config: Config) -> str | None:
@@ -52,9 +52,9 @@ def aggregates(aggregation: str) -> Need:
     return loss_aggregation
 
 
-def declared_needs(requirements: Any) -> tuple[Need, ...]:
+def declared_needs(requirements: Any) -> tuple[LossNeed, ...]:
     """Return the needs that a plug-in declares with `requires`."""
-    needs: list[Need] = []
+    needs: list[LossNeed] = []
     if requirements.several_optimizer_steps:
         needs.append(several_optimizer_steps)
     if requirements.off_policy_tokens:

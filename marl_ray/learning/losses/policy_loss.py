@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from marl_ray.config import Config, OptimizerConfig
 
-Need = Callable[["Config"], str | None]
+LossNeed = Callable[["Config"], str | None]
 """A function from the config of a run to a problem in one line, or None."""
 
 
@@ -83,7 +83,7 @@ class ClipOptions(LossOptions):
 class PolicyLoss:
     """A policy loss of one mini-batch. Create a subclass and implement `token_loss`."""
 
-    needs: ClassVar[tuple[Need, ...]] = ()
+    needs: ClassVar[tuple[LossNeed, ...]] = ()
     """Conditions on the other settings of a run (`marl_ray.learning.losses.loss_needs`)."""
     defaults: ClassVar[LossOptions] = LossOptions()
     """Options with their defaults. An object has `options`, with the values of a run."""
