@@ -21,8 +21,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent.parent / "marl_ray"
 SPINE = ("core", "rollout", "credit", "learning", "weights", "actors", "trainer")
 """Packages through which a completion becomes a gradient."""
-OPTIONAL = ("plugins",)
-"""Packages that the core works without."""
+APART = ("plugins", "sandbox")
+"""Packages that are no part of the core: it works without plug-ins, and the sandbox without the core."""
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.COMMENT)
 
@@ -110,8 +110,8 @@ def spine() -> Density:
 
 
 def core() -> Density:
-    """Return the counts of everything that is not optional."""
-    return measure_all(path for path in sorted(PACKAGE.iterdir()) if path.name not in OPTIONAL)
+    """Return the counts of the core."""
+    return measure_all(path for path in sorted(PACKAGE.iterdir()) if path.name not in APART)
 
 
 def _row(name: str, found: Density) -> str:
