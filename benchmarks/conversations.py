@@ -303,7 +303,7 @@ async def measure(arguments: argparse.Namespace) -> bool:
     if "turn" in arguments.parts:
         await measure_turn(arguments, generator)
     if "learning" in arguments.parts:
-        grouped = replace(config, rollout=replace(config.rollout, num_generations=4))
+        grouped = replace(config, training=replace(config.training, num_generations=4))
         episodes = await roll_out(grouped, generator, LEARNED, 4)
         passed = measure_learning(path, groups_of(episodes, grouped)) and passed
     return passed

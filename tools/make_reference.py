@@ -67,10 +67,10 @@ def _agents() -> list[str]:
 
 
 def _table(members: Mapping[str, Setting]) -> list[str]:
-    rows = (
-        (f"`{key}`", describe_type(key, setting, "magrpo"), f"`{as_yaml(setting.default)}`", describe_setting(setting))
-        for key, setting in members.items()
-    )
+    rows = []
+    for key, setting in members.items():
+        kind = describe_type(key, setting, "magrpo")
+        rows.append((f"`{key}`", kind, f"`{as_yaml(setting.default)}`", describe_setting(key, setting)))
     return _markdown(("key", "type", "default", "description"), rows)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from marl_ray.cluster.capacity_plan import ModelInfos, plan_capacity
 from marl_ray.cluster.hardware import NodeSpec, total_gpus
@@ -94,8 +95,8 @@ def _of_optimizer(config: Config, key: str, value: int | bool) -> Saving:
 
 
 def _with_optimizer(config: Config, key: str, value: object) -> Config:
-    changes: dict[str, object] = {key: value}
-    return replace(config, optimizer=replace(config.optimizer, **changes))  # type: ignore[arg-type]
+    changes: dict[str, Any] = {key: value}
+    return replace(config, training=replace(config.training, **changes))
 
 
 def _of_actors(section: str, key: str, value: int | bool) -> Saving:
@@ -104,8 +105,8 @@ def _of_actors(section: str, key: str, value: int | bool) -> Saving:
     def apply(config: Config) -> Config:
         agents = []
         for agent in config.agents:
-            settings = replace(getattr(agent, section), **{key: value})
-            agents.append(replace(agent, **{section: settings}))
+            changed = {section: replace(getattr(agent.resources, section), **{key: value})}
+            agents.append(replace(agent, resources=replace(agent.resources, **changed)))
         return replace(config, agents=tuple(agents))
 
     return Saving(f"resources.{section}.{key}", str(value).lower(), apply)
@@ -126,7 +127,7 @@ def _offload(config: Config) -> Config:
     agents = []
     for agent in config.agents:
         learner = replace(agent.learner, cpu_offload=agent.learner.ranks > 1)
-        agents.append(replace(agent, learner=learner))
+        agents.append(replace(agent, resources=replace(agent.resources, learner=learner)))
     return replace(config, agents=tuple(agents))
 
 

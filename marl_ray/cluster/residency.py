@@ -78,7 +78,7 @@ def share_gpus(config: Config, nodes: Sequence[NodeSpec]) -> Config:
         if generator.gpus is None and generator.tensor_parallel == 1:
             utilization = min(generator.gpu_memory_utilization, round(ENGINE_SHARE / per_gpu, 3))
             generator = replace(generator, gpus=1 / per_gpu, gpu_memory_utilization=utilization)
-        agents.append(replace(agent, generator=generator))
+        agents.append(replace(agent, resources=replace(agent.resources, generator=generator)))
     return replace(config, agents=tuple(agents))
 
 

@@ -1,10 +1,12 @@
 """Typed settings of a run, and their conversion from and to YAML."""
 
+from marl_ray.config.agent_section import AgentConfig
+from marl_ray.config.algorithm_section import CreditConfig, OptimizerConfig
 from marl_ray.config.keywords import ConfigSource, from_keywords
 from marl_ray.config.loader import from_tree, load, to_tree, to_yaml
 from marl_ray.config.lora_section import LoraConfig
 from marl_ray.config.resource_sections import Deadlines, GeneratorResources, LearnerResources
-from marl_ray.config.schema import ALGORITHMS, AgentConfig, Config, CreditConfig, OptimizerConfig
+from marl_ray.config.schema import ALGORITHMS, Config
 from marl_ray.config.sections import (
     ExternalConfig,
     JudgeConfig,

@@ -38,14 +38,6 @@ VALUE_ALIASES: dict[str, dict[Any, Any]] = {
 PLUGIN_NAMES = ("environment", "dataset.type", "external.mode", "{algorithm}.estimator")
 """Settings whose values are names of plug-ins, in any case, or module:Attr."""
 
-NULL_IS_DEFAULT = (
-    "{algorithm}.learning_rate",
-    "{algorithm}.reference_kl_coef",
-    "reward_processor.scale_factor",
-    "reward_processor.shift",
-)
-"""Settings for which null means the default."""
-
 KL_SWITCH = "{algorithm}.reference_kl_enabled"
 """CoMLRL's switch of the KL term. false sets reference_kl_coef to 0; true sets it to COMLRL_KL_COEF unless given."""
 COMLRL_KL_COEF = 0.1

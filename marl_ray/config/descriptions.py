@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from marl_ray import registry
+from marl_ray.config.algorithm_section import AlgorithmConfig
 from marl_ray.config.compat import KEY_ALIASES, KL_SWITCH, VALUE_ALIASES, canonical_key, compat_settings
 from marl_ray.config.keys import Setting, agent_keys, mapping_of, refuse, sections, settings
 from marl_ray.config.schema import ALGORITHMS, Config
@@ -18,7 +19,6 @@ from marl_ray.registry import MODULE_ATTRIBUTE
 
 SENTENCE_END = re.compile(r"(?<!Dr\.)(?<=[^.][.])\s")
 """Space after a full stop that ends a sentence, not after an ellipsis or a title."""
-FLAT_SECTION = "Rollouts, credit assignment, the optimizer, evaluation and the training loop."
 AGENTS = "a list like [a, b] or [{name: a}, {name: b, learning_rate: 1e-5}], or null"
 
 
@@ -43,7 +43,7 @@ def explain(key: str, algorithm: str) -> list[str]:
             comlrl = compat_settings("comlrl", {f"{algorithm}.reference_kl_coef": 1.0}, None, algorithm)
             own = [f"comlrl: {name} {as_yaml(value)}" for name, value in comlrl.items()]
         header = f"{canonical}: {describe_type(canonical, setting, algorithm)}; default {as_yaml(setting.default)}"
-        return [*lines, header, describe_setting(setting), *own]
+        return [*lines, header, describe_setting(canonical, setting), *own]
     if canonical in sections(known):
         members = [_summary(k, known) for k in known if k.startswith(f"{canonical}.")]
         return [f"{canonical}: {describe_section(canonical)}", *members]
@@ -57,7 +57,7 @@ def _explain_agents(key: str, algorithm: str) -> list[str]:
     keys = agent_keys(algorithm)
     if key == "agents":
         members = [f"agents.{own}: {run} of one agent" for own, run in keys.items()]
-        return [f"agents: {AGENTS}; default null", describe_setting(settings(algorithm)[key]), *members]
+        return [f"agents: {AGENTS}; default null", describe_setting(key, settings(algorithm)[key]), *members]
     if re.fullmatch(r"agents\.(\d+|N)", key):
         return [f"{key} is one entry of agents", *explain("agents", algorithm)]
     own = re.sub(r"^agents\.((\d+|N)\.)?", "", key)
@@ -83,18 +83,16 @@ def _plugins(key: str, algorithm: str) -> list[str]:
     ]
 
 
-def describe_setting(setting: Setting) -> str:
+def describe_setting(key: str, setting: Setting) -> str:
     """Return the description of a setting: the docstring of its field."""
-    name = setting.place[-1]
-    if name == "num_agents":
-        return inspect.getdoc(Config.num_agents) or ""
+    name = key.rpartition(".")[2]
     return " ".join(json_schema_of(setting.owner)["properties"][name]["description"].split())
 
 
 def describe_section(key: str) -> str:
     """Return the description of a section: the docstring of its class."""
     if key in ALGORITHMS:
-        return FLAT_SECTION
+        return inspect.getdoc(AlgorithmConfig) or ""
     first, *rest = key.split(".")
     cls: Any = _section_of(Config, first)
     if cls is None:
@@ -121,7 +119,7 @@ def as_yaml(value: Any) -> str:
 
 
 def _summary(key: str, known: Mapping[str, Setting]) -> str:
-    return f"{key} [{as_yaml(known[key].default)}]: {SENTENCE_END.split(describe_setting(known[key]))[0]}"
+    return f"{key} [{as_yaml(known[key].default)}]: {SENTENCE_END.split(describe_setting(key, known[key]))[0]}"
 
 
 def json_schema() -> dict[str, Any]:
@@ -168,4 +166,4 @@ def _schema_of(key: str, setting: Setting, algorithm: str) -> dict[str, Any]:
         options.append({"type": "null"})
     schema = dict(options[0]) if len(options) == 1 else {"anyOf": options}
     default = list(setting.default) if isinstance(setting.default, tuple) else setting.default
-    return schema | {"default": default, "description": describe_setting(setting)}
+    return schema | {"default": default, "description": describe_setting(key, setting)}

@@ -1,7 +1,4 @@
-"""Dotted keys of all settings, and suggestions for unknown keys.
-
-The sections `magrpo` and `grpo` of a file contain the settings of five sections of `Config` and of the agents.
-"""
+"""Dotted keys of all settings, and suggestions for unknown keys."""
 
 from __future__ import annotations
 
@@ -9,77 +6,51 @@ import collections.abc
 import dataclasses
 import difflib
 import functools
+import inspect
+import operator
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from marl_ray import registry
-from marl_ray.config.compat import NULL_IS_DEFAULT, aliases_in_section, refuse_reference
+from marl_ray.config.agent_section import AgentModel, AgentResources
+from marl_ray.config.algorithm_section import AgentLearning, AlgorithmConfig
+from marl_ray.config.compat import aliases_in_section, refuse_reference
 from marl_ray.config.dialects import advice, foreign_sections
-from marl_ray.config.resource_sections import GeneratorResources, LearnerResources
 from marl_ray.config.schema import Config
-from marl_ray.config.values import OneTo100
+from marl_ray.config.values import DERIVED, OR_DEFAULT
 from marl_ray.core.errors import UserError
 
-FLAT = ("rollout", "credit", "optimizer", "evaluation", "loop")
-"""Sections of `Config` whose settings are in the file's section `magrpo` or `grpo`."""
-AGENT_KEYS = {
-    "name": "model.name",
-    "temperature": "model.temperature",
-    "top_p": "model.top_p",
-    "dtype": "model.model_kwargs.torch_dtype",
-    "learning_rate": "{algorithm}.learning_rate",
-    "max_new_tokens": "{algorithm}.max_new_tokens",
-    "reference_kl_coef": "{algorithm}.reference_kl_coef",
-    "reference_model": "{algorithm}.reference_model",
-    "estimator": "{algorithm}.estimator",
-    "preference_beta": "{algorithm}.preference_beta",
-    "policy": "{algorithm}.policy",
-    "system_prompt": "model.system_prompt",
-    "stop": "model.stop",
-    "json_schema": "model.json_schema",
-    "chat_template_kwargs": "model.chat_template_kwargs",
-    "min_new_tokens": "{algorithm}.min_new_tokens",
-}
-"""The run's key for each setting of an agent. Keys below `resources` are the same for both."""
-DERIVED = (
-    "agents",
-    "environment",
-    "dataset.type",
-    "model.max_length",
-    "{algorithm}.num_agents",
-    "{algorithm}.estimator",
-    "{algorithm}.turn_gradient_weights",
-)
-"""Settings whose default, null, is derived from other settings."""
 MAX_LISTED = 18
 """Maximum number of known keys that an error message lists."""
+NO_SETTINGS = ("algorithm", "plugin_sections")
+"""Fields of `Config` that are no settings of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: the type and default of its key in a file, and the field of `Config`, by its path, that stores its
-    value. With `null_is_default`, null is accepted although the type excludes it, and means the default."""
+    """One setting: the type and default of its key in a file, and the class of its section.
+
+    With `null_is_default`, null is accepted although the type excludes it, and means the default.
+    """
 
     hint: Any
     default: Any
     owner: type
-    place: tuple[str, ...]
     null_is_default: bool
 
 
 def settings(algorithm: str) -> Mapping[str, Setting]:
-    """Return every setting by its key in a file, including `agents` and `num_agents`, which share one field."""
+    """Return every setting by its key in a file."""
     return _settings(algorithm, tuple(registry.sections().items()))
 
 
 @functools.cache
 def _settings(algorithm: str, sections: tuple[tuple[str, str], ...]) -> Mapping[str, Setting]:
-    found = dict(_walk(Config, (), algorithm))
+    found = dict(_walk(Config, "", algorithm))
     for name, target in sections:
-        found |= _walk(registry.attribute(target, f"section {name}"), (name,), algorithm)
-    found[f"{algorithm}.num_agents"] = Setting(OneTo100, None, Config, ("num_agents",), null_is_default=True)
+        found |= _walk(registry.attribute(target, f"section {name}"), f"{name}.", algorithm)
     return found
 
 
@@ -90,31 +61,45 @@ def types_of(cls: Any) -> Mapping[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
-def _walk(cls: type, path: tuple[str, ...], algorithm: str) -> Iterator[tuple[str, Setting]]:
-    derived = {key.format(algorithm=algorithm) for key in DERIVED}
-    nullable = derived | {key.format(algorithm=algorithm) for key in NULL_IS_DEFAULT}
+def _walk(cls: type, prefix: str, algorithm: str) -> Iterator[tuple[str, Setting]]:
+    """Yield the settings of a section and of the sections in it. A key is the path of the attribute; the section
+    `training` has the name of the algorithm."""
     for field in dataclasses.fields(cls):
-        hint, place = types_of(cls)[field.name], (*path, field.name)
+        hint = types_of(cls)[field.name]
         if dataclasses.is_dataclass(hint):
-            yield from _walk(typing.cast(type, hint), place, algorithm)
-        elif place not in (("algorithm",), ("plugin_sections",)):
-            key = _key(place, algorithm)
-            default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-            yield key, Setting(hint, None if key in derived else default, cls, place, key in nullable)
+            name = algorithm if hint is AlgorithmConfig else field.name
+            yield from _walk(typing.cast(type, hint), f"{prefix}{name}.", algorithm)
+        elif cls is not Config or field.name not in NO_SETTINGS:
+            marks = getattr(hint, "__metadata__", ())
+            default = field.default
+            if DERIVED in marks:
+                default = None
+            elif field.default_factory is not dataclasses.MISSING:
+                default = field.default_factory()
+            null_is_default = DERIVED in marks or OR_DEFAULT in marks
+            yield f"{prefix}{field.name}", Setting(hint, default, _owner(cls, field.name), null_is_default)
 
 
-def _key(place: tuple[str, ...], algorithm: str) -> str:
-    if place[0] == "defaults":
-        return AGENT_KEYS[place[1]].format(algorithm=algorithm)
-    return ".".join((algorithm, *place[1:]) if place[0] in FLAT else place)
+def _owner(cls: type, field: str) -> type:
+    """Return the class that declares a field, which has its description."""
+    for base in cls.__mro__:
+        if field in inspect.get_annotations(base):
+            return base
+    raise AssertionError(field)
 
 
 @functools.cache
 def agent_keys(algorithm: str) -> Mapping[str, str]:
     """Return the keys of one entry of `agents`, each with the run's key that provides its default."""
-    own = {key: run.format(algorithm=algorithm) for key, run in AGENT_KEYS.items()}
-    for part, cls in (("generator", GeneratorResources), ("learner", LearnerResources)):
-        own |= {key: key for field in dataclasses.fields(cls) for key in [f"resources.{part}.{field.name}"]}
+    own: dict[str, str] = {}
+    for name in types_of(AgentModel):
+        own[name] = f"model.{name}"
+    own["dtype"] = "model.model_kwargs.torch_dtype"
+    for name in types_of(AgentLearning):
+        own[name] = f"{algorithm}.{name}"
+    for part, cls in types_of(AgentResources).items():
+        for name in types_of(cls):
+            own[f"resources.{part}.{name}"] = f"resources.{part}.{name}"
     return own
 
 
@@ -122,6 +107,13 @@ def key_of(config: Config, number: int, field: str) -> str:
     """Return the key that sets a field of agent `number`: the agent's own key if it is given, else the run's."""
     key = f"resources.{field}" if "." in field else field
     return f"agents.{number}.{key}" if key in config.agents[number].given else agent_keys(config.algorithm)[key]
+
+
+def value_at(config: Config, key: str) -> Any:
+    """Return the value of a setting."""
+    section, _, rest = key.partition(".")
+    path = f"training.{rest}" if section == config.algorithm else key
+    return operator.attrgetter(path)(config)
 
 
 def sections(keys: Iterable[str]) -> set[str]:

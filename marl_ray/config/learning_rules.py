@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from operator import attrgetter
 
-from marl_ray.config.keys import AGENT_KEYS, key_of
+from marl_ray.config.keys import agent_keys, key_of
 from marl_ray.config.lora_section import MAX_SERVED_RANK, LoraConfig
 from marl_ray.config.resource_sections import takes_turns
 from marl_ray.config.schema import Config
@@ -197,13 +198,13 @@ def _policy_problems(config: Config) -> Iterator[str]:
         if first.policy is not None:
             yield f"""policy of agent {number} is {agent.policy}, and agent {agent.policy} shares the policy of agent
             {first.policy}: set it to {first.policy}"""
-        keys = AGENT_KEYS.keys() - DIFFER_WITHIN_POLICY | {"generator", "learner"}
+        keys = agent_keys(config.algorithm).keys() - DIFFER_WITHIN_POLICY
         if agent.reference_kl_coef:  # the learner recomputes advantages
             keys |= {"max_new_tokens", "estimator"}
         for key in sorted(keys):
-            if getattr(first, key) != getattr(agent, key):
-                name = f"resources.{key}" if key in ("generator", "learner") else key
-                yield f"""agents.{number}.{name} differs from that of agent {agent.policy}, whose policy it shares:
+            value = attrgetter(key)
+            if value(first) != value(agent):
+                yield f"""agents.{number}.{key} differs from that of agent {agent.policy}, whose policy it shares:
                 leave it out, or give agent {number} a policy of its own"""
 
 

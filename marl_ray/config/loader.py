@@ -15,10 +15,11 @@ from typing import Any
 import yaml
 
 from marl_ray import registry
+from marl_ray.config.agent_section import AgentConfig
+from marl_ray.config.algorithm_section import AlgorithmConfig
 from marl_ray.config.compat import canonical_key, canonical_keys, canonical_values, compat_settings
 from marl_ray.config.dialects import adopt, dialect_of
 from marl_ray.config.keys import (
-    AGENT_KEYS,
     agent_keys,
     agent_mapping_of,
     mapping_of,
@@ -26,9 +27,9 @@ from marl_ray.config.keys import (
     sections,
     settings,
     types_of,
+    value_at,
 )
-from marl_ray.config.resource_sections import GeneratorResources, LearnerResources
-from marl_ray.config.schema import ALGORITHMS, AgentConfig, Config
+from marl_ray.config.schema import ALGORITHMS, Config
 from marl_ray.config.validation import check, count_agents, derive, shared_policy
 from marl_ray.config.values import accepts_null, convert, read_yaml
 from marl_ray.core.errors import UserError
@@ -75,10 +76,11 @@ def from_tree(
 def to_tree(config: Config) -> dict[str, Any]:
     """Return the config as nested dictionaries, the inverse of `from_tree`. Entries of `agents` contain only the
     settings that an agent sets itself."""
-    flat = {key: _plain(attrgetter(".".join(s.place))(config)) for key, s in settings(config.algorithm).items()}
-    agents = []
+    flat = {key: _plain(value_at(config, key)) for key in settings(config.algorithm)}
+    flat[f"{config.algorithm}.num_agents"] = config.num_agents
+    agents: list[Any] = []
     for agent in config.agents:
-        own = _nested({key: attrgetter(key.removeprefix("resources."))(agent) for key in agent.given})
+        own = _nested({key: attrgetter(key)(agent) for key in agent.given})
         agents.append(own["name"] if set(own) == {"name"} else own)
     flat["agents"] = agents if any(agents) else None
     return _nested(flat)
@@ -215,12 +217,13 @@ def _resolve(flat: Flat, algorithm: str) -> Config:
     derive(run, entries or (), algorithm)
     own = [_convert_agent(entry, number, algorithm) for number, entry in enumerate(entries or [{}] * count)]
     run["agents"] = tuple(_agent(run, own, number, algorithm) for number in range(count))
-    places = {setting.place: run[key] for key, setting in known.items()}
-    plugin_sections = {}
+    run[f"{algorithm}.num_agents"] = count
+    run["algorithm"] = algorithm
+    run["plugin_sections"] = {}
     for name, target in registry.sections().items():
-        plugin_sections[name] = _assemble(registry.attribute(target, f"section {name}"), (name,), places)
-    places |= {("algorithm",): algorithm, ("plugin_sections",): plugin_sections}
-    config: Config = _assemble(Config, (), places)
+        cls = registry.attribute(target, f"section {name}")
+        run["plugin_sections"][name] = _section(cls, f"{name}.", run, algorithm)
+    config: Config = _section(Config, "", run, algorithm)
     check(config)
     return config
 
@@ -246,24 +249,27 @@ def _convert_agent(entry: Flat, number: int, algorithm: str) -> Flat:
 
 def _agent(run: Flat, own: Sequence[Flat], number: int, algorithm: str) -> AgentConfig:
     """Return one agent. Precedence: its own settings, settings of its policy's first agent, the run's settings."""
-    keys, known = agent_keys(algorithm), settings(algorithm)
+    keys = agent_keys(algorithm)
     policy = shared_policy(own[number].get("policy", run[keys["policy"]]), number)
-    inherited = {} if policy is None else own[policy]
-    values = run | {keys[key]: value for key, value in (inherited | own[number]).items()} | {keys["policy"]: policy}
-    places = {known[key].place: value for key, value in values.items()}
-    return AgentConfig(
-        **{field: values[key.format(algorithm=algorithm)] for field, key in AGENT_KEYS.items()},
-        generator=_assemble(GeneratorResources, ("resources", "generator"), places),
-        learner=_assemble(LearnerResources, ("resources", "learner"), places),
-        given=tuple(own[number]),
-    )
+    values = {key: run[run_key] for key, run_key in keys.items()}
+    if policy is not None:
+        values |= own[policy]
+    values |= own[number]
+    values["policy"] = policy
+    values["given"] = tuple(own[number])
+    agent: AgentConfig = _section(AgentConfig, "", values, algorithm)
+    return agent
 
 
-def _assemble(cls: Any, place: tuple[str, ...], values: Mapping[tuple[str, ...], Any]) -> Any:
-    fields = {
-        name: _assemble(hint, (*place, name), values) if dataclasses.is_dataclass(hint) else values[*place, name]
-        for name, hint in types_of(cls).items()
-    }
+def _section(cls: Any, prefix: str, values: Mapping[str, Any], algorithm: str) -> Any:
+    """Return a section with the sections in it, from values by key."""
+    fields = {}
+    for name, hint in types_of(cls).items():
+        if dataclasses.is_dataclass(hint):
+            part = algorithm if hint is AlgorithmConfig else name
+            fields[name] = _section(hint, f"{prefix}{part}.", values, algorithm)
+        else:
+            fields[name] = values[f"{prefix}{name}"]
     return cls(**fields)
 
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from marl_ray.config.agent_section import AgentModel, Dtype
 from marl_ray.config.values import (
-    Fraction,
+    Derived,
     NonNegativeInt,
-    OneTo100,
+    OrDefault,
     Port,
     PositiveFloat,
     PositiveInt,
     Section,
-    TemperatureOrGreedy,
 )
 
 
@@ -22,19 +22,22 @@ from marl_ray.config.values import (
 class ModelKwargs(Section):
     """Options for loading the weights."""
 
+    torch_dtype: Dtype = "auto"
+    """Data type of the engine's weights. auto: bfloat16 on a GPU, float32 on a CPU. The learner keeps a float32 copy
+    and computes in this type on a GPU, and in bfloat16 on a CPU with matrix units for it (AMX)."""
     trust_remote_code: bool = False
     """Allow code from the model's folder to run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig(Section):
-    """Settings shared by the models of all agents."""
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(AgentModel):
+    """Models of the agents and their sampling."""
 
     type: str | None = None
     """Label for documentation only (null: no label). It has no effect."""
     top_k: PositiveInt | None = None
     """Number of most likely tokens to sample from. null, 0 or -1: all tokens."""
-    max_length: int = 2048
+    max_length: Derived[int] = 2048
     """Maximum length of a prompt and its completion together, in tokens. null: 2048, or fewer if a model on this
     machine has fewer positions."""
     use_chat_template: bool | None = None
@@ -60,7 +63,7 @@ class DatasetConfig(Section):
     `bundled:toy`, `bundled:toy-hard`, `bundled:tags`, `bundled:grid`, `bundled:posts`, `bundled:abstracts`,
     `bundled:requests`, `bundled:words`, `bundled:houses`, `bundled:trips`; or
     `python:module:Attr`, an object whose `splits` has rows by split (the default if `environment` is one)."""
-    type: str = ""
+    type: Derived[str] = ""
     """Name of the conversion from a row to a task. null: inferred from the name."""
     train_split: str = "train"
     """Split to train on, or a slice of a split such as `test[33:163]`."""
@@ -106,86 +109,14 @@ class ExternalConfig(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutConfig(Section):
-    """Sampling of episodes."""
-
-    num_turns: OneTo100 = 1
-    """Turns per episode."""
-    num_generations: PositiveInt | tuple[PositiveInt, ...] = 4
-    """G: completions per agent and prompt. With joint_mode aligned, also the number of joint actions per node. A list
-    has one number per turn: with handoff all, [8, 1] continues each of 8 joint actions by one."""
-    rollout_buffer_size: PositiveInt = 8
-    """Tasks per step. Their episodes run concurrently."""
-    dynamic_sampling: bool = False
-    """Skip tasks in which every group of every agent has equal returns, and sample further tasks instead (DAPO)."""
-    max_extra_draws: NonNegativeInt | None = None
-    """Maximum number of further tasks per step with dynamic_sampling. A step that reaches it learns from the tasks
-    found so far. null: 3 times rollout_buffer_size."""
-    joint_mode: Literal["aligned", "cross"] | str = "aligned"
-    """Pairing of completions into joint actions. aligned: joint action g is the g-th completion of every agent; cross:
-    every combination of completions."""
-    handoff: Literal["random", "best", "all"] | str = "random"
-    """Joint action that the next turn continues from. all: every joint action, so that an episode is a tree."""
-    early_termination_threshold: float | None = None
-    """End a training episode at a node whose mean reward exceeds this value. null: never. Evaluation runs all turns."""
-    max_staleness: NonNegativeInt = 0
-    """Maximum number of versions by which weights may lag behind a step when its episodes start. 0: synchronous."""
-    max_failed_rewards: Fraction = 0.05
-    """Maximum share of a step's rewards for which your reward function may fail, by an exception, a bad value or its
-    deadline. Their joint actions are left out of their groups. A larger share ends the run; a single one does not."""
-    inflight: Literal["continue", "drain"] = "continue"
-    """Treatment of unfinished completions when new weights arrive. continue: continue with the new weights; drain:
-    finish them first and start no others."""
-
-    @property
-    def group_sizes(self) -> tuple[int, ...]:
-        """G of each turn."""
-        sizes = self.num_generations
-        return (sizes,) * self.num_turns if isinstance(sizes, int) else sizes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationConfig(Section):
-    """Evaluation on the eval split. Evaluation episodes always run all turns."""
-
-    eval_interval: NonNegativeInt = 0
-    """Steps between evaluations, in addition to those before and after training. 0: only before and after."""
-    eval_num_samples: PositiveInt | None = None
-    """Number of tasks to evaluate on, from the start of the eval split. null: all tasks."""
-    eval_num_generations: PositiveInt = 1
-    """Joint samples per evaluation task."""
-    eval_temperature: TemperatureOrGreedy | None = None
-    """Sampling temperature of evaluations. 0: greedy decoding; null: the temperature of each agent."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopConfig(Section):
-    """Length of the run, checkpoints and logging."""
-
-    num_train_epochs: PositiveInt | None = 1
-    """Passes over the training tasks. null: no limit, as many as max_steps needs."""
-    max_steps: PositiveInt | None = None
-    """Maximum number of steps, regardless of epochs. null: no limit."""
-    save_steps: PositiveInt = 50
-    """Steps between checkpoints. The last step always writes a checkpoint."""
-    logging_steps: PositiveInt = 1
-    """Print every n-th step. metrics.jsonl contains all steps."""
-    max_bad_steps: PositiveInt = 3
-    """End the run after this many consecutive steps whose loss or gradient is not finite. Such steps are skipped."""
-    max_logprob_gap: PositiveFloat | None = 0.1
-    """Maximum mean difference between the log-probabilities of the engine and the learner on the same tokens, in nats
-    per token, checked before the first step and when an engine starts later. null: no check."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RewardProcessorConfig(Section):
     """Affine transformation of the environment's reward."""
 
     enabled: bool = True
     """Apply the transformation."""
-    scale_factor: float = 1.0
+    scale_factor: OrDefault[float] = 1.0
     """Factor applied to the reward. Must not be 0."""
-    shift: float = 0.0
+    shift: OrDefault[float] = 0.0
     """Value added to the reward after scaling. `reward_shift` is an alias."""
 
 

@@ -11,7 +11,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union
 
 import yaml
 from annotated_types import Ge, Gt, Le, Lt
@@ -34,6 +34,15 @@ Decay = Annotated[float, Ge(0), Lt(1)]
 Temperature = Annotated[float, Ge(0.01), Le(2)]
 """vLLM samples at 0.01 below that, and the learner would not."""
 TemperatureOrGreedy = Annotated[float, Ge(0), Le(2)]
+
+
+T = TypeVar("T")
+OR_DEFAULT = "null: the default"
+DERIVED = "null: derived"
+OrDefault = Annotated[T, OR_DEFAULT]
+"""A setting for which null in a file means the default."""
+Derived = Annotated[T, DERIVED]
+"""A setting whose default in a file is null, and is then derived from other settings."""
 
 
 class Section:

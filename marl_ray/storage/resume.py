@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from marl_ray.config import ALGORITHMS, Config, GeneratorResources, LearnerResources, LoraConfig, from_tree
+from marl_ray.config import ALGORITHMS, Config, LoraConfig, from_tree
+from marl_ray.config.agent_section import AgentResources
+from marl_ray.config.algorithm_section import CreditConfig, OptimizerConfig, RolloutConfig
 from marl_ray.config.budget import training_budget
 from marl_ray.config.values import read_yaml
 from marl_ray.core.errors import UserError
@@ -136,13 +138,16 @@ def _learning(config: Config, num_tasks: int) -> tuple[Any, ...]:
     """Return the settings on which updates and batches depend."""
     agents = []
     for agent in config.agents:
-        agents.append(replace(agent, generator=GeneratorResources(), learner=LearnerResources(), given=()))
-    rollout = replace(config.rollout, max_staleness=0, inflight="continue")  # logged batches respect their own bound
+        agents.append(replace(agent, resources=AgentResources(), given=()))
+    # Logged batches respect their own bound of staleness.
+    settings = replace(config.training, max_staleness=0, inflight="continue", importance=config.importance)
+    training: dict[str, Any] = {}
+    for part in (RolloutConfig, CreditConfig, OptimizerConfig):
+        training |= {name: getattr(settings, name) for name in vars(part())}
     schedule = 0
     if config.optimizer.lr_scheduler != "constant":
         schedule = training_budget(config, num_tasks).optimizer_steps
-    optimizer = replace(config.optimizer, importance=config.importance)
-    return (agents, config.model, rollout, config.credit, optimizer, schedule, config.reward_processor)
+    return (agents, config.model, training, schedule, config.reward_processor)
 
 
 def _check_same_run(config: Config, saved: Config) -> None:

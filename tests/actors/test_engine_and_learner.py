@@ -122,11 +122,11 @@ def test_engine_and_learner_are_compared_before_training(engine: GeneratorGroup,
 
     run(update_weights(trainer))
     compare(config)
-    compare(replace(config, loop=replace(config.loop, max_logprob_gap=1e-3)))
+    compare(replace(config, training=replace(config.training, max_logprob_gap=1e-3)))
     hot = replace(config, agents=(replace(config.agents[0], temperature=2.0),))
     with pytest.raises(UserError, match=r"^agent 0: generator and learner differ by .* grpo\.max_logprob_gap 0\.1: "):
         compare(hot)
-    compare(replace(hot, loop=replace(hot.loop, max_logprob_gap=None)))
+    compare(replace(hot, training=replace(hot.training, max_logprob_gap=None)))
     run(learn(trainer, as_batch(run(sample(engine, PROMPTS)))))
     with pytest.raises(UserError, match="Likely: other weights"):
         compare(config)

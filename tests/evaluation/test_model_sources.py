@@ -173,7 +173,7 @@ def test_invalid_requests_are_rejected(config: Config, changes: dict[str, object
 
 
 def test_greedy_sampling_allows_one_sample(config: Config) -> None:
-    greedy = replace(config, evaluation=replace(config.evaluation, eval_temperature=0.0))
+    greedy = replace(config, training=replace(config.training, eval_temperature=0.0))
     with pytest.raises(UserError, match="all samples of a task are equal: set --samples 1"):
         plan_evaluation(greedy, request())
     with pytest.raises(UserError, match=r"all 4 samples of magrpo.eval_num_generations would be equal: set it to 1"):
@@ -188,7 +188,7 @@ def test_the_command_samples_one_joint_action_per_turn(run: RunFolder) -> None:
 
 
 def test_the_default_tasks_are_those_of_training_evaluations(config: Config) -> None:
-    few = replace(config, evaluation=replace(config.evaluation, eval_num_samples=3))
+    few = replace(config, training=replace(config.training, eval_num_samples=3))
     assert len(plan_evaluation(few, request()).tasks) == 3
     assert len(plan_evaluation(few, request(split="eval[:5]")).tasks) == 5
     single = plan_evaluation(few, request(protocol="single"))

@@ -34,7 +34,7 @@ def problems(loss: type[PolicyLoss], **settings: object) -> list[str]:
     name = "in_memory:loss"
     with in_memory({name: loss}):
         config = from_tree(config_tree(magrpo={"loss": "policy_gradient", **settings}), "magrpo")
-        return list(learning_problems(replace(config, optimizer=replace(config.optimizer, loss=name))))
+        return list(learning_problems(replace(config, training=replace(config.training, loss=name))))
 
 
 def test_no_loss_imports_torch() -> None:

@@ -44,11 +44,15 @@ class PreferenceTrainer:
             if agent.learning_rate == 0:
                 raise UserError(f"agent {number} has learning_rate 0: give --learning-rate")
         agents = tuple(replace(agent, estimator="mareinforce", reference_kl_coef=0.0) for agent in config.agents)
-        optimizer = replace(
-            config.optimizer, loss="policy_gradient", importance="none", entropy_coef=0.0, train_batch_size=None
-        )
+        changes = vars(CreditConfig()) | {
+            "loss": "policy_gradient",
+            "importance": "none",
+            "entropy_coef": 0.0,
+            "train_batch_size": None,
+        }
+        training = replace(config.training, **changes)
         lora = replace(config.lora, export="merged")
-        self.config = replace(config, agents=agents, credit=CreditConfig(), optimizer=optimizer, lora=lora)
+        self.config = replace(config, agents=agents, training=training, lora=lora)
         self.learners = {
             policy: Learner(*local_learner_arguments(self.config, policy, steps)) for policy in config.policies
         }

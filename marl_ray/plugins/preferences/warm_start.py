@@ -148,11 +148,15 @@ def supervised(config: Config, learning_rate: float | None) -> Config:
         if rate == 0:
             raise UserError(f"agent {number} has learning_rate 0: give --learning-rate")
         agents.append(replace(agent, estimator="mareinforce", reference_kl_coef=0.0, learning_rate=rate))
-    optimizer = replace(
-        config.optimizer, loss="policy_gradient", importance="none", entropy_coef=0.0, train_batch_size=None
-    )
-    credit, lora = CreditConfig(loss_aggregation="token_mean"), replace(config.lora, export="merged")
-    return replace(config, agents=tuple(agents), credit=credit, optimizer=optimizer, lora=lora)
+    changes = vars(CreditConfig(loss_aggregation="token_mean")) | {
+        "loss": "policy_gradient",
+        "importance": "none",
+        "entropy_coef": 0.0,
+        "train_batch_size": None,
+    }
+    training = replace(config.training, **changes)
+    lora = replace(config.lora, export="merged")
+    return replace(config, agents=tuple(agents), training=training, lora=lora)
 
 
 def _train(

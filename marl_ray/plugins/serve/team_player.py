@@ -99,7 +99,7 @@ class TeamPlayer:
         generators = [_AgentStream(a, s, request, seed, usage, on_event) for a, s in enumerate(self.generators)]
         config, environment, tested = self.config, self.environment, bool(task.fields["tests"])
         if not tested:
-            config = replace(config, rollout=replace(config.rollout, num_turns=1))
+            config = replace(config, training=replace(config.training, num_turns=1))
             environment = Untested(environment)
         turns: list[dict[str, Any]] = []
 
