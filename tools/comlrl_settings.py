@@ -16,9 +16,10 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from marl_ray.config.compat import COMLRL, canonical_key
+from marl_ray.config.compat import canonical_key
 from marl_ray.config.keys import settings
 from marl_ray.plugins.comlrl.conversion import ACTOR_CRITIC, ADVICE, OLDER_NAMES, REINFORCE, advice
+from marl_ray.plugins.comlrl.defaults import COMLRL
 from marl_ray.plugins.comlrl.environments import AGENT_MODEL, PLACES, VALUES, WITHOUT_COUNTERPART
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "comlrl.md"

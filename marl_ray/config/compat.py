@@ -1,4 +1,4 @@
-"""Compatibility with other programs: aliases of keys and values, and the defaults of the setting `compat`.
+"""Old and other spellings: aliases of keys and of values.
 
 `{algorithm}` in the tables stands for the section `magrpo` or `grpo`.
 """
@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from marl_ray.core.errors import UserError
@@ -35,7 +35,7 @@ VALUE_ALIASES: dict[str, dict[Any, Any]] = {
 }
 """Canonical value by alias, per canonical key. Aliases that are text are matched in any case."""
 
-PLUGIN_NAMES = ("environment", "dataset.type", "external.mode", "{algorithm}.estimator")
+PLUGIN_NAMES = ("compat", "environment", "dataset.type", "external.mode", "{algorithm}.estimator")
 """Settings whose values are names of plug-ins, in any case, or module:Attr."""
 
 KL_SWITCH = "{algorithm}.reference_kl_enabled"
@@ -45,24 +45,6 @@ KL_SETTINGS = ("reference_kl_coef", "reference_model")
 """Settings of the KL term that may be 0 or null."""
 _REFERENCE_KL = re.compile(r"beta|(.+_)?(kl|ref|reference)(_.+)?")
 """Names that other libraries use for settings of the KL term."""
-
-COMLRL: Mapping[str, Any] = {
-    "model.temperature": 0.6,
-    "model.top_p": 0.6,
-    "model.top_k": 50,
-    "code_generation.helper_reward": "static",
-    "travel.wishes": "added",
-    "{algorithm}.handoff": "all",
-    "{algorithm}.early_termination_threshold": -0.2,
-    "{algorithm}.normalize_advantages": True,
-    "{algorithm}.importance": "none",
-    "{algorithm}.weight_decay": 0.01,
-    "{algorithm}.max_grad_norm": None,
-}
-"""CoMLRL 1.4.3: the defaults of MAGRPOConfig and the fixed behaviour of its trainer, which always grows complete trees,
-uses torch's weight decay for AdamW, does not clip gradients and has no importance weighting."""
-COMLRL_CRITIC: Mapping[str, Any] = {"model.top_k": None}
-"""Differences of IACConfig and MAACConfig."""
 
 
 def canonical_key(key: str, algorithm: str) -> str:
@@ -131,16 +113,3 @@ def refuse_reference(name: str, where: str) -> None:
         raise UserError(f"""unknown setting '{where}{name}': the KL term to the reference policy is set by
         reference_kl_coef (coefficient), reference_kl (form), reference_model (its model) and
         resources.learner.offload_reference (memory)""")
-
-
-def compat_settings(
-    name: str, given: Mapping[str, Any], entries: Sequence[Mapping[str, Any]] | None, algorithm: str
-) -> dict[str, Any]:
-    """Return the defaults of `compat: name` by key. `entries` are the settings of single agents."""
-    if name == "none":
-        return {}
-    settings = COMLRL if given.get(f"{algorithm}.critic") in (None, "none") else {**COMLRL, **COMLRL_CRITIC}
-    defaults = {key.format(algorithm=algorithm): value for key, value in settings.items()}
-    if any((given.get(f"{algorithm}.reference_kl_coef"), *(e.get("reference_kl_coef") for e in entries or ()))):
-        defaults[f"{algorithm}.reference_kl"] = "k3_in_reward"
-    return defaults

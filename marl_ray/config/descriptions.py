@@ -10,7 +10,8 @@ from typing import Any
 
 from marl_ray import registry
 from marl_ray.config.algorithm_section import AlgorithmConfig
-from marl_ray.config.compat import KEY_ALIASES, KL_SWITCH, VALUE_ALIASES, canonical_key, compat_settings
+from marl_ray.config.compat import KEY_ALIASES, KL_SWITCH, VALUE_ALIASES, canonical_key
+from marl_ray.config.dialects import DIALECTS
 from marl_ray.config.keys import Setting, agent_keys, mapping_of, refuse, sections, settings
 from marl_ray.config.schema import ALGORITHMS, Config
 from marl_ray.config.validation import PLUGINS
@@ -40,8 +41,10 @@ def explain(key: str, algorithm: str) -> list[str]:
         setting = known[canonical]
         own = [f"agents.N.{k} sets it for one agent." for k, run in agent_keys(algorithm).items() if run == canonical]
         if canonical == "compat":
-            comlrl = compat_settings("comlrl", {f"{algorithm}.reference_kl_coef": 1.0}, None, algorithm)
-            own = [f"comlrl: {name} {as_yaml(value)}" for name, value in comlrl.items()]
+            own = []
+            for name in DIALECTS.entries:
+                defaults = DIALECTS.get(name).defaults({f"{algorithm}.reference_kl_coef": 1.0}, (), algorithm)
+                own += [f"{name}: {k} {as_yaml(value)}" for k, value in defaults.items()]
         header = f"{canonical}: {describe_type(canonical, setting, algorithm)}; default {as_yaml(setting.default)}"
         return [*lines, header, describe_setting(canonical, setting), *own]
     if canonical in sections(known):

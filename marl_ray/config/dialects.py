@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from marl_ray.core.errors import UserError
 from marl_ray.registry import Registry
 
-DIALECTS = Registry("dialect", {}, needs="convert")
-"""Programs whose files can be read, by name."""
+DIALECTS = Registry("compat", {"none": "marl_ray.config.dialects:OWN_FILES"}, needs="defaults")
+"""Programs whose files can be read and whose defaults can be had, by name."""
 
 
 class Dialect(Protocol):
@@ -29,13 +29,32 @@ class Dialect(Protocol):
     def key_here(self, key: str, algorithm: str) -> str:
         """Return the key here of a dotted key of the program."""
 
+    def defaults(
+        self, given: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], algorithm: str
+    ) -> dict[str, Any]:
+        """Return the program's defaults by key, for settings that a file omits. `given` are the settings of the run by
+        key, `entries` the settings of single agents."""
+
     def advice(self, name: str) -> str | None:
         """Return what replaces a setting of the program that does not exist here, None for another name."""
 
 
+class OwnFiles:
+    """The config files of this package, with its own defaults."""
+
+    def defaults(
+        self, given: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], algorithm: str
+    ) -> dict[str, Any]:
+        """Return nothing: the fields of the config have their defaults."""
+        return {}
+
+
+OWN_FILES = OwnFiles()
+
+
 def dialects() -> list[Dialect]:
     """Return the dialects that plug-ins add."""
-    return [DIALECTS.get(name) for name in DIALECTS.entries]
+    return [DIALECTS.get(name) for name in DIALECTS.entries if name != "none"]
 
 
 def dialect_of(tree: Mapping[str, Any]) -> Dialect | None:

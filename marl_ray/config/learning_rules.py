@@ -61,7 +61,7 @@ def _choices(config: Config, number: int) -> Iterator[Choice]:
             key=key,
             value=value,
             requirements=needs,
-            ends_early=_ends_branches(config) and config.compat != "comlrl",
+            ends_early=_ends_branches(config) and config.compat == "none",
             key_of=partial(key_of, config, number),
         )
 
@@ -99,7 +99,7 @@ def _turn_problems(config: Config) -> Iterator[str]:
     if config.external.stop != "never" and config.credit.critic != "none":
         yield f"""external.stop {config.external.stop} leaves no next prompts, whose value {section}.critic
         {config.credit.critic} needs: set external.stop to never, or {section}.critic to none"""
-    if _ends_branches(config) and rollout.num_turns > 2 and config.compat != "comlrl":
+    if _ends_branches(config) and rollout.num_turns > 2 and config.compat == "none":
         # At the root all branches end or none does; below it they end one by one.
         yield f"""{section}.early_termination_threshold with handoff all and {rollout.num_turns} turns would rank a
         branch that ended early below its siblings, because its return has fewer turns: set it to null, or num_turns to
@@ -117,7 +117,7 @@ def unequal_returns(config: Config) -> str | None:
     comparing = config.credit.critic != "none" or any(
         estimator_requirements(agent.estimator).complete_returns for agent in config.agents
     )
-    if config.compat != "comlrl" or not _ends_branches(config) or not (comparing or config.rollout.num_turns > 2):
+    if config.compat == "none" or not _ends_branches(config) or not (comparing or config.rollout.num_turns > 2):
         return None
     return (
         f"{config.algorithm}.early_termination_threshold {config.rollout.early_termination_threshold:g} ends branches, "

@@ -17,8 +17,8 @@ import yaml
 from marl_ray import registry
 from marl_ray.config.agent_section import AgentConfig
 from marl_ray.config.algorithm_section import AlgorithmConfig
-from marl_ray.config.compat import canonical_key, canonical_keys, canonical_values, compat_settings
-from marl_ray.config.dialects import adopt, dialect_of
+from marl_ray.config.compat import canonical_key, canonical_keys, canonical_values
+from marl_ray.config.dialects import DIALECTS, adopt, dialect_of
 from marl_ray.config.keys import (
     agent_keys,
     agent_mapping_of,
@@ -208,7 +208,8 @@ def _resolve(flat: Flat, algorithm: str) -> Config:
         if key not in known:
             refuse(key, value, known, algorithm)
     given = _convert_all({key: value for key, value in flat.items() if key != "agents"}, algorithm)
-    compat = compat_settings(given.get("compat", known["compat"].default), given, entries, algorithm)
+    dialect = DIALECTS.get(given.get("compat", known["compat"].default))
+    compat = dialect.defaults(given, entries or (), algorithm)
     run = {key: setting.default for key, setting in known.items()} | compat | given
     for plug_in in registry.plug_ins():
         if plug_in.adapt:

@@ -24,7 +24,7 @@ from marl_ray.config.algorithm_section import (
 )
 from marl_ray.config.lora_section import LoraConfig
 from marl_ray.config.resource_sections import GeneratorResources, LearnerResources, ResourcesConfig
-from marl_ray.config.values import Derived, Section
+from marl_ray.config.values import Derived, OrDefault, Section
 from marl_ray.core.ids import PolicyId
 from marl_ray.learning.losses import loss_class
 
@@ -44,7 +44,7 @@ class Config(Section):
     """Environment, which defines roles, prompts, rewards and feedback texts. null: the environment of dataset.type."""
     agents: Derived[tuple[AgentConfig, ...]] = ()
     """One entry per agent: the name of its model or a mapping of its own settings. null: all agents are alike."""
-    compat: Literal["none", "comlrl"] = "none"
+    compat: OrDefault[str] = "none"
     """Defaults that reproduce another program, for settings of sampling and credit that the file omits. comlrl: CoMLRL
     1.4.3; docs/explanation/estimators.md lists the remaining differences. none: marl_ray's own defaults."""
     model: sections.ModelConfig = field(default_factory=sections.ModelConfig)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_ray.config.budget import completions_per_episode, joint_samples_per_episode, max_prompts_per_step
+from marl_ray.config.dialects import DIALECTS
 from marl_ray.config.keys import key_of
 from marl_ray.config.learning_rules import learning_problems
 from marl_ray.config.model_length import default_max_length
@@ -28,6 +29,7 @@ from marl_ray.rollout import HANDOFFS, JOINT_MODES
 from marl_ray.telemetry import SINKS
 
 PLUGINS = {
+    "compat": DIALECTS,
     "environment": ENVIRONMENTS,
     "dataset.type": DATASETS,
     "external.mode": MODES,

@@ -133,7 +133,7 @@ def test_an_override_of_one_agent_works_without_a_list_in_the_file(tmp_path: Pat
         ([{"temprature": 1}, {}], {}, "unknown setting 'agents.0.temprature': did you mean 'agents.0.temperature'?"),
         ([{}, {"lr": 1}], {}, "unknown setting 'agents.1.lr': did you mean 'agents.1.learning_rate'?"),
         ([{}, {"top_k": 1}], {}, "unknown setting 'agents.1.top_k': did you mean 'model.top_k'?"),
-        ([{}, {"zzz": 1}], {}, "unknown setting 'agents.1.zzz': known here: name, temperature, top_p, dtype"),
+        ([{}, {"zzz": 1}], {}, "unknown setting 'agents.1.zzz': known here: name, temperature, top_p, system_prompt"),
         ([{"resources": {"learner": {"gpu": 1}}}], {}, "did you mean 'agents.0.resources.learner.gpus'?"),
         ([{"resources": 2}], {}, "'agents.0.resources' should be a section with settings, got 2"),
         ([{"name": {"a": 1}}], {}, "agents.0.name should be text, got {'a': 1}"),
@@ -269,7 +269,7 @@ def test_all_agents_can_share_one_policy_and_single_agents_can_opt_out() -> None
         ([{}, {"temperature": 0.5, "policy": 0}], "agents.1.temperature differs from that of agent 0"),
         (
             [{}, {"resources": {"learner": {"gpus": 0.5}}, "policy": 0}],
-            "agents.1.resources.learner differs from that of agent 0, whose policy it shares: leave it out, or give",
+            "agents.1.resources.learner.gpus differs from that of agent 0, whose policy it shares: leave it out",
         ),
         ([{"reference_kl_coef": 0.1}, {"max_new_tokens": 9, "policy": 0}], "agents.1.max_new_tokens differs from"),
     ],

@@ -71,7 +71,7 @@ def test_compat_null_changes_nothing() -> None:
 
 def test_explain_lists_the_defaults_of_comlrl() -> None:
     first, text, *values = explain("compat", "grpo")
-    assert first == "compat: one of none, comlrl; default none"
+    assert first == "compat: none, comlrl, or module:Attr of a plug-in, or null; default none"
     assert "docs/explanation/estimators.md" in text
     assert "comlrl: grpo.handoff all" in values
     assert "comlrl: grpo.max_grad_norm null" in values

@@ -17,7 +17,7 @@ from tests.factories import ROOT
 @pytest.mark.parametrize("algorithm", ["magrpo", "grpo"])
 def test_every_setting_has_a_description(algorithm: str) -> None:
     for key, setting in settings(algorithm).items():
-        text = describe_setting(setting)
+        text = describe_setting(key, setting)
         assert len(text) > 10, key
         assert text.endswith("."), key
 

@@ -3,5 +3,5 @@
 from marl_ray.registry import PlugIn
 
 PLUGIN = PlugIn(
-    names={"dialect": {"comlrl": "marl_ray.plugins.comlrl.dialect:COMLRL"}},
+    names={"compat": {"comlrl": "marl_ray.plugins.comlrl.dialect:COMLRL"}},
 )

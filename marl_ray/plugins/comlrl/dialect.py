@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marl_ray.config.schema import ALGORITHMS
-from marl_ray.plugins.comlrl import conversion
+from marl_ray.plugins.comlrl import conversion, defaults
 
 
 class ComlrlFiles:
@@ -26,6 +26,12 @@ class ComlrlFiles:
     def key_here(self, key: str, algorithm: str) -> str:
         """Return the key here of a dotted key of CoMLRL."""
         return conversion.key_here(key, algorithm)
+
+    def defaults(
+        self, given: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], algorithm: str
+    ) -> dict[str, Any]:
+        """Return the defaults of CoMLRL by key."""
+        return defaults.defaults(given, entries, algorithm)
 
     def advice(self, name: str) -> str | None:
         """Return what replaces a setting of CoMLRL that does not exist here, None for another name."""

@@ -1,0 +1,37 @@
+"""Defaults of `compat: comlrl`, for settings that a file omits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+COMLRL: Mapping[str, Any] = {
+    "model.temperature": 0.6,
+    "model.top_p": 0.6,
+    "model.top_k": 50,
+    "code_generation.helper_reward": "static",
+    "travel.wishes": "added",
+    "{algorithm}.handoff": "all",
+    "{algorithm}.early_termination_threshold": -0.2,
+    "{algorithm}.normalize_advantages": True,
+    "{algorithm}.importance": "none",
+    "{algorithm}.weight_decay": 0.01,
+    "{algorithm}.max_grad_norm": None,
+}
+"""CoMLRL 1.4.3: the defaults of MAGRPOConfig and the fixed behaviour of its trainer, which always grows complete trees,
+uses torch's weight decay for AdamW, does not clip gradients and has no importance weighting."""
+COMLRL_CRITIC: Mapping[str, Any] = {"model.top_k": None}
+"""Differences of IACConfig and MAACConfig."""
+
+
+def defaults(given: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], algorithm: str) -> dict[str, Any]:
+    """Return the defaults by key. `given` are settings of the run by key, `entries` the settings of single agents."""
+    settings = dict(COMLRL)
+    if given.get(f"{algorithm}.critic") not in (None, "none"):
+        settings |= COMLRL_CRITIC
+    found = {key.format(algorithm=algorithm): value for key, value in settings.items()}
+    coefficients = [given.get(f"{algorithm}.reference_kl_coef")]
+    coefficients += [entry.get("reference_kl_coef") for entry in entries]
+    if any(coefficients):
+        found[f"{algorithm}.reference_kl"] = "k3_in_reward"
+    return found
