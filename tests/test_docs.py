@@ -15,7 +15,13 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("deploy/*/*.md")]
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *ROOT.glob("*/README.md"),
+        *ROOT.glob("marl_ray/plugins/*/README.md"),
+        *ROOT.glob("deploy/*/*.md"),
+    ]
 )
 BLOCK = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 MODULE = re.compile(r"python3? -m ((?:marl_ray|benchmarks|tools)[\w.]*)")
