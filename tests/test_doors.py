@@ -112,3 +112,33 @@ def test_the_core_passes_its_tests_without_any_plug_in(tmp_path: Path) -> None:
 
 WHOLE_PACKAGE = ("test_doors.py", "test_docs.py", "test_house.py")
 """Tests of documents and rules about the whole package."""
+
+
+def test_the_sandbox_works_alone(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "marl_ray" / "sandbox", tmp_path / "marl_ray" / "sandbox")
+    script = "from marl_ray.sandbox import Program, Sandbox\n"
+    script += "program = Program('def one():\\n    return 1', ('assert one() == 1', 'assert one() == 2'), 'one')\n"
+    script += "if __name__ == '__main__':\n    with Sandbox() as sandbox:\n        print(*[test.status for test in sandbox.run(program).tests])\n"
+    (tmp_path / "alone.py").write_text(script, encoding="utf-8")
+    command = [sys.executable, "alone.py"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["pass", "fail"], done.stderr
+
+
+def test_an_installed_package_is_a_plug_in(tmp_path: Path) -> None:
+    (tmp_path / "chess_team.py").write_text(
+        'from marl_ray.registry import PlugIn\nPLUGIN = PlugIn(names={"environment": {"chess": "chess_team:Chess"}})\n',
+        encoding="utf-8",
+    )
+    info = tmp_path / "chess_team-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: chess-team\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("[marl_ray.plugins]\nchess = chess_team\n", encoding="utf-8")
+    script = "from marl_ray.environments import ENVIRONMENTS; print(ENVIRONMENTS.entries['chess'])"
+    command = [sys.executable, "-c", script]
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.strip() == "chess_team:Chess"
