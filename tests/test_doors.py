@@ -118,7 +118,8 @@ def test_the_sandbox_works_alone(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "marl_ray" / "sandbox", tmp_path / "marl_ray" / "sandbox")
     script = "from marl_ray.sandbox import Program, Sandbox\n"
     script += "program = Program('def one():\\n    return 1', ('assert one() == 1', 'assert one() == 2'), 'one')\n"
-    script += "if __name__ == '__main__':\n    with Sandbox() as sandbox:\n        print(*[test.status for test in sandbox.run(program).tests])\n"
+    script += "if __name__ == '__main__':\n    with Sandbox() as sandbox:\n"
+    script += "        print(*[test.status for test in sandbox.run(program).tests])\n"
     (tmp_path / "alone.py").write_text(script, encoding="utf-8")
     command = [sys.executable, "alone.py"]
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
