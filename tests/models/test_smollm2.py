@@ -10,8 +10,6 @@ import pytest
 
 from marl_ray.core.errors import UserError
 from marl_ray.models import names, smollm2
-from marl_ray.plugins.gateway.prompt_renderer import PromptRenderer, SampledConversations
-from tests.plugins.gateway.scripted_agents import gateway_config
 
 
 @pytest.fixture
@@ -95,13 +93,3 @@ def test_an_existing_folder_is_used_unchanged(cache: Path) -> None:
 
 def test_this_environment_has_the_packages_for_the_conversion() -> None:
     assert [name for name in smollm2.NEEDED if importlib.util.find_spec(name) is None] == [], sys.executable
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-@pytest.mark.real_model
-def test_a_gateway_renders_messages_with_its_template() -> None:
-    config = gateway_config(names.SMOLLM2)
-    messages = [{"role": "user", "content": "Name a fruit."}]
-    prompt = PromptRenderer(config.agents[0], config.model).chat(messages, [], SampledConversations())
-    assert "<|im_start|>user\nName a fruit.<|im_end|>" in prompt.text

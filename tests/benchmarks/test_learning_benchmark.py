@@ -23,7 +23,7 @@ from marl_ray.external.modes import Expert
 from marl_ray.toy import HARD_TASKS_PATH
 from tests.factories import row_task
 
-PAGES = Path(__file__).resolve().parent.parent / "docs" / "results"
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "results"
 PAGE = {
     "toy-revising": "feedback.md",
     "grid": "feedback.md",

@@ -16,7 +16,7 @@ from marl_ray.config.budget import training_budget
 from marl_ray.core.episode import Task
 
 TASK = Task("t", "The ferry crew check ropes and radio, then the ferry leaves before sunrise.", {})
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "results" / "tags.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "tags.md"
 
 
 def test_every_combination_of_answers_is_a_joint_action() -> None:

@@ -20,7 +20,7 @@ from marl_ray.core.episode import Task
 from marl_ray.external.modes import Message
 from marl_ray.external.transition import next_prompt
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PEERS_PYTHON = os.environ.get("MARL_RAY_PEERS_PYTHON", sys.executable)
 """Interpreter with CoMLRL and TRL."""
 
