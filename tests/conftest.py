@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import marl_ray
 from marl_ray.sandbox import Limits, Sandbox, SandboxSettings, SandboxUnavailable
 from marl_ray.telemetry import logs
 
@@ -21,6 +22,17 @@ os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 for number in (signal.SIGHUP, signal.SIGINT):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL if number == signal.SIGHUP else signal.default_int_handler)
+
+
+PLUGINS = Path(marl_ray.__file__).parent / "plugins"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test of the core that uses a plug-in which is not there."""
+    for mark in item.iter_markers("plugins"):
+        for name in mark.args:
+            if not (PLUGINS / name).exists():
+                pytest.skip(f"there is no plug-in {name}")
 
 
 @pytest.fixture(autouse=True)

@@ -26,6 +26,7 @@ def code_of(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
 
 
+@pytest.mark.plugins("comlrl")
 @pytest.mark.parametrize("number", range(2))
 def test_migrated_programs_have_a_valid_config(number: int) -> None:
     names: dict[str, Any] = {}

@@ -28,6 +28,7 @@ from marl_ray.config import (
     ModelConfig,
     OptimizerConfig,
 )
+from marl_ray.config.agent_section import AgentResources
 from marl_ray.config.resource_sections import Residency
 from marl_ray.core.batch import Batch, Group, GroupQueue, UpdateStats
 from marl_ray.core.episode import Generation, SamplingSpec
@@ -115,7 +116,7 @@ def learner_arguments(
         name=folder,
         learning_rate=learning_rate,
         temperature=SAMPLING.temperature,
-        learner=LearnerResources(ranks=ranks),
+        resources=AgentResources(learner=LearnerResources(ranks=ranks)),
     )
     optimizer = OptimizerConfig(importance="none")
     return LearnerArguments(folder, settings, MODEL, CreditConfig(), optimizer, "float32", 10, 1, lora)

@@ -37,6 +37,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"  {name} " in out and command.summary in out for name, command in all_commands().items())
 
 
+@pytest.mark.plugins("planner", "report")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -89,6 +90,7 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
         exit_code_of(bug)
 
 
+@pytest.mark.plugins("planner", "report")
 def test_train_and_plan_need_a_config_or_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert train_main("magrpo", []) == 1
     assert "give --config FILE, or --resume RUN_DIR" in capsys.readouterr().err
@@ -98,6 +100,7 @@ def test_train_and_plan_need_a_config_or_a_run(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == f"error: {tmp_path} is not a run folder: config.yaml is missing\n"
 
 
+@pytest.mark.plugins("planner", "report")
 def test_a_report_needs_a_run_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["report", str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path} is not a run folder: metrics.jsonl is missing\n"

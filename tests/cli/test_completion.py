@@ -43,6 +43,7 @@ def in_bash(script: Path, folder: Path, *words: str) -> list[str]:
     )
 
 
+@pytest.mark.plugins("report")
 def test_bash_completes_commands_flags_settings_and_files(scripts: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "one.yaml").touch()
     (tmp_path / "runs").mkdir()

@@ -34,6 +34,7 @@ def test_dry_run_prints_only_the_config_on_stdout(capsys: pytest.CaptureFixture[
     assert to_tree(from_tree(printed, "magrpo")) == printed
 
 
+@pytest.mark.plugins("planner", "bug_fix")
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -128,6 +129,7 @@ def test_an_overlap_of_evaluation_and_training_tasks_is_reported(capsys: pytest.
     assert "5 tasks of train[3:8] are also in train" in messages["train[3:8]"]
 
 
+@pytest.mark.plugins("solver_tester")
 def test_sequential_agents_are_reported_and_exclude_trees(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--config", str(CONFIGS / "toy_solver_tester.yaml"), "--dry-run"]
     assert train_main("magrpo", arguments) == 0

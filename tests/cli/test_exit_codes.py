@@ -17,6 +17,7 @@ from tests.factories import ROOT
 CONFIG = str(ROOT / "configs" / "quickstart.yaml")
 
 
+@pytest.mark.plugins("planner")
 @pytest.mark.parametrize(
     "entry",
     [
@@ -54,6 +55,7 @@ def test_a_missing_module_of_a_plugin_propagates() -> None:
         exit_code_of(plugin)
 
 
+@pytest.mark.plugins("planner")
 @pytest.mark.parametrize(
     "command",
     [

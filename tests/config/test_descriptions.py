@@ -168,6 +168,19 @@ def validator() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(schema)
 
 
+@pytest.mark.plugins(
+    "comlrl",
+    "gateway",
+    "grid",
+    "travel",
+    "writing",
+    "builder",
+    "function_calls",
+    "code_completion",
+    "solver_tester",
+    "tags",
+    "games",
+)
 def test_every_shipped_config_is_valid_by_the_json_schema() -> None:
     schema = validator()
     files = [*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "docs" / "examples").rglob("*.yaml")]

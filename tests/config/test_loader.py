@@ -28,6 +28,20 @@ def names(config: Config) -> list[str]:
     return [agent.name for agent in config.agents]
 
 
+@pytest.mark.plugins(
+    "comlrl",
+    "bug_fix",
+    "gateway",
+    "grid",
+    "travel",
+    "writing",
+    "builder",
+    "function_calls",
+    "code_completion",
+    "solver_tester",
+    "tags",
+    "games",
+)
 @pytest.mark.parametrize("name", [*EXPERIMENTS, "mt_magrpo_bug_fix_config", "quickstart"])
 def test_every_shipped_config_loads_and_survives_a_round_trip(name: str) -> None:
     algorithm = "grpo" if "_grpo" in f"_{name}" and "magrpo" not in name else "magrpo"
@@ -38,6 +52,20 @@ def test_every_shipped_config_loads_and_survives_a_round_trip(name: str) -> None
     assert config.rollout.num_turns == (2 if name.startswith("mt_") or name == "quickstart" else 1)
 
 
+@pytest.mark.plugins(
+    "comlrl",
+    "bug_fix",
+    "gateway",
+    "grid",
+    "travel",
+    "writing",
+    "builder",
+    "function_calls",
+    "code_completion",
+    "solver_tester",
+    "tags",
+    "games",
+)
 @pytest.mark.parametrize(
     ("name", "parity"),
     [*((name, False) for name in EXPERIMENTS if "mbpp" not in name), *((name, True) for name in PARITY)],

@@ -285,6 +285,7 @@ BUG = {
 }
 
 
+@pytest.mark.plugins("bug_fix")
 def test_rows_of_buggy_programs(tmp_path: Path) -> None:
     whole = row(0, buggy_solution="\n\ndef f(x):\n    return x\n\n", canonical_solution=None)
     task, pack = load_tasks(written(tmp_path / "humanevalpack.jsonl", [whole, BUG]), "test")
@@ -295,6 +296,7 @@ def test_rows_of_buggy_programs(tmp_path: Path) -> None:
     assert (pack.id, pack.prompt, pack.fields["entry_point"]) == ("t/1", row(1)["prompt"], "f")
 
 
+@pytest.mark.plugins("bug_fix")
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -311,6 +313,7 @@ def test_invalid_rows_of_buggy_programs_are_rejected(tmp_path: Path, changes: di
     assert said in message(written(tmp_path / "x.jsonl", [{**BUG, **changes}]), dataset_type="bug_fix")
 
 
+@pytest.mark.plugins("bug_fix", "code_completion", "function_calls", "travel", "writing")
 def test_infer_type() -> None:
     assert infer_type("openai/openai_humaneval") == "humaneval"
     assert infer_type("OpenMLRL/CoopHumanEval") == "coophumaneval"
@@ -325,6 +328,7 @@ def test_infer_type() -> None:
         infer_type("some/thing")
 
 
+@pytest.mark.plugins("bug_fix")
 def test_unknown_types_are_rejected() -> None:
     assert "unknown dataset.type 'bugfix': did you mean bug_fix?" in message("x.jsonl", dataset_type="bugfix")
     assert "unknown dataset.type 'humanevil': did you mean humaneval?" in message("x.jsonl", dataset_type="humanevil")

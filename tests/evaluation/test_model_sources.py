@@ -195,6 +195,7 @@ def test_the_default_tasks_are_those_of_training_evaluations(config: Config) -> 
     assert single.models[0].config.num_agents == 1
 
 
+@pytest.mark.plugins("solver_tester")
 @pytest.mark.parametrize("protocol", ["sequential", "discussion"])
 def test_reordering_protocols_are_rejected_for_environments_with_an_order(protocol: str) -> None:
     ordered = load(QUICKSTART.with_name("toy_solver_tester.yaml"), "magrpo")
@@ -211,6 +212,7 @@ def test_an_evaluation_needs_a_config(capsys: pytest.CaptureFixture[str]) -> Non
     assert "--k: 'x' is not a whole number of at least 1" in capsys.readouterr().err
 
 
+@pytest.mark.plugins("frozen_partners")
 def test_the_team_of_a_run_with_frozen_partners_is_evaluated_without_them(tmp_path: Path, config: Config) -> None:
     partners = {"environment": "code_generation", "stand_in": [1]}
     agents = ["bundled:toy-base", "bundled:toy-base", {"name": "old", "learning_rate": 0}]

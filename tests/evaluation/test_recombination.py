@@ -38,6 +38,7 @@ def recombiner(enabled: bool = True) -> Recombiner:
     return Recombiner(from_tree(tree, "magrpo"), [TEXT], enabled, NoExecutor())
 
 
+@pytest.mark.plugins("tags")
 def test_readers_are_compared_with_one_reader_asked_twice() -> None:
     # A reader asked twice names three different words: ferry, sunrise and leaves; or child, harbour and waves.
     (found,) = asyncio.run(recombiner().measure("divided", [DIVIDED]))
@@ -49,6 +50,7 @@ def test_readers_are_compared_with_one_reader_asked_twice() -> None:
     assert found["cooperation/agent_1_contribution"] == 0
 
 
+@pytest.mark.plugins("tags")
 def test_agents_of_two_models_play_together() -> None:
     both = recombiner()
     for label, given in (("divided", DIVIDED), ("alike", ALIKE)):
@@ -62,6 +64,7 @@ def test_agents_of_two_models_play_together() -> None:
     }
 
 
+@pytest.mark.plugins("tags")
 def test_only_tokens_are_counted_unless_measures_are_asked_for() -> None:
     off = recombiner(enabled=False)
     (found,) = asyncio.run(off.measure("divided", [DIVIDED]))

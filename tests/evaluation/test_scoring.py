@@ -91,6 +91,7 @@ def test_a_program_of_another_system_is_run_as_it_is(score: Score) -> None:
     assert completion["metrics"]["all_passed"] == 0.0, "a completion contributes the function only"
 
 
+@pytest.mark.plugins("tags")
 def test_a_program_needs_tests_and_gets_no_feedback(
     command: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,6 +221,7 @@ def test_mbpp_solutions_of_one_function_earn_full_rewards(score: Score) -> None:
     assert {one["reward"] for one in found[1::2]} == {4.0}
 
 
+@pytest.mark.plugins("bug_fix")
 def test_a_task_that_the_environment_rejects_is_reported_before_anything_runs(
     command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,6 +231,7 @@ def test_a_task_that_the_environment_rejects_is_reported_before_anything_runs(
     assert "task one has 1 function for 2 patchers" in capsys.readouterr().err
 
 
+@pytest.mark.plugins("solver_tester")
 def test_solver_and_test_writer(score: Score) -> None:
     given = line("toy/000", "assert stretch(1) == 9\nassert stretch(2) == 17", "def stretch(x):\n    return 9 * x")
     (found,) = score([given], "--split", "train", "--feedback", "passed", kind="solver_tester", dataset="bundled:toy")

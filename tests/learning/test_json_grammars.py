@@ -51,6 +51,7 @@ def test_masks_allow_the_continuations_of_the_schema() -> None:
     assert allowed[-1].nonzero().flatten().tolist() == [TOKENIZER.eos_token_id], "nothing follows a complete value"
 
 
+@pytest.mark.plugins("travel")
 def test_the_schemas_of_the_travel_config_allow_plans() -> None:
     config = load(ROOT / "configs" / "magrpo_travel_config.yaml", "magrpo")
     for agent, field in enumerate(("transportation", "lunch")):

@@ -50,6 +50,7 @@ def test_scaled_rotary_positions_are_left_to_the_engine(tmp_path: Path) -> None:
     assert check_model(str(folder), replace(ModelConfig(), max_length=4096))
 
 
+@pytest.mark.plugins("grid")
 def test_a_reference_model_has_the_vocabulary_of_the_policy(tmp_path: Path) -> None:
     check_reference("bundled:toy-revising-base", "bundled:toy-base", ModelConfig(max_length=1024))
     with pytest.raises(UserError, match=r"^reference_model bundled:toy-grid-base has another vocabulary than bundled:"):

@@ -11,6 +11,7 @@ from marl_ray.cli.main import main
 from marl_ray.results.returns_plot import plot_run
 
 
+@pytest.mark.plugins("report")
 def test_the_report_command_prints_rewards_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         {"step": 0, "env_steps": 0, "eval/turn_1/reward_mean": 1.0, "eval/turn_2/reward_mean": 1.25},
