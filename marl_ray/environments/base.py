@@ -3,6 +3,18 @@
 For each joint action, `attempt` parses the responses once. If the attempt has a program, the sandbox executes it (equal
 programs once). `outcome` computes reward, levels and metrics from attempt and report. If another turn follows,
 `feedback`, `previous_answers` and `revisions` are the parts of the next prompts.
+
+| an environment defines | |
+|---|---|
+| always | `roles`, `first_prompts`, `attempt`, `outcome`, `feedback` with `modes`, `previous_answers`, `revisions` |
+| to read settings, to reject tasks | `from_config`, `check_task` |
+| agents that answer one after another | `order`, `prompt_after` |
+| programs that the sandbox cannot execute | `execute`, `close` |
+| rewards or metrics from further programs | `probes`, `probed` or `probed_outcome`, `pays_probes` |
+| another rule or wording | `solved` (`external.stop`), `question` (mode `expert_edits`) |
+| more measures of cooperation | `runs_programs`, `interchangeable_agents` |
+
+The last two are values and no types, because an environment around another one may take them from it.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class StepMeasures:
         self._config = config
         self._environment = environment
         self._scorer: Scorer | None = None
-        """None for episodes of programs, whose answers nobody recombines."""
+        """None for episodes of programs, whose answers are not recombined."""
         self._scores_text = False
         """Whether joint answers are scored without an execution."""
         if isinstance(environment, Environment):
