@@ -40,10 +40,10 @@ from marl_ray.credit.groups import build_agent_batch
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments.base import Environment
 from marl_ray.external.modes import Message
-from marl_ray.external.transition import Transition, next_prompt
+from marl_ray.external.transition import next_prompt
 from marl_ray.models.names import resolve_model
 from marl_ray.models.tokenization import decide_template, load_tokenizer
-from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.rollout.turn_player import TurnPlayer
 
 MAX_LENGTH = 1024
 LEARNED, TIMED, LONG_PROMPT = 6, 8, 9
@@ -147,9 +147,7 @@ def make_config(arguments: argparse.Namespace) -> Config:
 async def roll_out(config: Config, generator: LocalGenerator, count: int, generations: int = 1) -> list[Episode]:
     """Return episodes of the training tasks; a task may occur several times, with other random streams."""
     environment = Lengths(1)
-    runner = EpisodeRunner(
-        config, environment, Transition(config.external, environment), [generator], NothingToExecute()
-    )
+    runner = TurnPlayer(config, environment, [generator], NothingToExecute())
     tasks = load_tasks("bundled:toy", "train")
     repeated = (replace(tasks[n % len(tasks)], id=f"{n}") for n in range(count))
     return list(await gather(*(runner.run_episode(task, generations, "train", 0) for task in repeated)))

@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 
 from marl_ray.core.episode import Task
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.external.transition import Transition
 from marl_ray.plugins.gateway.options import GatewayConfig
 from marl_ray.plugins.gateway.program_episode import ProgramEpisode
 from marl_ray.toy import BASE_PATH
@@ -63,7 +62,7 @@ async def measure(turns: int, conversations: int) -> dict[str, list[float]]:
     config = gateway_config(function="tests.plugins.gateway.test_exact_ids:converses", max_calls=turns * conversations)
     agents = [ScriptedAgent(str(BASE_PATH), lambda *_: "def f(x):\n    return x") for _ in range(2)]
     environment = ENVIRONMENTS.get("gateway").from_config(config)
-    runner = environment.make_runner(config, Transition(config.external, environment), agents, NoExecutor())
+    runner = environment.player(config, agents, NoExecutor())
     server = await environment.server(config)
     access = runner._agents(False)
     episode = ProgramEpisode(

@@ -42,10 +42,9 @@ from marl_ray.config.values import parse_overrides
 from marl_ray.core.episode import Episode, Task
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.external.transition import Transition
 from marl_ray.plugins.gateway.options import GatewayConfig
 from marl_ray.plugins.gateway.program_episode import ProgramEpisode
-from marl_ray.rollout.episode_runner import make_runner
+from marl_ray.rollout.turn_player import make_player
 
 CONFIG = Path("configs/toy_hard.yaml")
 BLOCK, GROUP, LOAD = 8, 8, 125
@@ -140,32 +139,31 @@ async def measure(native: Config, rounds: int, programs: Sequence[str]) -> None:
         gateway = replace(native.section(GatewayConfig), **GATEWAY, **PROGRAMS[name])
         sections = {**native.plugin_sections, "gateway": gateway}
         configs[name] = replace(native, environment="gateway", plugin_sections=sections)
-    actors, environments, runners = EvaluationActors(native), [], {}
+    actors, environments, players = EvaluationActors(native), [], {}
     tasks = load_tasks(native.dataset.name, "train", native.dataset.type, "skip")
     try:
         await actors.start()
         generators = await actors.start_generators([native] * native.num_agents)
         for name, config in configs.items():
             environments.append(ENVIRONMENTS.get(config.environment).from_config(config))
-            transition = Transition(config.external, environments[-1])
-            runners[name] = make_runner(config, environments[-1], transition, generators, actors.sandbox)
+            players[name] = make_player(config, environments[-1], generators, actors.sandbox)
 
         async def block(name: str, number: int, chosen: Sequence[Task]) -> float:
             started = time.perf_counter()
             # The name is a part of the random streams: equal answers of two programs would share their verdicts.
-            episodes = await asyncio.gather(*(runners[name].run_episode(t, GROUP, name, number) for t in chosen))
+            episodes = await asyncio.gather(*(players[name].run_episode(t, GROUP, name, number) for t in chosen))
             spent = time.perf_counter() - started
             if lost := failures(episodes):
                 raise RuntimeError(f"{name}: {lost} episodes were lost: {episodes[0].stops}")
             return len(chosen) * GROUP / spent
 
-        for name in runners:
+        for name in players:
             await block(name, 0, tasks[:BLOCK])  # starts servers and services
         ratios: dict[str, list[float]] = {name: [] for name in programs}
-        spent: dict[str, list[Counter[str]]] = {name: [] for name in runners}
+        spent: dict[str, list[Counter[str]]] = {name: [] for name in players}
         for number in range(1, rounds + 1):
             chosen = [tasks[(number * BLOCK + place) % len(tasks)] for place in range(BLOCK)]
-            names = list(runners)  # a rotation, because a later program finds more verdicts in the cache
+            names = list(players)  # a rotation, because a later program finds more verdicts in the cache
             order = names[number % len(names) :] + names[: number % len(names)]
             rates = {}
             for name in order:

@@ -26,6 +26,7 @@ from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.environments.code_generation.attempt import CodeAttempt
 from marl_ray.external.transition import Transition
 from marl_ray.launch.training_session import TrainingSession, open_metric_stream
+from marl_ray.rollout.turn_player import TurnPlayer
 from marl_ray.sandbox import ExecutionReport
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder
@@ -115,7 +116,8 @@ def train(workload: Workload, gate: Gate, folder: Path) -> None:
             await self.condition.wait_for(lambda: self.recorder.state.step == step)  # the previous step is recorded
             await asyncio.to_thread(gate.pass_through)
             recording = [RecordingGenerators(generators) for generators in self.actors.generators]
-            self.runner.generators = recording
+            assert isinstance(self.player, TurnPlayer)
+            self.player.generators = recording
             await self._roll_out(step)
             _requests(folder, step).write_text(
                 json.dumps([generators.requests for generators in recording]), encoding="utf-8"

@@ -72,7 +72,7 @@ def test_tests_that_the_page_of_gpu_paths_names_exist() -> None:
     missing = []
     for line in page.splitlines():
         names: list[str] = []
-        for name in re.findall(r"`((?:test_\w+)|(?:\w+/test_\w+\.py))`", line):
+        for name in re.findall(r"`((?:test_\w+)|(?:(?:\w+/)+test_\w+\.py))`", line):
             if not name.endswith(".py"):
                 names.append(name)  # the file follows
                 continue

@@ -19,8 +19,7 @@ from marl_ray.data import DATASETS
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external.llm_judge import Judgement
-from marl_ray.external.transition import Transition
-from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.rollout.turn_player import TurnPlayer
 from marl_ray.telemetry.metrics import episode_metrics, rollout_metrics
 from tests.end_to_end.helpers import rows, train
 from tests.external.fake_endpoint import Server, fails, says
@@ -122,8 +121,7 @@ def test_the_judge_gives_half_of_the_reward_and_its_cost_is_logged(server: Serve
     server.script = [says('{"score": 4}', usage={"prompt_tokens": 50, "completion_tokens": 5})]
     config = load("ratio.yaml", "magrpo", JUDGED | {"judge.base_url": f"{server.url}/v1", "magrpo.num_turns": 1})
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
-    transition = Transition(config.external, environment)
-    runner = EpisodeRunner(config, environment, transition, [Author(), Author()], Nothing())
+    runner = TurnPlayer(config, environment, [Author(), Author()], Nothing())
     task = load_tasks("topics.jsonl", "train", "ratio:TOPICS")[0]
     episode = asyncio.run(runner.run_episode(task, 8, "train", 0))
     assert [action.reward for action in episode.root.joint_actions] == pytest.approx([0.25 + 0.2] * 8)

@@ -15,7 +15,7 @@ from os import PathLike, fspath
 from typing import Any
 
 from marl_ray.core.errors import UserError
-from marl_ray.environments.base import Environment
+from marl_ray.environments.base import BaseEnvironment
 from marl_ray.environments.reward import RewardEnvironment, fingerprint_of_rows, rows_of
 from marl_ray.registry import IN_MEMORY, MODULE_ATTRIBUTE
 
@@ -75,7 +75,7 @@ class ObjectNames:
         return self._named(value)
 
     def _named(self, value: Any) -> str:
-        if isinstance(value, Environment) and not isinstance(value, RewardEnvironment):
+        if isinstance(value, BaseEnvironment) and not isinstance(value, RewardEnvironment):
             name = type(value).__name__
             raise UserError(
                 f"environment is an instance of {name}: give the class {name}, from which a run makes its own"

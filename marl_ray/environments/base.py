@@ -3,6 +3,18 @@
 For each joint action, `attempt` parses the responses once. If the attempt has a program, the sandbox executes it (equal
 programs once). `outcome` computes reward, levels and metrics from attempt and report. If another turn follows,
 `feedback`, `previous_answers` and `revisions` are the parts of the next prompts.
+
+| an environment defines | |
+|---|---|
+| always | `roles`, `first_prompts`, `attempt`, `outcome`, `feedback` with `modes`, `previous_answers`, `revisions` |
+| to read settings, to reject tasks | `from_config`, `check_task` |
+| agents that answer one after another | `order`, `prompt_after` |
+| programs that the sandbox cannot execute | `execute`, `close` |
+| rewards or metrics from further programs | `probes`, `probed` or `probed_outcome`, `pays_probes` |
+| another rule or wording | `solved` (`external.stop`), `question` (mode `expert_edits`) |
+| more measures of cooperation | `runs_programs`, `interchangeable_agents` |
+
+The last two are values and no types, because an environment around another one may take them from it.
 """
 
 from __future__ import annotations
@@ -38,28 +50,9 @@ class Executor(Protocol):
     async def execute(self, programs: Sequence[Any]) -> list[Any]: ...
 
 
-class Environment(ABC, Generic[A]):
-    """A kind of task. Lists have one entry per agent, in the order of `roles`. All methods are pure functions and raise
-    on no response text. `report` is the result of `execute` on the attempt's program, by default an `ExecutionReport`:
-    a tuple of reports for a tuple of programs, None for no program."""
-
-    modes: ClassVar[tuple[str, ...]] = ()
-    """The external modes that `feedback` supports. `plain` and `expert_edits` need no support."""
-
-    interchangeable_agents: ClassVar[bool] = False
-    """Whether prompts of the first turn differ in nothing but the agents' names, and the reward does not depend on who
-    gives an answer. Answers of one agent may then take the places of all agents (docs/explanation/cooperation.md)."""
-
-    runs_programs: ClassVar[bool] = True
-    """Whether attempts may have programs. If not, rewards are computed from the responses alone, and training runs
-    measure cooperation from recombined answers without an execution."""
-
-    plays_turns: ClassVar[bool] = True
-    """Whether episodes are made of turns, whose prompts and rewards the methods below define. If not, `make_runner`
-    returns the runner of the episodes."""
-
-    pays_probes: bool = False
-    """Whether rewards depend on probes, so that every attempt is probed."""
+class BaseEnvironment(ABC):
+    """The part of an environment that does not depend on who plays the episodes: turns of prompts and answers
+    (`Environment`), or programs (`marl_ray.environments.program_environment`)."""
 
     def __init__(self, num_agents: int) -> None:
         self.num_agents = num_agents
@@ -69,7 +62,7 @@ class Environment(ABC, Generic[A]):
         """Return the environment of a run. Raises UserError for unsupported settings."""
         return cls(config.num_agents)
 
-    def check_task(self, task: Task) -> None:
+    def check_task(self, task: Task) -> None:  # noqa: B027 (optional, without a check by default)
         """Check a task before the run starts. Raises UserError if the environment does not support the task."""
 
     @abstractmethod
@@ -85,6 +78,29 @@ class Environment(ABC, Generic[A]):
         """Return the order in which agents answer within a turn: agents (indices into `roles`) of one list answer
         simultaneously, agents of later lists afterwards. By default all agents answer simultaneously."""
         return [list(range(self.num_agents))]
+
+    async def close(self) -> None:  # noqa: B027 (optional, like check_task)
+        """Release the resources of the environment at the end of a run. By default there are none."""
+
+
+class Environment(BaseEnvironment, Generic[A]):
+    """A kind of task. Lists have one entry per agent, in the order of `roles`. All methods are pure functions and raise
+    on no response text. `report` is the result of `execute` on the attempt's program, by default an `ExecutionReport`:
+    a tuple of reports for a tuple of programs, None for no program."""
+
+    modes: ClassVar[tuple[str, ...]] = ()
+    """The external modes that `feedback` supports. `plain` and `expert_edits` need no support."""
+
+    interchangeable_agents: ClassVar[bool] = False
+    """Whether prompts of the first turn differ in nothing but the agents' names, and the reward does not depend on who
+    gives an answer. Answers of one agent may then take the places of all agents (docs/explanation/cooperation.md)."""
+
+    runs_programs: ClassVar[bool] = True
+    """Whether attempts may have programs. If not, rewards are computed from the responses alone, and training runs
+    measure cooperation from recombined answers without an execution."""
+
+    pays_probes: bool = False
+    """Whether rewards depend on probes, so that every attempt is probed."""
 
     def prompt_after(self, task: Task, agent: int, prompt: Any, answers: Mapping[int, str]) -> Prompt:
         """Return the prompt of an agent that answers after other agents of the same turn. `prompt`, a `Prompt`, is the
@@ -135,14 +151,6 @@ class Environment(ABC, Generic[A]):
         roles = self.roles(task)
         answers = labelled_answers(roles, self.previous_answers(attempt))
         return QUESTION.format(problem=task.prompt.strip(), answers=answers, names=", ".join(roles))
-
-    def make_runner(self, config: Config, transition: Any, generators: Sequence[Any], executor: Executor) -> Any | None:
-        """Return a runner of episodes that are not made of turns, in place of
-        `marl_ray.rollout.episode_runner.EpisodeRunner`, of which it is a subclass; None for the usual one."""
-        return None
-
-    async def close(self) -> None:
-        """Release the resources of the environment at the end of a run. By default there are none."""
 
     def probes(self, attempt: A, report: Any) -> list[Any]:
         """Return further programs, whose reports show the value of each agent's part (see `output.probe_helpers` and

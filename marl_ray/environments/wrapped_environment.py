@@ -10,6 +10,7 @@ from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import A, Environment, Executor
+from marl_ray.environments.program_environment import ProgramEnvironment
 
 if TYPE_CHECKING:
     from marl_ray.config import AgentConfig, Config
@@ -44,6 +45,7 @@ def base_environment(config: Config, setting: str, name: str | None, agents: Seq
     if not name or name == config.environment:
         raise UserError(f"environment {config.environment} changes another environment: set {setting}")
     kind = ENVIRONMENTS.get(name)
-    if not kind.plays_turns:
+    if isinstance(kind, type) and issubclass(kind, ProgramEnvironment):
         raise UserError(f"{setting} {name} has no joint answers: choose another one")
-    return kind.from_config(replace(config, agents=tuple(agents), environment=name))
+    wrapped: Environment[Any] = kind.from_config(replace(config, agents=tuple(agents), environment=name))
+    return wrapped

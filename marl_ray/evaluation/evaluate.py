@@ -38,6 +38,7 @@ from marl_ray.data.date_windows import within_dates
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Executor
+from marl_ray.environments.program_environment import ProgramEnvironment
 from marl_ray.evaluation.cooperation_report import (
     cooperation_lines,
     cross_play_estimates,
@@ -60,8 +61,9 @@ from marl_ray.evaluation.protocols import PROTOCOLS, REORDERING, SINGLE
 from marl_ray.evaluation.recombination import Recombiner
 from marl_ray.evaluation.results import TaskMetrics, measure_task, model_table, summarise, summary_to_json, swap_matrix
 from marl_ray.evaluation.running_models import on_cluster
-from marl_ray.external.transition import Transition
-from marl_ray.rollout.episode_runner import CompletionGenerator, EpisodeRunner, make_runner
+from marl_ray.external.transition import transition_of
+from marl_ray.rollout.player import CompletionGenerator, Player
+from marl_ray.rollout.turn_player import make_player
 from marl_ray.rollout.unscored import check_failed_rewards
 from marl_ray.storage.resume import SavedRun
 from marl_ray.telemetry.logs import progress_bar_disabled, tqdm
@@ -254,15 +256,14 @@ def plan_evaluation(config: Config, request: EvaluationRequest) -> EvaluationPla
         raise UserError(f"protocol {request.protocol} is for several agents, and the config has one")
     environments = [ENVIRONMENTS.get(config.environment).from_config(model.config) for model in models]
     for environment in environments:
-        Transition(config.external, environment)
+        transition_of(config.external, environment)
     check_sandbox(config.sandbox)
     if request.cooperation:
         _check_cooperation(config, request)
     adapters = check_models(models, sources, config.model)
     tasks = within_dates(_tasks(config, request.split), request.since, request.until)
-    if not all(environment.plays_turns for environment in environments) and (
-        request.protocol != "parallel" or request.cooperation
-    ):
+    by_programs = isinstance(environments[0], ProgramEnvironment)  # all models play the same kind of environment
+    if by_programs and (request.protocol != "parallel" or request.cooperation):
         raise UserError(
             f"programs play the episodes of environment {config.environment}: leave out --protocol and --cooperation"
         )
@@ -323,19 +324,19 @@ async def _episodes_of(
     """Return the episodes of each task, in order."""
     config, count = model.config, len(plan.tasks) * plan.samples
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
-    transition = Transition(config.external, environment)
+    transition = transition_of(config.external, environment)
     limit = asyncio.Semaphore(MAX_CONCURRENT_EPISODES)
     hidden = progress_bar_disabled()
 
-    def new_runner() -> EpisodeRunner:
-        return make_runner(config, environment, transition, PROTOCOLS[plan.protocol](generators), sandbox)
+    def new_player() -> Player:
+        return make_player(config, environment, PROTOCOLS[plan.protocol](generators), sandbox, transition)
 
-    shared = None if plan.protocol in REORDERING else new_runner()
+    shared = None if plan.protocol in REORDERING else new_player()
     with tqdm(total=count, desc=model.label, disable=hidden, dynamic_ncols=True, leave=False) as bar:
 
         async def run_episode(task: Task, sample: int) -> Episode:
             async with limit:
-                episode = await (shared or new_runner()).evaluate_task(task, 1, sample)
+                episode = await (shared or new_player()).evaluate_task(task, 1, sample)
             bar.update()
             return episode
 

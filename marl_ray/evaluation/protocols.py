@@ -21,7 +21,7 @@ from functools import partial
 from marl_ray.core.chat import Prompt, prepend
 from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.core.random_streams import stream_seed
-from marl_ray.rollout.episode_runner import CompletionGenerator
+from marl_ray.rollout.player import CompletionGenerator
 
 Responses = defaultdict[tuple[int, int], "asyncio.Future[str]"]
 """The response of each agent by (turn, agent), as a future that readers may await before it exists."""

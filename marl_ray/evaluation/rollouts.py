@@ -14,8 +14,7 @@ from marl_ray.core.episode import Episode, Task
 from marl_ray.core.errors import UserError
 from marl_ray.data.loading import load_tasks
 from marl_ray.evaluation.running_models import RunningModel, prepare_model, run_with_model
-from marl_ray.external.transition import Transition
-from marl_ray.rollout.episode_runner import make_runner
+from marl_ray.rollout.turn_player import make_player
 from marl_ray.telemetry.metrics import episode_record
 
 OnEpisode = Callable[[str], None]
@@ -53,12 +52,11 @@ def play_rollouts(config: Config, request: RolloutRequest, on_episode: OnEpisode
 
 
 async def _play(running: RunningModel, tasks: list[Task], on_episode: OnEpisode) -> list[Episode]:
-    config, environment = running.config, running.environment
-    transition = Transition(config.external, environment)
-    runner = make_runner(config, environment, transition, running.generators, running.sandbox)
+    config = running.config
+    player = make_player(config, running.environment, running.generators, running.sandbox)
 
     async def play(task: Task) -> Episode:
-        episode = await runner.run_episode(task, config.rollout.group_sizes, "train", 0)
+        episode = await player.run_episode(task, config.rollout.group_sizes, "train", 0)
         on_episode(describe_episode(episode))
         return episode
 

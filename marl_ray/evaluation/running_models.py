@@ -16,7 +16,7 @@ from marl_ray.cluster.ray_connection import connect, disconnect
 from marl_ray.config import Config
 from marl_ray.core.stop_signals import StopSignals
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.environments.base import Environment, Executor
+from marl_ray.environments.base import BaseEnvironment, Executor
 from marl_ray.evaluation.model_sources import (
     EvaluatedModel,
     check_models,
@@ -25,7 +25,7 @@ from marl_ray.evaluation.model_sources import (
     merged_adapters,
     policy_config,
 )
-from marl_ray.external.transition import Transition
+from marl_ray.external.transition import transition_of
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class PreparedModel:
 
     model: EvaluatedModel
     adapters: dict[str, str]
-    environment: Environment[Any]
+    environment: BaseEnvironment
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class RunningModel:
     """The environment of a model with its running actors. `generators` has one entry per agent."""
 
     config: Config
-    environment: Environment[Any]
+    environment: BaseEnvironment
     generators: list[GeneratorGroup]
     sandbox: Executor
 
@@ -55,7 +55,7 @@ def prepare_model(name: str, config: Config) -> PreparedModel:
     (source,) = find_model_sources([name], config)
     (model,) = evaluated_models([source], config, swap=False)
     environment = ENVIRONMENTS.get(config.environment).from_config(model.config)
-    Transition(config.external, environment)
+    transition_of(config.external, environment)
     check_sandbox(config.sandbox)
     adapters = check_models([model], [source], config.model)
     check_local_machine(config)

@@ -34,7 +34,7 @@ from marl_ray.environments.base import Environment, Executor
 from marl_ray.environments.plugin_checks import check_prompts, qualified_method_name
 from marl_ray.evaluation.whole_programs import WholePrograms
 from marl_ray.external.transition import Transition
-from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.rollout.scorer import Scorer
 from marl_ray.sandbox import ExecutionReport, Program, Sandbox, SandboxSettings, SandboxUnavailable
 from marl_ray.telemetry.logs import progress_bar_disabled, tqdm
 
@@ -124,14 +124,16 @@ class CompletionScorer:
         self, responses: Sequence[JointResponse], executor: Executor, limit: int
     ) -> AsyncIterator[dict[str, Any]]:
         """Yield the score of each joint response in order, with at most `limit` in progress."""
-        runners = {kind: EpisodeRunner(*parts, (), executor) for kind, parts in self._parts.items()}
+        scorers: dict[int, Scorer] = {}
+        for kind, (config, environment, _) in self._parts.items():
+            scorers[kind] = Scorer(config, environment, executor)
         waiting: deque[asyncio.Task[dict[str, Any]]] = deque()
         remaining = iter(responses)
         try:
             while True:
                 while len(waiting) < limit and (response := next(remaining, None)) is not None:
-                    runner = runners[response.kind]
-                    waiting.append(asyncio.ensure_future(self._score(response, runner)))
+                    scorer = scorers[response.kind]
+                    waiting.append(asyncio.ensure_future(self._score(response, scorer)))
                 if not waiting:
                     return
                 yield await waiting[0]
@@ -141,12 +143,12 @@ class CompletionScorer:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
 
-    async def _score(self, response: JointResponse, runner: EpisodeRunner) -> dict[str, Any]:
+    async def _score(self, response: JointResponse, scorer: Scorer) -> dict[str, Any]:
         """Return the score as plain data; only `task_id`, `turn` and `failure` if the sandbox gave no verdict."""
-        environment = runner.environment
+        environment = scorer.environment
         name: dict[str, Any] = {"task_id": response.task.id} | ({"turn": response.turn} if response.turn else {})
         attempt = environment.attempt(response.task, response.completions, last=self.mode is None)
-        (outcome,) = await runner.outcomes([attempt])
+        (outcome,) = await scorer.outcomes([attempt])
         if outcome.failure:
             return name | {"failure": outcome.failure}
         score = name | {"reward": outcome.reward}
@@ -158,7 +160,8 @@ class CompletionScorer:
         if self.mode is not None:
             first = environment.first_prompts(response.task)
             check_prompts(qualified_method_name(environment, "first_prompts"), first, environment.num_agents)
-            observations = await runner.transition.next_prompts(response.task, first, attempt, outcome)
+            _, _, transition = self._parts[response.kind]
+            observations = await transition.next_prompts(response.task, first, attempt, outcome)
             score["prompts"] = observations.prompts
         return score
 

@@ -9,7 +9,7 @@ from typing import Any
 from marl_ray.config import ExternalConfig
 from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Outcome, Task
-from marl_ray.environments.base import Environment
+from marl_ray.environments.base import BaseEnvironment, Environment
 from marl_ray.environments.plugin_checks import check_count, check_row_names, check_texts, qualified_method_name
 from marl_ray.external import MODES
 from marl_ray.external.modes import Message, Mode
@@ -63,6 +63,12 @@ class Transition:
         text = next_prompt(first[-1]["content"] if repeat else None, previous, message, instruction)
         kept = [m for m in first[:-1] if repeat or m["role"] == "system"]
         return [*kept, {"role": "user", "content": text}]
+
+
+def transition_of(config: ExternalConfig, environment: BaseEnvironment) -> Transition | None:
+    """Return the transition of an environment with turns, None for episodes of programs. Raises UserError for an
+    unsupported mode."""
+    return Transition(config, environment) if isinstance(environment, Environment) else None
 
 
 def _check_messages(method: str, result: Any, agents: int) -> None:

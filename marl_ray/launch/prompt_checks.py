@@ -13,8 +13,9 @@ from marl_ray.core.chat import Prompt, with_system_prompt
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import pluralize
-from marl_ray.environments.base import Environment
+from marl_ray.environments.base import BaseEnvironment
 from marl_ray.environments.plugin_checks import check_prompts, qualified_method_name
+from marl_ray.environments.program_environment import ProgramEnvironment
 from marl_ray.models.conversations import describe_rewriting, extend_conversation
 from marl_ray.models.names import resolve_model
 from marl_ray.models.tokenization import encode_prompt, load_tokenizer
@@ -28,7 +29,7 @@ MEASURED_TASKS = 64
 
 def check_prompts_of_agents(
     config: Config,
-    environment: Environment[Any],
+    environment: BaseEnvironment,
     tasks: Sequence[Task],
     templates: Mapping[str, tuple[bool, str]],
     dry: bool,
@@ -42,8 +43,10 @@ def check_prompts_of_agents(
     load = cache(lambda name: load_tokenizer(resolve_model(name), config.model))
     rendered: list[RenderedPrompt] = []
     for agent, settings in enumerate(config.agents):
-        if settings.name not in templates or not tasks or not environment.plays_turns:
+        if settings.name not in templates or not tasks:
             continue
+        if isinstance(environment, ProgramEnvironment):
+            continue  # only the program knows its prompts
         tokenizer = load(settings.name)
         use_template, _ = templates[settings.name]
         prompts = []
@@ -60,7 +63,7 @@ def check_prompts_of_agents(
 
 def _encode(
     config: Config,
-    environment: Environment[Any],
+    environment: BaseEnvironment,
     task: Task,
     agent: int,
     tokenizer: Any,

@@ -31,8 +31,8 @@ from marl_ray.credit import ESTIMATORS
 from marl_ray.credit.requirements import critic_requirements, estimator_requirements
 from marl_ray.data.loading import check_dataset_name, load_tasks, needs_download
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.environments.base import Environment
-from marl_ray.external.transition import Transition
+from marl_ray.environments.base import BaseEnvironment
+from marl_ray.external.transition import transition_of
 from marl_ray.launch.prompt_checks import check_prompts_of_agents
 from marl_ray.learning.arguments import require_optimizer
 from marl_ray.models.json_schemas import check_json_schema
@@ -64,7 +64,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
     `saved` is the run to resume. A dry run downloads nothing and does not check this machine. Raises UserError.
     """
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
-    transition = Transition(config.external, environment)
+    transition = transition_of(config.external, environment)
     estimators = [(ESTIMATORS, agent.estimator) for agent in config.agents]
     for registry, name in (*estimators, *plugins_of_run(config)):
         if name not in registry.entries:  # bundled ones exist, and importing some of them imports torch
@@ -85,7 +85,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
     if critic_requirements(config.credit.critic).joint_prompts and train_tasks and not dry:
         first_prompts = environment.first_prompts(train_tasks[0])
         _check_central_critic(config, list(map(as_text, first_prompts)))
-    if transition.note:
+    if transition is not None and transition.note:
         logger.info(transition.note)
     for warning in (unused_discount(config), unequal_returns(config)):
         if warning:
@@ -133,7 +133,7 @@ def existing_run(config: Config) -> SavedRun | None:
     return SavedRun.read(folder.path) if folder.config.exists() else None
 
 
-def _check_order(config: Config, environment: Environment[Any], tasks: Sequence[Task]) -> None:
+def _check_order(config: Config, environment: BaseEnvironment, tasks: Sequence[Task]) -> None:
     """Raise UserError for settings that need all agents to answer at the same time, if the environment has an order."""
     rounds = max((len(environment.order(task)) for task in tasks), default=1)
     if rounds == 1:

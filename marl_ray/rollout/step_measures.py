@@ -17,10 +17,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from marl_ray.config import Config
 from marl_ray.core.episode import Episode, JointAction, Node, Task, Texts
 from marl_ray.credit.advantages import group_advantages
 from marl_ray.credit.groups import build_group, needs_whole_batch
-from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.environments.base import BaseEnvironment, Environment, Executor
+from marl_ray.rollout.scorer import Scorer
 from marl_ray.telemetry.cooperation import cooperation, first_answers, token_counts
 from marl_ray.telemetry.credit_replay import CreditDiagnostics, Rewarded, replays
 
@@ -33,10 +35,16 @@ MAX_SCORED_SAMPLES = 4
 class StepMeasures:
     """Measures of the episodes of a training step, or of an evaluation during training."""
 
-    def __init__(self, runner: EpisodeRunner) -> None:
-        self._runner = runner
-        self._environment = runner.environment
-        self._config = runner.config
+    def __init__(self, config: Config, environment: BaseEnvironment, executor: Executor) -> None:
+        self._config = config
+        self._environment = environment
+        self._scorer: Scorer | None = None
+        """None for episodes of programs, whose answers are not recombined."""
+        self._scores_text = False
+        """Whether joint answers are scored without an execution."""
+        if isinstance(environment, Environment):
+            self._scorer = Scorer(config, environment, executor)
+            self._scores_text = not environment.runs_programs
 
     async def measure(self, episodes: Sequence[Episode], evaluation: bool = False) -> dict[str, float]:
         """Return the metrics `cooperation/*`, `tokens/*` and `reward_per_token/*`, and for training the diagnostics of
@@ -45,18 +53,21 @@ class StepMeasures:
         if self._config.num_agents == 1:
             return means(tokens)
         # Scoring a text takes time in the driver; executed programs are looked up.
-        limited = not evaluation and not self._environment.runs_programs
+        limited = self._scores_text and not evaluation
         limit = MAX_SCORED_SAMPLES if limited else None
-        recombined = self._recombined(episodes, MAX_SCORED_EPISODES if limited else None)
+        recombined: set[int] = set()
+        if self._scorer is not None:
+            recombined = self._recombined(episodes, MAX_SCORED_EPISODES if limited else None)
         measured: list[dict[str, float]] = []
         credit: defaultdict[tuple[int, int], CreditDiagnostics] = defaultdict(CreditDiagnostics)
         for number, episode in enumerate(episodes):
             for node in first_nodes(episode):
                 rewarded = None
-                if number in recombined:
-                    rewarded = self._rewarded(episode.task, node)
+                if self._scorer is not None and number in recombined:
+                    rewarded = self._rewarded(self._scorer, episode.task, node)
                     if node is episode.root:
-                        measured.append(await self._cooperation(episode, rewarded, evaluation, limit))
+                        row = await self._cooperation(self._scorer, episode, rewarded, evaluation, limit)
+                        measured.append(row)
                 if evaluation:
                     continue
                 for agent in range(self._config.num_agents):
@@ -81,8 +92,6 @@ class StepMeasures:
     def _recombined(self, episodes: Sequence[Episode], limit: int | None) -> set[int]:
         """Return the numbers of the first `limit` episodes whose answers can be recombined: agents answer at the same
         time."""
-        if not self._environment.plays_turns:
-            return set()
         numbers: list[int] = []
         for number, episode in enumerate(episodes):
             if episode.root is not None and len(self._environment.order(episode.task)) == 1:
@@ -90,7 +99,7 @@ class StepMeasures:
         return set(numbers[:limit])
 
     async def _cooperation(
-        self, episode: Episode, rewarded: Rewarded, evaluation: bool, limit: int | None
+        self, scorer: Scorer, episode: Episode, rewarded: Rewarded, evaluation: bool, limit: int | None
     ) -> dict[str, float]:
         setting = self._config.output.measure_cooperation
         execute = setting == "always" or (setting == "eval" and evaluation)
@@ -105,15 +114,15 @@ class StepMeasures:
                 else:
                     known[texts] = action.reward
             if unknown and execute:
-                known |= zip(unknown, await self._runner.rewards_of(episode.task, unknown), strict=True)
+                known |= zip(unknown, await scorer.rewards_of(episode.task, unknown), strict=True)
             return [known.get(texts, math.nan) for texts in joint]
 
-        answers = first_answers([episode], self._environment.interchangeable_agents, limit)
+        answers = first_answers([episode], scorer.environment.interchangeable_agents, limit)
         if answers is None:
             return {}
         return await cooperation(answers, rewards_of)
 
-    def _rewarded(self, task: Task, node: Node) -> Rewarded:
+    def _rewarded(self, scorer: Scorer, task: Task, node: Node) -> Rewarded:
         """Return the function from joint answers at a node to their rewards, as far as they are known."""
         last = node.turn + 1 == self._config.rollout.num_turns
         known = dict(node.recombined)
@@ -121,8 +130,8 @@ class StepMeasures:
             known[node.texts(action)] = action
 
         def rewarded(texts: Texts) -> JointAction | None:
-            if texts not in known and not self._environment.runs_programs:
-                scored = self._runner.score(task, texts, last)
+            if texts not in known and self._scores_text:
+                scored = scorer.score_text(task, texts, last)
                 if scored is not None:
                     known[texts] = scored
             return known.get(texts)

@@ -16,17 +16,17 @@ from marl_ray.actors.sandbox_pool import SandboxPool
 from marl_ray.config.budget import max_prompts_per_step
 from marl_ray.core.batch import GroupQueue
 from marl_ray.core.concurrency import task_group
-from marl_ray.core.episode import Episode, Task
+from marl_ray.core.episode import Episode
 from marl_ray.core.ids import PolicyId
 from marl_ray.credit.groups import has_learning_signal
 from marl_ray.data.sampling import TaskOrder
-from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.rollout.player import Player
 from marl_ray.rollout.step_measures import StepMeasures
 from marl_ray.storage.batch_log import LoggedStep
 from marl_ray.telemetry.metrics import episode_record, joint_samples, rollout_row
 from marl_ray.trainer.batch_builder import BatchBuilder, policy_batch, put_logged_groups
 from marl_ray.trainer.batch_scheduling import DynamicSampler
-from marl_ray.trainer.context import LoopContext
+from marl_ray.trainer.context import LoopContext, RunInputs
 
 
 @dataclass(slots=True)
@@ -40,16 +40,16 @@ class _SampledEpisodes:
 class BatchProducer:
     """Puts every batch of a run on the queues of the policies, from the resume state to the last step."""
 
-    def __init__(self, context: LoopContext, tasks: list[Task], runner: EpisodeRunner, sandbox: SandboxPool) -> None:
+    def __init__(self, context: LoopContext, inputs: RunInputs, player: Player, sandbox: SandboxPool) -> None:
         self.context = context
-        self.runner = runner
+        self.player = player
         self.sandbox = sandbox
-        self.measures = StepMeasures(runner)
-        self.tasks = TaskOrder(tasks, context.config.dataset.sampler, context.config.seed)
+        self.measures = StepMeasures(context.config, inputs.environment, sandbox)
+        self.tasks = TaskOrder(inputs.train_tasks, context.config.dataset.sampler, context.config.seed)
         self.resume_state = context.resume_state
         self.log = context.folder.log
         self.total = context.gate.total
-        self.size = min(context.config.rollout.rollout_buffer_size, len(tasks))
+        self.size = min(context.config.rollout.rollout_buffer_size, len(inputs.train_tasks))
         """Episodes that a step learns from; the last step of an epoch may have fewer."""
         self._queues: dict[int, dict[PolicyId, GroupQueue]] = {}
         """By step, until the step is recorded."""
@@ -114,7 +114,7 @@ class BatchProducer:
         config = self.context.config
         tasks = self.tasks.for_step(step, config.rollout.rollout_buffer_size)
         builder = self._start_batch(len(tasks))
-        episodes = await self.runner.run_batch(tasks, step, builder)
+        episodes = await self.player.run_batch(tasks, step, builder)
         await self._complete(step, episodes)
 
     def _start_batch(self, episodes: int | None) -> BatchBuilder:
@@ -188,7 +188,7 @@ class BatchProducer:
         as a result."""
         config = self.context.config
         task = self.tasks.for_sample(sample)
-        episode = await self.runner.run_episode(task, config.rollout.group_sizes, "train", sample, priority=batch)
+        episode = await self.player.run_episode(task, config.rollout.group_sizes, "train", sample, priority=batch)
         self._unassigned[sample] = episode
         for assignment in sampler.finished(sample, has_learning_signal(episode, config)):
             assigned_episode = self._unassigned.pop(assignment.sample)

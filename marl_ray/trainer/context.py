@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from marl_ray.config import Config
 from marl_ray.core.chat import as_text
 from marl_ray.core.concurrency import Condition
 from marl_ray.core.episode import Task
 from marl_ray.core.text import pluralize
-from marl_ray.environments.base import Environment
+from marl_ray.environments.base import BaseEnvironment
 from marl_ray.external.transition import Transition
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder
@@ -49,10 +48,10 @@ class RenderedPrompt:
 
 @dataclass(slots=True)
 class RunInputs:
-    """The tasks of a run, their environment, and the transition between turns."""
+    """The tasks of a run, their environment, and the transition between turns, None for programs without turns."""
 
-    environment: Environment[Any]
-    transition: Transition
+    environment: BaseEnvironment
+    transition: Transition | None
     train_tasks: list[Task]
     eval_tasks: list[Task]
     prompt_notes: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
 """The training loop: how a completion becomes a gradient, and new weights reach the generators.
 
-      prompts --> EpisodeRunner --> BatchBuilder --groups--> GroupQueue --> LearnerGroup.learn --> update_weights
+      prompts --> Player --> BatchBuilder --groups--> GroupQueue --> LearnerGroup.learn --> update_weights
                    |       ^            |                     one per policy   accumulate, then        |
       generation actors, sandbox        |                     and batch        one optimizer step      |
                    ^                    v                         ^            per mini-batch          |
@@ -43,7 +43,7 @@ from marl_ray.core.batch import UpdateStats
 from marl_ray.core.concurrency import Condition, gather, now
 from marl_ray.core.errors import UserError
 from marl_ray.core.state import TrainingResult
-from marl_ray.rollout.episode_runner import make_runner
+from marl_ray.rollout.turn_player import make_player
 from marl_ray.rollout.unscored import check_failed_rewards
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder
@@ -90,9 +90,9 @@ class Trainer:
         self.condition = Condition()
         self.health = HealthMonitor(config)
         self.timeline = Timeline(config.policies)
-        self.runner = make_runner(config, inputs.environment, inputs.transition, actors.generators, actors.sandbox)
+        self.player = make_player(config, inputs.environment, actors.generators, actors.sandbox, inputs.transition)
         context = LoopContext(config, folder, resume_state, self.gate, self.condition, self.health, self.timeline)
-        self.producer = BatchProducer(context, inputs.train_tasks, self.runner, actors.sandbox)
+        self.producer = BatchProducer(context, inputs, self.player, actors.sandbox)
         self.saver = CheckpointSaver(context)
         self.recorder = StepRecorder(context, self.producer, actors, self.saver, metrics)
         self._changed = dict.fromkeys(config.policies, False)
@@ -176,7 +176,7 @@ class Trainer:
             # The row of the step precedes the row of its evaluation.
             await self.condition.wait_for(lambda s: self.gate.evaluation == s == self.recorder.state.step, step)
             self.timeline.start_rollout()
-            episodes = await self.runner.evaluate(self.eval_tasks)
+            episodes = await self.player.evaluate(self.eval_tasks)
             check_failed_rewards(episodes, f"the evaluation at step {step}", self.config)
             measures = await self.producer.measures.measure(episodes, evaluation=True)
             seconds = self.timeline.finish_rollout()

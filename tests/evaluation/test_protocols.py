@@ -9,8 +9,7 @@ from marl_ray.config import from_tree
 from marl_ray.core.episode import Episode, Generation, SamplingSpec, Task
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.evaluation.protocols import PROTOCOLS
-from marl_ray.external.transition import Transition
-from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.rollout.turn_player import TurnPlayer
 from marl_ray.sandbox import ExecutionReport, Program, failed_report
 from tests.factories import make_completion
 
@@ -50,10 +49,9 @@ def run_episode(protocol: str, agents: Sequence[FakeGenerators], turns: int = 1)
     own = {"num_agents": len(agents), "num_turns": turns, "num_generations": 2}
     config = from_tree(sections | {"magrpo": own}, "magrpo")
     environment = CodeGeneration(len(agents))
-    transition = Transition(config.external, environment)
 
     async def episode() -> Episode:
-        runner = EpisodeRunner(config, environment, transition, PROTOCOLS[protocol](agents), FailingSandbox())
+        runner = TurnPlayer(config, environment, PROTOCOLS[protocol](agents), FailingSandbox())
         return await asyncio.wait_for(runner.run_episode(TASK, 1, "eval", evaluation=True), timeout=10)
 
     return asyncio.run(episode())

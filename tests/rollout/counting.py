@@ -11,8 +11,7 @@ from marl_ray.config import Config
 from marl_ray.core.episode import Completion, Episode, Generation, Outcome, SamplingSpec, Task
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.environments.base import Environment
-from marl_ray.external.transition import Transition
-from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.rollout.turn_player import TurnPlayer
 from marl_ray.trainer.batch_builder import BatchBuilder
 from tests.factories import make_config
 from tests.rollout.helpers import NoExecutor
@@ -90,7 +89,7 @@ def tree_config(agents: int = 2, **settings: Any) -> Config:
 
 def run_batch(run: Config, environment: Environment, dice: Sequence[Dice] = ()) -> list[Episode]:
     agents = list(dice) or [Dice() for _ in range(run.num_agents)]
-    runner = EpisodeRunner(run, environment, Transition(run.external, environment), agents, NoExecutor())
+    runner = TurnPlayer(run, environment, agents, NoExecutor())
     builder = BatchBuilder(0, len(TASKS), run)
     episodes = asyncio.run(runner.run_batch(TASKS, 0, builder))
     assert builder.batches == [build_agent_batch(episodes, agent, 0, run) for agent in range(run.num_agents)]

@@ -10,8 +10,7 @@ import pytest
 from marl_ray.core.episode import Completion, Episode, Generation, Node, SamplingSpec
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.environments.code_generation import CodeGeneration
-from marl_ray.external.transition import Transition
-from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.rollout.turn_player import TurnPlayer
 from marl_ray.sandbox import Sandbox
 from marl_ray.telemetry.metrics import episode_metrics, episode_record, joint_samples, rollout_metrics
 from tests.rollout.helpers import AUX, BROKEN, GOOD, TASK, WRONG, DirectExecutor, FailingExecutor, rollout_config
@@ -35,7 +34,7 @@ def run_episode(
 ) -> Episode:
     run = rollout_config(**({"num_turns": 1} | settings))
     environment = CodeGeneration.from_config(run)
-    runner = EpisodeRunner(run, environment, Transition(run.external, environment), agents, executor)  # type: ignore[arg-type]
+    runner = TurnPlayer(run, environment, agents, executor)  # type: ignore[arg-type]
     return asyncio.run(runner.run_episode(TASK, run.rollout.num_generations, "train", 0, evaluation=evaluation))
 
 
@@ -108,7 +107,7 @@ def test_one_agent_may_use_counterfactuals(sandbox: Sandbox) -> None:
     own = {"agents": [{"name": "m"}, {"name": "m", "estimator": "difference"}]}
     run = rollout_config(own, num_turns=1)  # type: ignore[arg-type]
     environment = CodeGeneration.from_config(run)
-    runner = EpisodeRunner(run, environment, Transition(run.external, environment), agents, DirectExecutor(sandbox))
+    runner = TurnPlayer(run, environment, agents, DirectExecutor(sandbox))
     node = root(asyncio.run(runner.run_episode(TASK, 3, "train", 0)))
     assert list(node.counterfactuals) == [1]
     assert node.greedy is None

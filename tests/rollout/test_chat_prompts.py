@@ -15,9 +15,8 @@ from marl_ray.contracts import check_environment
 from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Episode, Generation, SamplingSpec, Task
 from marl_ray.core.errors import UserError
-from marl_ray.external.transition import Transition
 from marl_ray.results.run_summary import episode_text
-from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.rollout.turn_player import TurnPlayer
 from marl_ray.telemetry.metrics import episode_record
 from tests.environments.talk import Talk
 from tests.factories import make_completion, make_config
@@ -52,8 +51,7 @@ class Recorder:
 def run_episode(environment: Any, sections: dict[str, Any], evaluate: bool = False) -> tuple[Episode, list[Recorder]]:
     config = make_config(sections={"external": {"mode": "plain"}} | sections, num_turns=2, num_generations=2)
     recorders = [Recorder(), Recorder()]
-    transition = Transition(config.external, environment)
-    runner = EpisodeRunner(config, environment, transition, recorders, NoExecutor())
+    runner = TurnPlayer(config, environment, recorders, NoExecutor())
     work = runner.evaluate_task(TASK, 1) if evaluate else runner.run_episode(TASK, 2, "train", 0)
     return asyncio.run(work), recorders
 

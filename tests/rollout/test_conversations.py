@@ -12,9 +12,8 @@ from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Completion, Episode, Generation, SamplingSpec, Task
 from marl_ray.core.errors import UserError
 from marl_ray.credit.groups import build_agent_batch, ordered_by_turn
-from marl_ray.external.transition import Transition
 from marl_ray.learning.micro_batches import MicroBatcher, trainable_rows
-from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.rollout.turn_player import TurnPlayer
 from tests.environments.talk import Talk
 from tests.factories import make_config
 from tests.rollout.helpers import NoExecutor
@@ -55,8 +54,7 @@ def chat_config(**settings: Any) -> Any:
 
 def run_episode(environment: Any, **settings: Any) -> tuple[Episode, list[Speaker], Any]:
     config, speakers = chat_config(**settings), [Speaker(), Speaker()]
-    transition = Transition(config.external, environment)
-    runner = EpisodeRunner(config, environment, transition, speakers, NoExecutor())
+    runner = TurnPlayer(config, environment, speakers, NoExecutor())
     return asyncio.run(runner.run_episode(TASK, 2, "train", 0)), speakers, config
 
 

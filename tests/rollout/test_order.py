@@ -19,11 +19,10 @@ from marl_ray.credit.estimators.base import SiblingValues
 from marl_ray.credit.estimators.magrpo import Marloo
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.credit.returns import action_returns, completion_returns
-from marl_ray.external.transition import Transition
 from marl_ray.results.run_summary import episode_text
 from marl_ray.rollout import JOINT_MODES
-from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.rollout.turn import sample_turn
+from marl_ray.rollout.turn_player import TurnPlayer
 from marl_ray.telemetry.metrics import episode_record
 from tests.environments.talk import Said, Talk
 from tests.factories import make_completion, make_config
@@ -72,7 +71,7 @@ def run_episode(rounds: Any, echoes: Sequence[Echo] | None = None, of: int | Non
     echoes = echoes or [Echo(letter) for letter in "abcd"[:agents]]
     base = {"num_agents": agents, "num_turns": 1, "num_generations": 3}
     run = make_config(sections={"external": {"mode": "passed"}}, **(base | settings))
-    runner = EpisodeRunner(run, environment, Transition(run.external, environment), echoes, NoExecutor())
+    runner = TurnPlayer(run, environment, echoes, NoExecutor())
     return asyncio.run(asyncio.wait_for(runner.run_episode(TASK, run.rollout.num_generations, "train", 0), timeout=10))
 
 

@@ -16,11 +16,9 @@ from marl_ray.config import Config, from_tree
 from marl_ray.core.episode import Episode, Node, Outcome, Task
 from marl_ray.credit.groups import build_group
 from marl_ray.environments.base import Environment
-from marl_ray.external.transition import Transition
-from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.rollout.step_measures import MAX_SCORED_EPISODES, MAX_SCORED_SAMPLES, StepMeasures
 from marl_ray.telemetry.credit_replay import rank_correlation
-from tests.rollout.counting import Counting, Dice, Sum, run_batch, tree_config
+from tests.rollout.counting import Counting, Sum, run_batch, tree_config
 from tests.rollout.helpers import NoExecutor
 
 SHUFFLE = {"cooperation/partner_shuffle", "cooperation/agreement"}
@@ -74,9 +72,8 @@ def measured(
 ) -> tuple[dict[str, float], Sequence[Episode]]:
     """Return the measures of a batch of two tasks, and its episodes."""
     given = run_batch(run, environment) if episodes is None else episodes
-    dice = [Dice() for _ in range(run.num_agents)]
-    runner = EpisodeRunner(run, environment, Transition(run.external, environment), dice, NoExecutor())
-    return asyncio.run(StepMeasures(runner).measure(given, evaluation)), given
+    measures = StepMeasures(run, environment, NoExecutor())
+    return asyncio.run(measures.measure(given, evaluation)), given
 
 
 def config(**settings: Any) -> Config:

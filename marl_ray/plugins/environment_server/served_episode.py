@@ -11,9 +11,9 @@ from marl_ray.config import Config
 from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Completion, Episode, Generation, Node, SamplingSpec, Task
 from marl_ray.core.errors import UserError
-from marl_ray.environments.base import Environment, Executor
-from marl_ray.external.transition import Transition
-from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.environments.base import BaseEnvironment, Environment, Executor
+from marl_ray.environments.program_environment import ProgramEnvironment
+from marl_ray.rollout.turn_player import TurnPlayer
 
 
 class EpisodeError(Exception):
@@ -77,9 +77,8 @@ class ServedEpisode:
     async def begin(self) -> Observation:
         """Start the episode."""
         agents = [AskedAgent(agent, self._questions) for agent in range(self.config.num_agents)]
-        transition = Transition(self.config.external, self.environment)
-        runner = EpisodeRunner(self.config, self.environment, transition, agents, self.executor)
-        playing = runner.run_episode(self.task, 1, "served", evaluation=True, on_node=self._nodes.append)
+        player = TurnPlayer(self.config, self.environment, agents, self.executor)
+        playing = player.run_episode(self.task, 1, "served", evaluation=True, on_node=self._nodes.append)
         self._playing = asyncio.get_running_loop().create_task(playing)
         return await self._next()
 
@@ -129,9 +128,9 @@ class ServedEpisode:
         return Observation(agent, role, prompt, reward, rewards, metrics, asked is None)
 
 
-def check_served(config: Config, environment: Environment[Any], tasks: Sequence[Task]) -> None:
+def check_served(config: Config, environment: BaseEnvironment, tasks: Sequence[Task]) -> None:
     """Raise UserError for an environment or setting whose episodes need engines."""
-    if not environment.plays_turns:
+    if isinstance(environment, ProgramEnvironment):
         raise UserError(f"environment {config.environment} needs engines: serve an environment of prompts and answers")
     if config.external.composition == "chat":
         raise UserError("external.composition chat needs the engines' tokens: set it to prompt")

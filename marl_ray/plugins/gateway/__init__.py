@@ -5,7 +5,7 @@
 
 `environment: gateway` starts the server in the driver and a program per episode (`programs`). `prompt_renderer` turns
 requests into token ids: a request that continues an earlier one begins with exactly the tokens that were read and
-sampled there. `gateway_runner` returns the episodes of one task as the joint actions of one node, so that batches, the
+sampled there. `program_player` returns the episodes of one task as the joint actions of one node, so that batches, the
 batch log, learners and metrics treat them like any other node (`AgentCall.sibling` is the run).
 """
 

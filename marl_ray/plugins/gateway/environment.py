@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from marl_ray.config.keys import key_of
 from marl_ray.core.chat import Prompt
-from marl_ray.core.episode import Outcome, Task
+from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.credit.requirements import estimator_requirements
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, Executor
-from marl_ray.environments.text_environment import TextAttempt
+from marl_ray.environments.program_environment import ProgramEnvironment
 from marl_ray.plugins.gateway.options import GatewayConfig
 from marl_ray.plugins.gateway.program_episode import task_as_data
 from marl_ray.plugins.gateway.programs import FUNCTIONS, CommandProgram, EpisodeProgram, FunctionProgram
@@ -32,17 +32,14 @@ MAX_PROBE_CHARS = 400
 """Characters of a task that stand for the unknown prompts of a program when a run checks its models."""
 
 
-class GatewayEnvironment(Environment[TextAttempt]):
-    """Episodes of programs that call the agents over HTTP, or in this process. The environment has no turns: its
-    prompts are the judge's prompts, or the beginning of the task, and only stand for the program's prompts in checks
-    of the models."""
-
-    modes = ("level_feedback", "level_passed", "passed")
-    plays_turns = False
+class GatewayEnvironment(ProgramEnvironment):
+    """Episodes of programs that call the agents over HTTP, or in this process. The judge's prompts, or the beginning
+    of the task, stand for the prompts of the program in checks of the models."""
 
     def __init__(self, config: Config, program: EpisodeProgram, judge: Environment[Any] | None) -> None:
         super().__init__(config.num_agents)
-        self.program, self.judge = program, judge
+        self.program = program
+        self.judge = judge
         settings = config.section(GatewayConfig)
         fields = settings.task_fields
         self._named_fields = fields or ()
@@ -87,10 +84,10 @@ class GatewayEnvironment(Environment[TextAttempt]):
             return self.judge.first_prompts(task)
         return [task.prompt[:MAX_PROBE_CHARS] or task.id] * self.num_agents
 
-    def make_runner(self, config: Config, transition: Any, generators: Sequence[Any], executor: Executor) -> Any:
-        from marl_ray.plugins.gateway.gateway_runner import GatewayRunner
+    def player(self, config: Config, generators: Sequence[Any], executor: Executor) -> Any:
+        from marl_ray.plugins.gateway.program_player import ProgramPlayer
 
-        return GatewayRunner(config, self, transition, generators, executor)
+        return ProgramPlayer(config, self, generators, executor)
 
     async def server(self, config: Config) -> GatewayServer:
         """Return the running server of this environment."""
@@ -113,21 +110,6 @@ class GatewayEnvironment(Environment[TextAttempt]):
         if self._server is not None:
             await self._server.close()
             self._server = None
-
-    def attempt(self, task: Task, responses: Sequence[str], last: bool) -> TextAttempt:
-        raise UserError("environment gateway scores programs and not answers: use the environment gateway.judge")
-
-    def outcome(self, attempt: TextAttempt, report: Any) -> Outcome:
-        raise NotImplementedError
-
-    def feedback(self, attempt: TextAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
-        return []
-
-    def previous_answers(self, attempt: TextAttempt) -> list[str]:
-        return [""] * self.num_agents
-
-    def revisions(self, task: Task) -> list[str]:
-        return [""] * self.num_agents
 
 
 def make_program(config: GatewayConfig) -> EpisodeProgram:

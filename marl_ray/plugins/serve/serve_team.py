@@ -8,7 +8,6 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from marl_ray.config import Config
 from marl_ray.core.concurrency import gather, run_with_background
@@ -16,7 +15,7 @@ from marl_ray.core.connections import BoundedListener, bind
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
-from marl_ray.environments.base import Environment
+from marl_ray.environments.base import BaseEnvironment
 from marl_ray.evaluation.running_models import RunningModel, prepare_model, run_with_model
 from marl_ray.http.http_server import serve_http
 from marl_ray.http.request_guard import ServerLimits
@@ -86,7 +85,7 @@ async def _serve(
     await run_with_background(serving, losses)
 
 
-def _roles(environment: Environment[Any]) -> list[str | None]:
+def _roles(environment: BaseEnvironment) -> list[str | None]:
     """Return each agent's role for an entry point called `main`; None if roles depend on further fields."""
     try:
         return list(environment.roles(Task("task", "", {"entry_point": "main", "tests": ()})))

@@ -15,17 +15,16 @@ from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.text_streams import OnText
 from marl_ray.config import Config
 from marl_ray.core.chat import Prompt, with_system_prompt
-from marl_ray.core.episode import Completion, Generation, Node, SamplingSpec, Task
+from marl_ray.core.episode import AgentCall, Completion, Generation, Node, SamplingSpec, Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.random_streams import stream_seed
-from marl_ray.environments.base import Environment, Executor
+from marl_ray.environments.base import BaseEnvironment, Environment, Executor
 from marl_ray.environments.joint_program import joint_program
-from marl_ray.external.transition import Transition
+from marl_ray.external.transition import transition_of
 from marl_ray.http.reply_format import Usage
 from marl_ray.http.request_formats import ApiError, SamplingRequest
-from marl_ray.models.json_schemas import schema_text
-from marl_ray.plugins.serve.untested import Untested
-from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.rollout.player import sampling_of
+from marl_ray.rollout.turn_player import TurnPlayer
 
 OnEvent = Callable[[dict[str, Any]], None]
 """Receives the events of an answer: parts of an agent's text, and the verdict of a turn."""
@@ -86,37 +85,53 @@ class TeamPlayer:
     """The team of a config. `generators` has one entry per agent, shared by agents of one policy."""
 
     def __init__(
-        self, config: Config, environment: Environment[Any], generators: Sequence[GeneratorGroup], sandbox: Executor
+        self, config: Config, environment: BaseEnvironment, generators: Sequence[GeneratorGroup], sandbox: Executor
     ) -> None:
-        self.config, self.environment, self.sandbox = config, environment, sandbox
+        self.config = config
+        self.environment = environment
+        self.sandbox = sandbox
         self.generators = generators
-        self._transition = Transition(config.external, environment)
+        self._transition = transition_of(config.external, environment)
 
     async def ask_team(self, task: Task, request: SamplingRequest, on_event: OnEvent | None = None) -> Answer:
         """Return the team's answer: the joint program of the last turn. Raises ApiError."""
-        self._check(task, request)
-        usage, seed = Usage(), secrets.randbits(62) if request.seed is None else request.seed
-        generators = [_AgentStream(a, s, request, seed, usage, on_event) for a, s in enumerate(self.generators)]
-        config, environment, tested = self.config, self.environment, bool(task.fields["tests"])
-        if not tested:
-            config = replace(config, training=replace(config.training, num_turns=1))
-            environment = Untested(environment)
+        environment = self._check(task, request)
+        usage = Usage()
+        seed = secrets.randbits(62) if request.seed is None else request.seed
+        agents: list[_AgentStream] = []
+        for agent, group in enumerate(self.generators):
+            agents.append(_AgentStream(agent, group, request, seed, usage, on_event))
+        player = TurnPlayer(self.config, environment, agents, self.sandbox, self._transition)
         turns: list[dict[str, Any]] = []
+        if task.fields["tests"]:
+            calls = await self._play(player, task, turns, on_event)
+        else:
+            sampled = await player.sample_first_turn(task, 1, "eval", evaluation=True)
+            if sampled is None:
+                raise self._too_long()
+            calls = [of_agent[0] for of_agent in sampled.calls]
+            turns.append({"turn": 1, "agents": _parts(calls)})
+        completions = [call.completion for call in calls]
+        text = joint_program(environment, task, [completion.text for completion in completions])
+        return Answer(text, _finish_reason(completions), usage, turns)
+
+    async def _play(
+        self, player: TurnPlayer, task: Task, turns: list[dict[str, Any]], on_event: OnEvent | None
+    ) -> list[AgentCall]:
+        """Play all turns, add their records to `turns`, and return the calls of the last turn. Raises ApiError."""
 
         def on_node(node: Node) -> None:
-            turns.append(turn_record(node, tested))
-            if tested and on_event is not None:
+            turns.append(turn_record(node))
+            if on_event is not None:
                 on_event({"event": "verdict"} | {k: v for k, v in turns[-1].items() if k != "agents"})
 
-        runner = EpisodeRunner(config, environment, self._transition, generators, self.sandbox)
-        episode = await runner.run_episode(task, 1, "eval", evaluation=True, on_node=on_node)
+        episode = await player.run_episode(task, 1, "eval", evaluation=True, on_node=on_node)
         nodes = [node for _, node in episode.nodes()]
         if not nodes:
             if episode.stopped_by("prompt_too_long"):
                 raise self._too_long()
             raise ApiError(503, "the sandbox gave no verdict: try again", "sandbox_unavailable")
-        completions = [calls[0].completion for calls in nodes[-1].calls]
-        return self._answer(task, completions, usage, turns)
+        return [calls[0] for calls in nodes[-1].calls]
 
     async def ask_agent(
         self,
@@ -129,19 +144,7 @@ class TeamPlayer:
         """Return one agent's answer to a text, which is not put into the chat template, or to messages, after the
         agent's system prompt if they have no system message. Raises ApiError."""
         settings = self.config.agents[agent]
-        eval_temperature = self.config.evaluation.eval_temperature
-        sampling = SamplingSpec(
-            1,
-            settings.max_new_tokens,
-            settings.temperature if eval_temperature is None else eval_temperature,
-            settings.top_p,
-            self.config.model.top_k,
-            0,
-            min_new_tokens=settings.min_new_tokens,
-            stop=settings.stop,
-            template_kwargs=settings.chat_template_kwargs,
-            json_schema=schema_text(settings.json_schema),
-        )
+        sampling = sampling_of(self.config, agent, True, (), 1)
         seed = secrets.randbits(62) if request.seed is None else stream_seed(request.seed, agent, choice)
         sampling = requested_sampling(sampling, request, seed)
         if not isinstance(prompt, str) and not any(message["role"] == "system" for message in prompt):
@@ -159,11 +162,14 @@ class TeamPlayer:
         (completion,) = generation.completions
         return Answer(completion.text, _finish_reason([completion]), usage)
 
-    def _check(self, task: Task, request: SamplingRequest) -> None:
-        """Raise ApiError if the environment cannot play the task."""
+    def _check(self, task: Task, request: SamplingRequest) -> Environment[Any]:
+        """Return the environment. Raises ApiError if it cannot play the task."""
         if request.n not in (None, 1) or request.stops:
             name = "stop" if request.stops else "n"
             raise ApiError(400, f"{name} is not supported for the model team", "unsupported_parameter", name)
+        if not isinstance(self.environment, Environment):
+            message = f"programs play the environment {self.config.environment}: ask a single agent"
+            raise ApiError(400, message, "invalid_value", "model")
         try:
             self.environment.check_task(task)
             self.environment.roles(task)
@@ -178,13 +184,7 @@ class TeamPlayer:
                 "invalid_value",
                 "marl_ray.fields",
             ) from None
-
-    def _answer(
-        self, task: Task, completions: Sequence[Completion], usage: Usage, turns: list[dict[str, Any]]
-    ) -> Answer:
-        responses = [completion.text for completion in completions]
-        text = joint_program(self.environment, task, responses)
-        return Answer(text, _finish_reason(completions), usage, turns)
+        return self.environment
 
     def _too_long(self) -> ApiError:
         length = self.config.model.max_length
@@ -192,16 +192,13 @@ class TeamPlayer:
         return ApiError(400, message, "context_length_exceeded")
 
 
-def turn_record(node: Node, tested: bool) -> dict[str, Any]:
-    """Return a turn as plain data: each agent's part and, if a program ran, the reward and the evidence."""
+def turn_record(node: Node) -> dict[str, Any]:
+    """Return a turn as plain data: each agent's part, the reward and the evidence."""
     action = node.joint_actions[0]
-    completions = [call.completion for call in node.answers(action)]
-    record = {"turn": node.turn + 1, "agents": _parts(node.prompts, completions)}
-    if not tested:
-        return record
     evidence = {} if action.outcome.evidence is None else action.outcome.evidence.data()
     return {
-        **record,
+        "turn": node.turn + 1,
+        "agents": _parts(node.answers(action)),
         "reward": action.reward,
         "levels": dict(action.outcome.levels),
         "metrics": dict(action.outcome.metrics),
@@ -209,17 +206,20 @@ def turn_record(node: Node, tested: bool) -> dict[str, Any]:
     }
 
 
-def _parts(prompts: Sequence[Any], completions: Sequence[Completion]) -> list[dict[str, Any]]:
-    return [
-        {
-            "agent": f"agent_{agent}",
-            "prompt": prompt,
+def _parts(calls: Sequence[AgentCall]) -> list[dict[str, Any]]:
+    """Return each agent's part of a turn as plain data."""
+    parts: list[dict[str, Any]] = []
+    for call in calls:
+        completion = call.completion
+        part = {
+            "agent": f"agent_{call.agent}",
+            "prompt": call.prompt,
             "text": completion.text,
             "finish_reason": _finish_reason([completion]),
             "completion_tokens": len(completion.token_ids),
         }
-        for agent, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
-    ]
+        parts.append(part)
+    return parts
 
 
 def _finish_reason(completions: Sequence[Completion]) -> str:

@@ -11,8 +11,7 @@ from marl_ray.config import from_tree
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.code_generation import MAIN_DEFINED, SYNTAX_OK, TESTS, CodeGeneration
-from marl_ray.external.transition import Transition
-from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.rollout.scorer import Scorer
 from marl_ray.sandbox import ExecutionReport, Sandbox, StdioCase, TestResult, stdio_tests
 from tests.environments.code_generation import helper_fakes
 from tests.rollout.helpers import DirectExecutor
@@ -27,8 +26,8 @@ def assess(
     tree = {"model": {"name": "m"}, "dataset": {"name": "humaneval"}, "magrpo": {"num_agents": len(responses)}}
     config = from_tree(tree | {"code_generation": {"helper_reward": helper_reward}}, "magrpo")
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
-    runner = EpisodeRunner(config, environment, Transition(config.external, environment), (), DirectExecutor(sandbox))
-    (outcome,) = asyncio.run(runner.outcomes([environment.attempt(task, responses, last=True)]))
+    scorer = Scorer(config, environment, DirectExecutor(sandbox))
+    (outcome,) = asyncio.run(scorer.outcomes([environment.attempt(task, responses, last=True)]))
     assert outcome.reward == pytest.approx(sum(outcome.levels.values()))
     assert outcome.metrics["tests_passed_rate"] == passed
     return outcome

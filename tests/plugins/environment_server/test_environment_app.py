@@ -15,14 +15,13 @@ from marl_ray.core import connections
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.external.transition import Transition
 from marl_ray.http import http_server
 from marl_ray.http.request_guard import LOCAL_NAMES, RequestGuard
 from marl_ray.plugins.environment_server import environment_app
 from marl_ray.plugins.environment_server.environment_app import EnvironmentApp
 from marl_ray.plugins.environment_server.serve_environment import LIMITS
 from marl_ray.plugins.environment_server.served_episode import check_served
-from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.rollout.turn_player import TurnPlayer
 from marl_ray.sandbox import Sandbox
 from tests.rollout.helpers import AUX, GOOD, TASK, WRONG, DirectExecutor, FailingExecutor, rollout_config
 
@@ -79,9 +78,8 @@ def test_prompts_and_rewards_are_those_of_a_rollout(client: TestClient, sandbox:
 
     config = rollout_config()
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
-    transition = Transition(config.external, environment)
     agents = [Recording(AUX), Recording(WRONG)]
-    runner = EpisodeRunner(config, environment, transition, agents, DirectExecutor(sandbox))
+    runner = TurnPlayer(config, environment, agents, DirectExecutor(sandbox))
     episode = asyncio.run(runner.run_episode(TASK, 1, "eval", evaluation=True))
     result, seen, rewards = client.post("/reset", json={"seed": 0}).json(), [], []
     for text in (AUX, WRONG, AUX, WRONG):

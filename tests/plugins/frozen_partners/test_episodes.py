@@ -10,8 +10,7 @@ import pytest
 from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.credit.groups import build_group
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.external.transition import Transition
-from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.rollout.turn_player import TurnPlayer
 from marl_ray.telemetry.metrics import episode_metrics, episode_record
 from tests.environments.talk import TASK, Talk
 from tests.factories import make_completion, make_config
@@ -48,8 +47,7 @@ def test_an_agent_learns_from_the_mean_over_partners() -> None:
     config = make_config(sections=sections, num_turns=2, num_generations=2)
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     speakers = [Speaker("a"), Speaker("bb"), Speaker("cccc")]
-    transition = Transition(config.external, environment)
-    runner = EpisodeRunner(config, environment, transition, speakers, NoSandbox())
+    runner = TurnPlayer(config, environment, speakers, NoSandbox())
     episode = asyncio.run(runner.run_episode(TASK, 2, "train", 0))
     root = episode.root
     assert root is not None

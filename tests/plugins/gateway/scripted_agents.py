@@ -15,7 +15,6 @@ from marl_ray.config import Config
 from marl_ray.core.chat import TokenPrompt
 from marl_ray.core.episode import Completion, Episode, Generation, Node, SamplingSpec, Task
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.external.transition import Transition
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
 from tests.factories import make_config
@@ -115,8 +114,7 @@ def command(script: Path, *arguments: str) -> str:
 async def play(config: Config, agents: Sequence[ScriptedAgent], *tasks: Task, executor: Any = None) -> list[Episode]:
     """Return the training episodes of these tasks, by default of `TASK`."""
     environment = ENVIRONMENTS.get("gateway").from_config(config)
-    transition = Transition(config.external, environment)
-    runner = environment.make_runner(config, transition, agents, executor or NoExecutor())
+    runner = environment.player(config, agents, executor or NoExecutor())
     try:
         episodes = (runner.run_episode(task, config.rollout.group_sizes, "train", 0) for task in tasks or (TASK,))
         return list(await asyncio.gather(*episodes))

@@ -19,7 +19,6 @@ import pytest
 from marl_ray.core.episode import Episode
 from marl_ray.core.errors import UserError
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.external.transition import Transition
 from marl_ray.plugins.gateway.confinement import CONNECTIONS, LAUNCHER, launcher_options, own_paths
 from marl_ray.toy import BASE_PATH
 from tests.factories import ROOT
@@ -292,7 +291,7 @@ print(1)
     (folder / "script.py").write_text(ASK + script)
     config = gateway_config(command=command(folder / "script.py"), readable=[str(folder)], **CONFINED)
     environment = ENVIRONMENTS.get("gateway").from_config(config)
-    runner = environment.make_runner(config, Transition(config.external, environment), agents(), NoExecutor())
+    runner = environment.player(config, agents(), NoExecutor())
 
     async def most_connections() -> int:
         server = await environment.server(config)

@@ -17,7 +17,6 @@ from openai import APIStatusError, AsyncOpenAI, AuthenticationError, NotFoundErr
 
 from marl_ray.core.episode import Task
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.external.transition import Transition
 from marl_ray.plugins.gateway.program_episode import ProgramEpisode
 from marl_ray.toy import BASE_PATH
 from tests.plugins.gateway.scripted_agents import ScriptedAgent, chat_model, gateway_config
@@ -35,7 +34,7 @@ async def serving(model: str, answer: str = "yes", **gateway: Any) -> AsyncItera
     config = gateway_config(model, function="tests.plugins.gateway.test_exact_ids:converses", **gateway)
     agents = [ScriptedAgent(model, lambda *_: answer) for _ in range(2)]
     environment = ENVIRONMENTS.get("gateway").from_config(config)
-    runner = environment.make_runner(config, Transition(config.external, environment), agents, NoExecutor())
+    runner = environment.player(config, agents, NoExecutor())
     server = await environment.server(config)
     limits = config.gateway.max_calls
     episode = ProgramEpisode(

@@ -16,7 +16,6 @@ from marl_ray.core.episode import Completion, Episode, Generation, SamplingSpec,
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.external.transition import Transition
 from marl_ray.learning.arguments import local_learner_arguments
 from marl_ray.learning.gradient_accumulator import GradientAccumulator
 from marl_ray.learning.learner import Learner
@@ -24,7 +23,7 @@ from marl_ray.learning.micro_batches import trainable_rows
 from marl_ray.models.names import resolve_model
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.plugins.gateway.program_episode import ProgramEpisode
-from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.rollout.turn_player import TurnPlayer
 from marl_ray.sandbox import Sandbox
 from tests.factories import make_config
 from tests.rollout.helpers import DirectExecutor
@@ -106,12 +105,12 @@ def test_the_gradient_is_that_of_the_rollout(sandbox: Sandbox, aggregation: str)
     native = toy_config({}, aggregation)
     program = toy_config({"environment": "gateway", "gateway": settings | {"judge": "code_generation"}}, aggregation)
     environment = ENVIRONMENTS.get("code_generation").from_config(native)
-    runner = EpisodeRunner(native, environment, Transition(native.external, environment), agents, executor)
+    runner = TurnPlayer(native, environment, agents, executor)
     theirs = asyncio.run(episodes_of(runner, tasks))
     gateway = ENVIRONMENTS.get("gateway").from_config(program)
 
     async def play() -> list[Episode]:
-        own = gateway.make_runner(program, Transition(program.external, gateway), agents, executor)
+        own = gateway.player(program, agents, executor)
         try:
             return await episodes_of(own, tasks)
         finally:

@@ -14,7 +14,6 @@ import pytest
 
 from marl_ray.core.episode import Task
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.external.transition import Transition
 from marl_ray.plugins.gateway.program_episode import ProgramEpisode
 from marl_ray.toy import BASE_PATH
 from tests.plugins.gateway.scripted_agents import ScriptedAgent, gateway_config
@@ -131,7 +130,7 @@ def test_hostile_requests_are_refused_or_harmless() -> None:
 
     async def attack() -> None:
         environment = ENVIRONMENTS.get("gateway").from_config(config)
-        runner = environment.make_runner(config, Transition(config.external, environment), agents, NoExecutor())
+        runner = environment.player(config, agents, NoExecutor())
         server = await environment.server(config)
         task = Task("secret-task", "p", {})
         first, other, ended = (

@@ -13,7 +13,6 @@ import pytest
 
 from marl_ray.core.episode import Episode, Task
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.external.transition import Transition
 from marl_ray.plugins.gateway.service_program import ServiceProgram
 from marl_ray.toy import BASE_PATH
 from tests.plugins.gateway.scripted_agents import ASK, ScriptedAgent, command, gateway_config, play, root
@@ -135,7 +134,7 @@ def test_the_token_of_a_service_that_the_user_starts_is_in_a_private_file(caplog
 def test_an_episode_that_was_given_to_a_lost_service_is_offered_again_at_once() -> None:
     config = gateway_config(service=True, reward="post", roles=["coder", "tester"], timeout_s=30)
     environment = ENVIRONMENTS.get("gateway").from_config(config)
-    runner = environment.make_runner(config, Transition(config.external, environment), counting(), NoExecutor())
+    runner = environment.player(config, counting(), NoExecutor())
 
     async def ask_and_leave(port: int) -> None:
         """Ask for an episode, and close the connection without reading the reply."""

@@ -10,7 +10,7 @@ from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.data import DATASETS
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.environments.base import Environment, Executor
+from marl_ray.environments.base import BaseEnvironment, Environment, Executor
 from marl_ray.plugins.gateway.environment import GatewayEnvironment, check_credit
 from marl_ray.plugins.gateway.tool_use.options import ToolUseConfig
 from marl_ray.plugins.gateway.tool_use.tool_loop import ToolLoop
@@ -53,7 +53,7 @@ class ToolUse(GatewayEnvironment):
     def roles(self, task: Task) -> list[str]:
         return self.judge.roles(task)
 
-    def make_runner(self, config: Config, transition: Any, generators: Sequence[Any], executor: Executor) -> Any:
+    def player(self, config: Config, generators: Sequence[Any], executor: Executor) -> Any:
         settings = config.section(ToolUseConfig)
         self.program = ToolLoop(
             self.judge,
@@ -63,17 +63,17 @@ class ToolUse(GatewayEnvironment):
             settings.max_tool_calls,
             settings.max_result_chars,
         )
-        return super().make_runner(config, transition, generators, executor)
+        return super().player(config, generators, executor)
 
     async def server(self, config: Config) -> Any:
         """Return a server that serves nothing: the loop asks the agents in this process."""
         return NoServer()
 
 
-def check_settings(config: Config, name: str, judge: Environment[Any]) -> None:
+def check_settings(config: Config, name: str, judge: BaseEnvironment) -> None:
     """Raise UserError for settings that answers with tools cannot have."""
     section, settings = config.algorithm, config.section(ToolUseConfig)
-    if not judge.plays_turns:
+    if not isinstance(judge, Environment):
         raise UserError(f"tool_use.environment {name} has no turns in which agents could call tools: use another one")
     if judge.order(Task("", "", {})) != [list(range(config.num_agents))]:
         raise UserError(f"tool_use.environment {name} has an order of agents, which tool_use does not follow")

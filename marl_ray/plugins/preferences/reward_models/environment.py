@@ -78,11 +78,6 @@ class LearnedReward(WrappedEnvironment[ScoredAttempt]):
             raise UserError(f"{settings.name} is no reward model: train one from it with marl-ray rewardmodel")
         return cls(base, settings)
 
-    @property
-    def interchangeable_agents(self) -> bool:  # type: ignore[misc, override]
-        """False: the model may prefer one order of answers."""
-        return False
-
     @cached_property
     def model(self) -> RewardModel:
         """The reward model, loaded on first use."""

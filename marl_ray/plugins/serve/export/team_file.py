@@ -17,6 +17,7 @@ from marl_ray.config.loader import to_tree
 from marl_ray.core.episode import Task
 from marl_ray.core.installed_versions import versions
 from marl_ray.environments import ENVIRONMENTS
+from marl_ray.environments.base import Environment
 
 FORMAT = 1
 PRIVATE_SECTIONS = ("output", "wandb", "trackio", "mlflow")
@@ -99,11 +100,14 @@ def prompt_templates(config: Config) -> dict[str, Any] | None:
     an environment whose prompts depend on further fields of a task."""
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     try:
+        later = [""] * environment.num_agents  # a program has no later turns
+        if isinstance(environment, Environment):
+            later = list(environment.revisions(PLACEHOLDER))
         return {
             "roles": list(environment.roles(PLACEHOLDER)),
             "order": [list(group) for group in environment.order(PLACEHOLDER)],
             "first_turn": list(environment.first_prompts(PLACEHOLDER)),
-            "later_turns_end_with": list(environment.revisions(PLACEHOLDER)),
+            "later_turns_end_with": later,
         }
     except Exception:  # environments may raise anything for a task without their fields
         return None

@@ -20,7 +20,6 @@ from marl_ray.core.errors import UserError
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.reward import RewardEnvironment, prompt_task
-from marl_ray.external.transition import Transition
 from marl_ray.learning.micro_batches import MicroBatcher, trainable_rows
 from marl_ray.plugins.gateway.prompt_renderer import PromptRenderer
 from marl_ray.plugins.gateway.tool_use.environment import ToolUse
@@ -57,8 +56,7 @@ def call(name: str, **arguments: Any) -> str:
 def played(config: Config, sandbox: Sandbox, *answers: Answer) -> tuple[Episode, list[ScriptedAgent]]:
     agents = [ScriptedAgent(agent.name, answer) for agent, answer in zip(config.agents, answers, strict=True)]
     environment = ENVIRONMENTS.get("tool_use").from_config(config)
-    transition = Transition(config.external, environment)
-    runner = environment.make_runner(config, transition, agents, DirectExecutor(sandbox))
+    runner = environment.player(config, agents, DirectExecutor(sandbox))
     return asyncio.run(runner.run_episode(TASK, config.rollout.group_sizes, "train", 0)), agents
 
 
@@ -127,8 +125,7 @@ def test_a_failed_agent_ends_the_answers_of_its_partners(sandbox: Sandbox) -> No
     config = tool_config()
     environment = ENVIRONMENTS.get("tool_use").from_config(config)
     agents = [kind(str(BASE_PATH), lambda *_: "") for kind in (WithoutRoom, Endless)]
-    transition = Transition(config.external, environment)
-    runner = environment.make_runner(config, transition, agents, DirectExecutor(sandbox))
+    runner = environment.player(config, agents, DirectExecutor(sandbox))
 
     async def play() -> int:
         episode = await runner.run_episode(TASK, 2, "train", 0)
@@ -248,8 +245,7 @@ def test_an_answer_without_a_reward_is_left_out(kept: int, reason: str, sandbox:
     config = tool_config(tools=["python"], agents=1)
     environment = ToolUse(config, judge)
     agents = [ScriptedAgent(config.agents[0].name, lambda *_: "done")]
-    transition = Transition(config.external, environment)
-    runner = environment.make_runner(config, transition, agents, DirectExecutor(sandbox))
+    runner = environment.player(config, agents, DirectExecutor(sandbox))
     task = prompt_task(judge.splits["train"][0], 0)
     episode = asyncio.run(runner.run_episode(task, 2, "train", 0))
     assert len(episode.unscored) == 2 - kept

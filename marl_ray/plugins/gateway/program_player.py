@@ -23,11 +23,11 @@ from marl_ray.core.episode import (
 )
 from marl_ray.environments.base import Executor
 from marl_ray.environments.plugin_checks import TURN_NAMES
-from marl_ray.external.transition import Transition
 from marl_ray.plugins.gateway.options import GatewayConfig
 from marl_ray.plugins.gateway.program_episode import AgentAccess, ProgramEpisode, TokenGenerator
 from marl_ray.plugins.gateway.program_result import ProgramFailed, ProgramResult, parse_result
-from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.rollout.player import Player, sampling_of
+from marl_ray.rollout.scorer import Scorer, joint_action
 
 if TYPE_CHECKING:
     from marl_ray.plugins.gateway.environment import GatewayEnvironment
@@ -51,22 +51,22 @@ class PlayedEpisode:
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
-class GatewayRunner(EpisodeRunner):
-    """Runs programs in place of turns. `run_episode` plays G runs of a task."""
+class ProgramPlayer(Player):
+    """Plays programs in place of turns. `run_episode` plays G runs of a task."""
 
     def __init__(
         self,
         config: Config,
         environment: GatewayEnvironment,
-        transition: Transition,
         generators: Sequence[Any],
         executor: Executor,
     ) -> None:
-        super().__init__(config, environment, transition, generators, executor)
-        self.gateway, self._generators = environment, list[TokenGenerator](generators)
-        self._judge: EpisodeRunner | None = None
+        super().__init__(config)
+        self.gateway = environment
+        self._generators = list[TokenGenerator](generators)
+        self._judge: Scorer | None = None
         if environment.judge is not None:
-            self._judge = EpisodeRunner(config, environment.judge, transition, generators, executor)
+            self._judge = Scorer(config, environment.judge, executor)
 
     async def run_episode(
         self,
@@ -184,10 +184,12 @@ class GatewayRunner(EpisodeRunner):
 
     def _agents(self, evaluation: bool) -> list[AgentAccess]:
         renderers = self.gateway.renderers(self.config)
-        return [
-            AgentAccess(name, self._generators[agent], self.sampling(evaluation, agent, (), 1), renderers[agent])
-            for agent, name in enumerate(self.gateway.names)
-        ]
+        agents: list[AgentAccess] = []
+        for agent, name in enumerate(self.gateway.names):
+            # The seed is never used: each call gets a seed of its own, from its place in the episode.
+            sampling = sampling_of(self.config, agent, evaluation, (), 1)
+            agents.append(AgentAccess(name, self._generators[agent], sampling, renderers[agent]))
+        return agents
 
     def _node(self, played: Sequence[PlayedEpisode], lost: int) -> Node:
         """Return the runs of a task as one node. `lost` is the number of runs without a reward."""
@@ -203,5 +205,6 @@ class GatewayRunner(EpisodeRunner):
             assert outcome is not None
             if not number and lost:
                 outcome = replace(outcome, counts={**outcome.counts, "gateway/failed": lost})
-            actions.append(self._rewarded(tuple(len(calls[agent]) - 1 for agent in agents), outcome))
+            last_calls = tuple(len(calls[agent]) - 1 for agent in agents)
+            actions.append(joint_action(self.config, last_calls, outcome))
         return Node(0, calls, actions)

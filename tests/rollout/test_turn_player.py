@@ -15,9 +15,8 @@ from marl_ray.config import Config
 from marl_ray.core.episode import Completion, Episode, Generation, Node, SamplingSpec
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.environments.code_generation import CodeGeneration
-from marl_ray.external.transition import Transition
 from marl_ray.results.run_summary import episode_text
-from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.rollout.turn_player import TurnPlayer
 from marl_ray.sandbox import ExecutionReport, Program, Sandbox
 from marl_ray.telemetry.metrics import episode_metrics, episode_record, joint_samples, rollout_metrics
 from tests.rollout.helpers import AUX, BROKEN, GOOD, TASK, WRONG, DirectExecutor, FailingExecutor, rollout_config
@@ -41,7 +40,7 @@ class Scripted:
 
 def run_episode(run: Config, executor: object, aux: Scripted, main: Scripted, *, evaluation: bool = False) -> Episode:
     environment = CodeGeneration.from_config(run)
-    runner = EpisodeRunner(run, environment, Transition(run.external, environment), [aux, main], executor)  # type: ignore[arg-type]
+    runner = TurnPlayer(run, environment, [aux, main], executor)  # type: ignore[arg-type]
     group = run.rollout.num_generations
     return asyncio.run(runner.run_episode(TASK, group, "train", 0, evaluation=evaluation))
 
