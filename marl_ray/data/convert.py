@@ -242,7 +242,7 @@ def _text(value: Any, task_id: str) -> str:
     for line in value if isinstance(value, list) else [value]:
         if type(line) is not int and not isinstance(line, str):  # True is an `int` too
             raise UserError(f"task {task_id}: inputs and outputs should be texts, not {value!r:.60}")
-        lines.append(str(line) if type(line) is int else line)
+        lines.append(str(line))
     return "\n".join(lines)
 
 

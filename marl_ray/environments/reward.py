@@ -23,6 +23,7 @@ from marl_ray.core.text import short_repr
 from marl_ray.core.user_calls import call_user_function, call_user_function_blocking, result_of_user_function
 from marl_ray.environments.base import Environment, Executor
 from marl_ray.environments.chat_rows import NotAPrompt, copied, is_list, is_one_prompt, read_prompt
+from marl_ray.environments.function_parameters import name_of, parameters_of
 
 logger = logging.getLogger(__name__)
 
@@ -76,22 +77,6 @@ class FunctionHangs(UserError):
 
 class BadReward(ValueError):
     """A value of the reward function that is no reward."""
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionParameters:
-    """The parameters of a user's function: the names of the first two, which receive the prompt and the answers, and
-    of the others, which receive columns."""
-
-    reserved: tuple[str, ...] = ()
-    required: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-    takes_all: bool = False
-
-    def columns(self, row: TaskRow) -> dict[str, Any]:
-        """Return copies of the columns of a row that the function takes."""
-        taken = row.columns.keys() if self.takes_all else [*self.required, *self.optional]
-        return {name: copied(row.columns[name]) for name in taken if name in row.columns}
 
 
 class RewardEnvironment(Environment[AnsweredPrompt]):
@@ -154,9 +139,9 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
             self.splits["train"] = rows_of(prompts)
         if eval_prompts is not None:
             self.splits["eval"] = rows_of(eval_prompts)
-        self._parameters = {reward: _parameters_of(reward)}
+        self._parameters = {reward: parameters_of(reward)}
         if feedback is not None:
-            self._parameters[feedback] = _parameters_of(feedback)
+            self._parameters[feedback] = parameters_of(feedback)
         self._levels: set[str] = set()
         """Names of the levels, from the first call that returned levels."""
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
@@ -182,13 +167,13 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
             for name in parameters.reserved:
                 if name in row.columns:
                     raise UserError(
-                        f"{task.id} has a column {name}, and the parameter {name} of {_name(function)} receives the "
+                        f"{task.id} has a column {name}, and the parameter {name} of {name_of(function)} receives the "
                         "prompt or the answers: rename the column or the parameter"
                     )
             for name in parameters.required:
                 if name not in row.columns:
                     listed = ", ".join([PROMPT, *row.columns])
-                    raise UserError(f"{_name(function)} takes {name}, which {task.id} does not have, only {listed}")
+                    raise UserError(f"{name_of(function)} takes {name}, which {task.id} does not have, only {listed}")
 
     def roles(self, task: Task) -> list[str]:
         return self.agents
@@ -208,7 +193,7 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
 
     def outcome(self, attempt: AnsweredPrompt, report: Any) -> Outcome:
         if report is None:
-            return Outcome(0.0, failure=f"{_name(self.reward)} returned None", unscored="none")
+            return Outcome(0.0, failure=f"{name_of(self.reward)} returned None", unscored="none")
         if isinstance(report, FailedCall):
             return self._failed(report.reason, attempt)
         try:
@@ -216,7 +201,7 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
         except BadReward as error:
             return self._failed(str(error), attempt)
         if outcome.failure:  # the sum of the levels is not finite
-            return self._failed(f"{_name(self.reward)}: {outcome.failure}", attempt)
+            return self._failed(f"{name_of(self.reward)}: {outcome.failure}", attempt)
         return outcome
 
     def _outcome(self, report: Any) -> Outcome:
@@ -230,7 +215,7 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
             # Means of levels over a step are means over its answers: all answers need the same levels.
             if not levels or set(levels) != self._levels:
                 raise BadReward(
-                    f"{_name(self.reward)} should return the same levels for every answer, got {list(levels)}, and "
+                    f"{name_of(self.reward)} should return the same levels for every answer, got {list(levels)}, and "
                     f"before {sorted(self._levels)}: return 0 for a level without a reward"
                 )
             return Outcome(sum(levels.values()), levels)
@@ -260,7 +245,7 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
                 lines.append(f"{level}: {value:g}")
             return lines
         call = partial(self._call, self.feedback_function, attempt)
-        name = _name(self.feedback_function)
+        name = name_of(self.feedback_function)
         try:
             text = call_user_function_blocking(call, self.timeout_s, name)
         except Exception as error:  # of a function that this package does not know
@@ -294,11 +279,11 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
             raise UserError(f"the prompt of {task.id} should be {expected}, got {given!r:.200}: {error}") from None
 
     def _call(self, function: Callable[..., Any], attempt: AnsweredPrompt) -> Any:
-        columns = self._parameters[function].columns(attempt.row)
+        columns = self._parameters[function].columns(attempt.row.columns)
         return function(copied(attempt.row.prompt), list(attempt.answers), **columns)
 
     async def _rewarded(self, attempt: AnsweredPrompt) -> Any:
-        name = _name(self.reward)
+        name = name_of(self.reward)
         deadline = partial(wait_within, self.timeout_s, f"{name} (timeout_s of RewardEnvironment)", "")
         try:
             # A lock belongs to one event loop.
@@ -336,7 +321,7 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
 
     def _bad_reward(self, report: Any) -> BadReward:
         expected = f"a finite number, {self.num_agents} numbers (one per agent), a mapping of named levels, or None"
-        return BadReward(f"{_name(self.reward)} should return {expected}, got {short_repr(report, 80)}")
+        return BadReward(f"{name_of(self.reward)} should return {expected}, got {short_repr(report, 80)}")
 
 
 def rows_of(given: Iterable[Any]) -> list[Mapping[str, Any]]:
@@ -393,41 +378,6 @@ def _row(task: Task) -> TaskRow:
     if not isinstance(row, TaskRow):
         raise UserError(f"task {task.id} has no prompt row: a RewardEnvironment needs dataset.type prompts")
     return row
-
-
-def _parameters_of(function: Callable[..., Any]) -> FunctionParameters:
-    """Return the parameters of a function of (prompt, answers) and columns. Raises UserError."""
-    if not callable(function):
-        raise UserError(f"reward and feedback should be functions of (prompt, answers), got {function!r:.80}")
-    try:
-        signature = inspect.signature(function)
-        signature.bind_partial(None, None)
-        parameters = list(signature.parameters.values())
-    except ValueError:  # a built-in function without a signature
-        return FunctionParameters()
-    except TypeError:  # the function does not take two positional arguments
-        parameters = []
-    kinds = {parameter.kind for parameter in parameters}
-    reserved: list[str] = []
-    required: list[str] = []
-    optional: list[str] = []
-    for parameter in parameters:  # the keyword-only ones come last
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        if parameter.kind is not parameter.KEYWORD_ONLY and len(reserved) < 2:
-            reserved.append(parameter.name)
-        elif parameter.default is parameter.empty:
-            required.append(parameter.name)
-        else:
-            optional.append(parameter.name)
-    if len(reserved) < 2 and inspect.Parameter.VAR_POSITIONAL not in kinds:
-        raise UserError(f"{_name(function)} should take two parameters, (prompt, answers), and names of columns")
-    takes_all = inspect.Parameter.VAR_KEYWORD in kinds
-    return FunctionParameters(tuple(reserved), tuple(required), tuple(optional), takes_all)
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return f"the function {getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
 def _is_by_name(value: Any, agents: Sequence[str]) -> bool:

@@ -112,7 +112,7 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
             called = self._called(attempt)
             misused = use.misused.intersection(called)
             defined = sum(helper.defined for helper in helpers)
-            # The levels of all helpers add up to those of a single one.
+            # The levels of all helpers together are worth as much as the levels of a single helper.
             share = 1.0 / len(helpers)
             # A program that passes no test earns nothing by calling helpers.
             earned = share if rate > 0 else 0.0

@@ -132,7 +132,7 @@ class _Flow:
     def _statement(self, node: ast.stmt, names: Names) -> Names | None:
         changing = self._changing
         if isinstance(node, ast.For | ast.While):
-            # From its second round on, a loop reads what it bound in an earlier one.
+            # From the second round on, a loop reads names that it bound in an earlier round.
             bound = _bindings_within(node)
             names = _merged(names, bound)
             self._changing |= bound.keys()
