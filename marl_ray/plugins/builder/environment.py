@@ -17,7 +17,7 @@ from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.environments.text_environment import TextAttempt, TextEnvironment
 from marl_ray.plugins.builder import prompts
-from marl_ray.plugins.builder.commands import AIR, FILL, SETBLOCK, Commands, Position, build, read_commands
+from marl_ray.plugins.builder.commands import AIR, FILL, SETBLOCK, Command, Commands, Position, build, read_commands
 from marl_ray.plugins.builder.glyphs import FULL
 
 PALETTES = (("oak_planks", "stone"), ("white_concrete", "obsidian"))
@@ -242,7 +242,7 @@ def house_blocks(
 
 
 def _built(commands: Sequence[Commands]) -> dict[Position, str]:
-    placed = []
+    placed: list[Command] = []
     for agent_commands in commands:
         placed += agent_commands.placed
     return build(placed)
