@@ -57,8 +57,10 @@ def _humaneval(dataset: str, row: DataRow, number: int) -> Task:
 def task_of_mbpp(row: DataRow, number: int) -> Task:
     """Convert a row with MBPP's fields (text, code, test_list, test_setup_code; `prompt` and `test_imports` in its
     sanitized version), or with HumanEval's fields."""
-    own = not row.get("entry_point") and ("test_list" in row or "code" in row)
-    return checked(_from_mbpp(row, number) if own else task_of_humaneval(row, "mbpp", number))
+    has_own_fields = "test_list" in row or "code" in row
+    if has_own_fields and not row.get("entry_point"):
+        return checked(_from_mbpp(row, number))
+    return checked(task_of_humaneval(row, "mbpp", number))
 
 
 def _apps(row: DataRow, number: int) -> Task:
@@ -73,7 +75,8 @@ def _apps(row: DataRow, number: int) -> Task:
     tests = _json(row["input_output"], task_id, "input_output")
     if not isinstance(tests, dict) or not isinstance(tests.get("inputs"), list):
         raise UserError(f"task {task_id} has no tests (field input_output, with inputs and outputs)")
-    inputs, outputs = tests["inputs"], tests.get("outputs")
+    inputs = tests["inputs"]
+    outputs = tests.get("outputs")
     if not isinstance(outputs, list) or len(inputs) != len(outputs):
         raise UserError(f"task {task_id}: input_output should have as many outputs as inputs")
     if tests.get("fn_name"):
@@ -96,11 +99,14 @@ def _livecodebench(row: DataRow, number: int) -> Task:
     pairs: list[tuple[Any, Any]] = []
     kinds: set[str] = set()
     for field in ("public_test_cases", "private_test_cases"):
-        cases = _json(_unpacked(row.get(field), task_id, field), task_id, field) if row.get(field) else []
+        if not row.get(field):
+            continue  # private tests may be missing
+        cases = _json(_unpacked(row.get(field), task_id, field), task_id, field)
         if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
             raise UserError(f"task {task_id}: {field} should be a list of objects")
-        kinds |= {str(case.get("testtype", "stdin")) for case in cases}
-        pairs += [(case.get("input"), case.get("output")) for case in cases]
+        for case in cases:
+            kinds.add(str(case.get("testtype", "stdin")))
+            pairs.append((case.get("input"), case.get("output")))
     if len(kinds) > 1:
         raise UserError(f"task {task_id} has tests of several kinds: {', '.join(sorted(kinds))}")
     if kinds == {"functional"}:
@@ -108,27 +114,34 @@ def _livecodebench(row: DataRow, number: int) -> Task:
     else:
         task = _script_task(task_id, row, "question_content", pairs)
     date = str(row.get("contest_date") or "")[:10]  # a text, or a datetime of a Parquet file
-    return replace(task, fields={**task.fields, DATE: date}) if date else task
+    if not date:
+        return task
+    return replace(task, fields={**task.fields, DATE: date})
 
 
 def _livecodebench_function(task_id: str, row: DataRow, pairs: Sequence[tuple[Any, Any]]) -> Task:
     metadata = _json(row.get("metadata") or "{}", task_id, "metadata")
-    name = metadata.get("func_name") if isinstance(metadata, dict) else None
-    if not isinstance(name, str):
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("func_name"), str):
         raise UserError(f"task {task_id} asks for a function without a name: metadata should have func_name")
     cases = []
     for arguments, result in pairs:
-        lines = [line for line in _text(arguments, task_id).split("\n") if line.strip()]  # JSON may have U+2028
-        values = [_json(line, task_id, "an argument of a test") for line in lines]
+        values = []
+        # Not `splitlines`: JSON texts may contain U+2028, which is no end of a line here.
+        for line in _text(arguments, task_id).split("\n"):
+            if line.strip():
+                values.append(_json(line, task_id, "an argument of a test"))
         cases.append(FunctionCase(values, [_json(result, task_id, "the output of a test")]))
     question = _question(task_id, row, "question_content")
-    return checked(function_task(task_id, question, name, text_of(row, "starter_code"), cases))
+    starter = text_of(row, "starter_code")
+    return checked(function_task(task_id, question, metadata["func_name"], starter, cases))
 
 
-HUMANEVAL, COOPHUMANEVAL, TOY = (
-    Conversion("code_generation", partial(_humaneval, name)) for name in ("humaneval", "coophumaneval", "toy")
-)
-MBPP, APPS, LIVECODEBENCH = (Conversion("code_generation", task) for task in (task_of_mbpp, _apps, _livecodebench))
+HUMANEVAL = Conversion("code_generation", partial(_humaneval, "humaneval"))
+COOPHUMANEVAL = Conversion("code_generation", partial(_humaneval, "coophumaneval"))
+TOY = Conversion("code_generation", partial(_humaneval, "toy"))
+MBPP = Conversion("code_generation", task_of_mbpp)
+APPS = Conversion("code_generation", _apps)
+LIVECODEBENCH = Conversion("code_generation", _livecodebench)
 
 
 def checked(task: Task) -> Task:
@@ -178,19 +191,27 @@ def _from_mbpp(row: DataRow, number: int) -> Task:
         raise UserError(f"task {task_id} has no problem text (field text)")
     prompt = f"{text.strip()}\nThe function is `{function.name}({ast.unparse(function.args)})`.\n"
     setup = "\n".join([*lines_of(row, "test_imports"), text_of(row, "test_setup_code")]).strip()
-    return Task(task_id, prompt, {"entry_point": function.name, "tests": (setup, *asserts) if setup else asserts})
+    tests = (setup, *asserts) if setup else asserts
+    return Task(task_id, prompt, {"entry_point": function.name, "tests": tests})
 
 
 def _tested_function(code: str, tests: tuple[str, ...]) -> ast.FunctionDef | None:
     """Return the function of `code` that most tests call. The outermost call of the first test breaks ties."""
     functions = {node.name: node for node in statements_of(code) if isinstance(node, ast.FunctionDef)}
-    calls: Counter[str] = Counter()
+    tests_calling: Counter[str] = Counter()
     for test in tests:
-        # Breadth first, so an outer call comes before its arguments.
-        nodes = [node for statement in statements_of(test) for node in ast.walk(statement)]
-        names = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-        calls.update(dict.fromkeys(name for name in names if name in functions).keys())
-    return functions[calls.most_common(1)[0][0]] if calls else None
+        called: dict[str, None] = {}  # in order, each function once
+        for statement in statements_of(test):
+            # `walk` is breadth first: an outer call comes before its arguments.
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions:
+                    called[node.func.id] = None
+        tests_calling.update(called.keys())
+    if not tests_calling:
+        return None
+    # Of equal counts `most_common` returns the one that was counted first.
+    name, _ = tests_calling.most_common(1)[0]
+    return functions[name]
 
 
 def statements_of(code: str) -> list[ast.stmt]:
@@ -217,9 +238,11 @@ def _script_task(task_id: str, row: DataRow, field: str, pairs: Sequence[tuple[A
 
 def _text(value: Any, task_id: str) -> str:
     """Return an input or output. Some rows of APPS have a list of lines, or an integer in place of its text."""
-    lines = [str(line) if type(line) is int else line for line in (value if isinstance(value, list) else [value])]
-    if not all(isinstance(line, str) for line in lines):
-        raise UserError(f"task {task_id}: inputs and outputs should be texts, not {value!r:.60}")
+    lines = []
+    for line in value if isinstance(value, list) else [value]:
+        if type(line) is not int and not isinstance(line, str):  # True is an `int` too
+            raise UserError(f"task {task_id}: inputs and outputs should be texts, not {value!r:.60}")
+        lines.append(str(line))
     return "\n".join(lines)
 
 
@@ -256,7 +279,9 @@ def _unpacked(value: Any, task_id: str, field: str) -> Any:
     try:
         packed = zlib.decompressobj()
         data = packed.decompress(base64.b64decode(value, validate=True), MAX_BYTES)
-        return value if packed.unconsumed_tail else _pickled_text(data)
+        if packed.unconsumed_tail:  # too large
+            return value
+        return _pickled_text(data)
     except (zlib.error, ValueError):
         raise UserError(f"task {task_id}: {field} is neither JSON nor packed as LiveCodeBench's is") from None
 
@@ -292,18 +317,27 @@ def id_of(row: DataRow, dataset: str, number: int, *fields: str) -> str:
     """Return the row's task_id, or the dataset's name with the row's first non-empty field or index in the split."""
     if row.get("task_id") not in (None, ""):
         return str(row["task_id"])
-    own = next((row[field] for field in fields if row.get(field) not in (None, "")), f"row {number}")
-    return f"{dataset}/{own}"
+    for field in fields:
+        if row.get(field) not in (None, ""):
+            return f"{dataset}/{row[field]}"
+    return f"{dataset}/row {number}"
 
 
 def text_of(row: DataRow, field: str) -> str:
     """Return a field's text with `\\n` newlines, empty if it is missing or not a string."""
     value: Any = row.get(field)
-    return value.replace("\r\n", "\n") if isinstance(value, str) and value.strip() else ""
+    if not isinstance(value, str) or not value.strip():
+        return ""
+    return value.replace("\r\n", "\n")
 
 
 def lines_of(row: DataRow, field: str) -> tuple[str, ...]:
     """Return the non-blank strings of a list field, empty if it is missing."""
     value: Any = row.get(field)
-    items = value if isinstance(value, list | tuple) else []
-    return tuple(item.replace("\r\n", "\n").strip() for item in items if isinstance(item, str) and item.strip())
+    if not isinstance(value, list | tuple):
+        return ()
+    lines = []
+    for item in value:
+        if isinstance(item, str) and item.strip():
+            lines.append(item.replace("\r\n", "\n").strip())
+    return tuple(lines)

@@ -27,10 +27,14 @@ def within_dates(tasks: Sequence[Task], since: str | None, until: str | None) ->
         return list(tasks)
     first = datetime.date.min if since is None else parse_date(since, "--since")
     last = datetime.date.max if until is None else parse_date(until, "--until")
-    undated = next((task for task in tasks if not task.fields.get(DATE)), None)
-    if undated is not None:
-        raise UserError(f"task {undated.id} has no date (field contest_date): leave out --since and --until")
-    found = [t for t in tasks if first <= parse_date(t.fields[DATE], f"the date of task {t.id}") <= last]
+    for task in tasks:
+        if not task.fields.get(DATE):
+            raise UserError(f"task {task.id} has no date (field contest_date): leave out --since and --until")
+    found = []
+    for task in tasks:
+        date = parse_date(task.fields[DATE], f"the date of task {task.id}")
+        if first <= date <= last:
+            found.append(task)
     if not found:
         raise UserError(f"none of {len(tasks)} tasks is from {since or 'the beginning'} to {until or 'now'}")
     return found

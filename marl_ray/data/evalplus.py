@@ -67,7 +67,9 @@ _TUPLES: dict[tuple[int | None, tuple[int, ...]], tuple[int, ...]] = {
     (1, (0,)): (106, 750),
 }
 """Tasks of MBPP+ with tuples, which JSON stores as lists, by position of the argument (None: all) and depths."""
-TUPLES = {number: place for place, numbers in _TUPLES.items() for number in numbers}
+TUPLES = {}
+for _place, _numbers in _TUPLES.items():
+    TUPLES.update(dict.fromkeys(_numbers, _place))
 CONVERSIONS: dict[int, Callable[[list[Any]], list[Any]]] = {
     115: lambda given: [[set(item) if item else {} for item in given[0]]],
     124: lambda given: [float(given[0]), complex(given[1])],
@@ -92,7 +94,8 @@ def input_tests(row: Mapping[str, Any], task_id: str, entry_point: str) -> tuple
     for given in (*row["base_input"], *row["plus_input"]):
         if not isinstance(given, list):
             raise ValueError(f"inputs should be lists of arguments, not {given!r:.40}")
-        arguments = [_literal(value) for value in (_with_types(task_id, given) if of_mbpp else given)]
+        values = _with_types(task_id, given) if of_mbpp else given
+        arguments = list(map(_literal, values))
         tests.append(f"assert {_condition(entry_point, arguments, atol, of_mbpp)}")
     return (f"{reference}\n{HELPERS}", *tests)
 
@@ -102,19 +105,24 @@ def declared_prompt(row: Mapping[str, Any], prompt: str, entry_point: str) -> st
     if f"def {entry_point}" in prompt:
         return prompt
     function = _function(ast.parse(str(row.get("canonical_solution"))), entry_point)
-    return f"{prompt.strip().strip(chr(34)).strip()}\nThe function is `{entry_point}({ast.unparse(function.args)})`.\n"
+    text = prompt.strip().strip('"').strip()
+    return f"{text}\nThe function is `{entry_point}({ast.unparse(function.args)})`.\n"
 
 
 def _condition(entry_point: str, arguments: Sequence[str], atol: float, of_mbpp: bool) -> str:
     given = ", ".join(arguments)
-    found, expected = f"{entry_point}({given})", f"_reference({given})"
+    found = f"{entry_point}({given})"
+    expected = f"_reference({given})"
+    # `find_zero` is a function of HumanEval+, all other exceptions are of MBPP+.
     if entry_point in OTHER_RESULTS and of_mbpp == (entry_point != "find_zero"):
         return OTHER_RESULTS[entry_point].format(*arguments, found=found, expected=expected, atol=atol)
     if of_mbpp and entry_point in SET_RESULTS:
         return f"set({found}) == set({expected})"
     if of_mbpp and entry_point in IS_NOT_NONE:
         return f"({found} not in (None, False)) == ({expected} is not None)"
-    return f"_equal({found}, {expected}{f', {atol}' if atol else ''})"
+    if atol:
+        return f"_equal({found}, {expected}, {atol})"
+    return f"_equal({found}, {expected})"
 
 
 def _reference(program: str, entry_point: str) -> str:
@@ -142,7 +150,9 @@ class _ReferenceCleaner(ast.NodeTransformer):
         return ast.Pass()
 
     def visit_Expr(self, node: ast.Expr) -> ast.stmt:
-        return ast.Pass() if isinstance(node.value, ast.Constant) else node
+        if isinstance(node.value, ast.Constant):
+            return ast.Pass()
+        return node
 
 
 def _function(tree: ast.Module, entry_point: str) -> ast.FunctionDef:
@@ -154,13 +164,18 @@ def _function(tree: ast.Module, entry_point: str) -> ast.FunctionDef:
 
 def _with_types(task_id: str, given: list[Any]) -> list[Any]:
     """Return the arguments of a task of MBPP+ with the types that JSON does not have."""
-    number = int(task_id.partition("/")[2]) if task_id.partition("/")[2].isdecimal() else -1
+    digits = task_id.partition("/")[2]
+    number = int(digits) if digits.isdecimal() else -1
     if number in CONVERSIONS:
         return CONVERSIONS[number](given)
     if number not in TUPLES:
         return given
     position, depths = TUPLES[number]
-    return [_with_tuples(value, depths) if position in (None, place) else value for place, value in enumerate(given)]
+    arguments = list(given)
+    for place, value in enumerate(given):
+        if position in (None, place):
+            arguments[place] = _with_tuples(value, depths)
+    return arguments
 
 
 def _with_tuples(value: Any, depths: Sequence[int], depth: int = 0) -> Any:
@@ -179,7 +194,9 @@ def _literal(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_literal, value))}]"
     if isinstance(value, tuple):
-        return f"({', '.join(map(_literal, value))}{',' if len(value) == 1 else ''})"
+        end = "," if len(value) == 1 else ""
+        return f"({', '.join(map(_literal, value))}{end})"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{_literal(key)}: {_literal(item)}' for key, item in value.items())}}}"
+        items = [f"{_literal(key)}: {_literal(item)}" for key, item in value.items()]
+        return f"{{{', '.join(items)}}}"
     return repr(value)

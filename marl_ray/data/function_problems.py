@@ -79,10 +79,10 @@ def _with_numbers_as_keys(value: Any) -> Any:
 
 def _assertion(task_id: str, name: str, case: FunctionCase, nested: bool) -> str:
     call = f"as_lists({name}({', '.join(map(repr, case.arguments))}), {nested})"
-    expected = " or ".join(f"result == {result!r}" for result in case.results)
     if len(case.results) == 1:
         source = f"assert {call} == {case.results[0]!r}"
     else:
+        expected = " or ".join(f"result == {result!r}" for result in case.results)
         source = f"result = {call}\nassert {expected}"
     try:
         for value in (*case.arguments, *case.results):
@@ -96,8 +96,11 @@ def _declaration(task_id: str, name: str, starter: str) -> str:
     """Return the function's declaration without a class, with the imports of its annotations; empty if the starter
     code has none."""
     source = starter.expandtabs(4).rstrip()
+    if not source:
+        return ""
     try:
-        tree = ast.parse(f"{source}\n{' ' * 20}pass\n") if source else ast.Module([], [])
+        # The starter code ends with a header: its body may have any deeper indentation.
+        tree = ast.parse(f"{source}\n{' ' * 20}pass\n")
     except (SyntaxError, ValueError):
         return ""
     for node in ast.walk(tree):
@@ -110,7 +113,9 @@ def _declaration(task_id: str, name: str, starter: str) -> str:
         returned = f" -> {ast.unparse(node.returns)}" if node.returns else ""
         line = f"def {name}({ast.unparse(node.args)}){returned}:"
         imported = sorted(mentioned & set(typing.__all__))
-        return f"from typing import {', '.join(imported)}\n\n{line}" if imported else line
+        if not imported:
+            return line
+        return f"from typing import {', '.join(imported)}\n\n{line}"
     return ""
 
 

@@ -50,15 +50,18 @@ class ObjectNames:
     def _dataset(self, given: Any) -> Any:
         """Return the section `dataset` of a data set: its rows, its rows by split, or a section that names it."""
         if _is_section(given) and "name" in given and not isinstance(given["name"], str | PathLike):
-            return {**self._dataset(given["name"]), **{key: value for key, value in given.items() if key != "name"}}
+            other_keys = {key: value for key, value in given.items() if key != "name"}
+            return {**self._dataset(given["name"]), **other_keys}
         if given is None or isinstance(given, str | PathLike) or _is_section(given):
             return given
-        splits = {
-            name: rows_of(rows) for name, rows in (given if isinstance(given, Mapping) else {"train": given}).items()
-        }
+        by_split = given if isinstance(given, Mapping) else {"train": given}
+        splits = {name: rows_of(rows) for name, rows in by_split.items()}
         name = f"{IN_MEMORY}prompts_{fingerprint_of_rows(splits)}"
         self.objects[name] = PythonRows(splits)
-        return {"name": name, **({"eval_split": "eval"} if "eval" in splits else {})}
+        section = {"name": name}
+        if "eval" in splits:
+            section["eval_split"] = "eval"
+        return section
 
     def _plain(self, value: Any) -> Any:
         """Return the value as a YAML file would hold it, with names for objects."""

@@ -31,7 +31,9 @@ def is_one_prompt(value: Any) -> bool:
     """Return whether the value is a text or looks like chat messages, in contrast to one prompt per agent."""
     if isinstance(value, str):
         return True
-    return is_list(value) and len(value) > 0 and all(isinstance(message, Mapping) for message in value)
+    if not is_list(value) or len(value) == 0:
+        return False
+    return all(isinstance(message, Mapping) for message in value)
 
 
 def read_prompt(value: Any) -> Prompt:
@@ -40,7 +42,10 @@ def read_prompt(value: Any) -> Prompt:
         return value
     if not is_one_prompt(value):
         raise NotAPrompt("an entry is neither a text nor a list of messages")
-    messages = [_read_message(message, f"message {number + 1}") for number, message in enumerate(value)]
+    messages = []
+    for number, message in enumerate(value, 1):
+        messages.append(_read_message(message, f"message {number}"))
+    # A completion answers the user; chat templates reject or ignore another last role.
     if messages[-1]["role"] != "user":
         raise NotAPrompt(f"the last message has the role {messages[-1]['role']}, not user")
     return messages
@@ -52,7 +57,8 @@ def _read_message(message: Mapping[str, Any], place: str) -> dict[str, str]:
         if key not in ("role", "content"):
             raise NotAPrompt(f"{place} has the key {key}, which a prompt cannot have")
     role = given.get("role")
-    role = SAME_ROLES.get(role, role) if isinstance(role, str) else role
+    if isinstance(role, str):
+        role = SAME_ROLES.get(role, role)
     if role not in ROLES:
         raise NotAPrompt(f"{place} has the role {role!r:.40}, not one of {', '.join(ROLES)}")
     content: Any = given.get("content")
@@ -65,7 +71,9 @@ def _read_message(message: Mapping[str, Any], place: str) -> dict[str, str]:
 
 def _read_part(part: Any, place: str) -> str:
     """Return the text of a part of a content."""
-    given = _without_unused_keys(part) if isinstance(part, Mapping) else {}
+    given: dict[str, Any] = {}
+    if isinstance(part, Mapping):
+        given = _without_unused_keys(part)
     if given.get("type") != "text" or not isinstance(given.get("text"), str):
         raise NotAPrompt(f"{place} has a part of its content that is no text, {part!r:.80}")
     for key in given:
@@ -90,7 +98,7 @@ def copied(value: Any) -> Any:
         return {key: copied(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [copied(inner) for inner in value]
-    if isinstance(value, tuple) and type(value) is tuple:
+    if type(value) is tuple:  # the constructor of a subclass may take other arguments
         return tuple(copied(inner) for inner in value)
     if isinstance(value, set):
         return set(value)

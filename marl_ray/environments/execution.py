@@ -52,18 +52,27 @@ class CodeEnvironment(Environment[A]):
 
     def _passing(self, report: ExecutionReport) -> frozenset[int]:
         """Return the indices of the tests that pass with a verdict that counts."""
-        if report.tests and not (self._warned or self._count_untrusted or any(test.trusted for test in report.tests)):
+        counting = []
+        passing = set()
+        for index, test in enumerate(report.tests):
+            if not (test.trusted or self._count_untrusted):
+                continue  # the program may have forged this verdict
+            counting.append(index)
+            if test.status == "pass":
+                passing.add(index)
+        if report.tests and not counting and not self._warned:
             self._warned = True
             logger.warning(
                 "no test of a task is trusted, so that no policy can earn its tests: set sandbox.count_untrusted: "
                 f"true if programs may forge them, or leave the task out ({shorten(report.tests[0].source)})"
             )
-        tests = enumerate(report.tests)
-        return frozenset(n for n, test in tests if test.status == "pass" and (test.trusted or self._count_untrusted))
+        return frozenset(passing)
 
     def _pass_rate(self, report: ExecutionReport, runs: bool) -> float:
         """Return the share of tests that pass with a verdict that counts, 0 if the program does not run."""
-        return len(self._passing(report)) / report.total if runs and report.total else 0.0
+        if not runs or not report.total:
+            return 0.0
+        return len(self._passing(report)) / report.total
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +86,16 @@ class ExecutionEvidence:
 
     def lines(self) -> list[str]:
         """Return the number of passed tests, and a line for each failed test; messages cannot begin lines."""
-        report, failed = self.report, (test for test in self.report.tests if test.status != "pass")
+        report = self.report
         if report.syntax_error is not None:
-            summary = f"[sandbox] syntax error: {report.syntax_error.message}"
+            lines = [f"[sandbox] syntax error: {report.syntax_error.message}"]
         else:
-            summary = f"[sandbox] {report.passed} of {report.total} tests passed"
-        lines = (f"    {t.status}: {t.source}   {t.error_type or ''} {t.message or ''}" for t in failed)
-        return [" ".join(line.splitlines()).rstrip() for line in (summary, *lines)]
+            lines = [f"[sandbox] {report.passed} of {report.total} tests passed"]
+        for test in report.tests:
+            if test.status != "pass":
+                error = f"{test.error_type or ''} {test.message or ''}"
+                lines.append(f"    {test.status}: {test.source}   {error}")
+        return [" ".join(line.splitlines()).rstrip() for line in lines]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,31 +135,41 @@ def locate_syntax_error(report: ExecutionReport, starts: Iterable[tuple[str, int
     error = report.syntax_error
     if error is None:
         return None
-    for name, start in sorted(starts, key=lambda item: -item[1]):
-        if error.line is not None and start <= error.line:
-            return SyntaxErrorLocation(name, error.line - start + 1, error.column, error.message)
+    if error.line is not None:
+        # The error belongs to the last function that starts at or above its line.
+        for name, start in sorted(starts, key=lambda item: -item[1]):
+            if start <= error.line:
+                return SyntaxErrorLocation(name, error.line - start + 1, error.column, error.message)
     return SyntaxErrorLocation(None, error.line, error.column, error.message)
 
 
 def passed(facts: Any, agent: int = 0) -> list[str]:
     """Return the feedback of mode `passed`: whether all levels passed."""
-    return ["All levels passed" if facts.all_passed else "Not all levels passed"]
+    if facts.all_passed:
+        return ["All levels passed"]
+    return ["Not all levels passed"]
 
 
 def sliced(tests: Sequence[T], sandbox_slice: SandboxSlice) -> tuple[T, ...]:
     if not sandbox_slice or sandbox_slice == "all":
         return tuple(tests)
-    return tuple(tests[:sandbox_slice] if sandbox_slice > 0 else tests[sandbox_slice:])
+    if sandbox_slice > 0:
+        return tuple(tests[:sandbox_slice])
+    return tuple(tests[sandbox_slice:])
 
 
 def describe_syntax(error: SyntaxErrorLocation | None) -> str:
     """Return `OK`, or the location and message of a syntax error."""
     if error is None:
         return "OK"
-    where = f" in {error.function}" if error.function else ""
-    line = "" if error.line is None else f" line {error.line}"
-    column = "" if error.column is None else f" column {error.column}"
-    return f"error{where}{line}{column}: {shorten(error.message)}"
+    text = "error"
+    if error.function:
+        text += f" in {error.function}"
+    if error.line is not None:
+        text += f" line {error.line}"
+    if error.column is not None:
+        text += f" column {error.column}"
+    return f"{text}: {shorten(error.message)}"
 
 
 def describe_failure(test: TestResult) -> str:
@@ -155,11 +177,15 @@ def describe_failure(test: TestResult) -> str:
 
 
 def describe_error(test: TestResult) -> str:
-    error = test.error_type or test.status
-    return shorten(f"{error}: {test.message}" if test.message else error)
+    error: str = test.error_type or test.status
+    if test.message:
+        error += f": {test.message}"
+    return shorten(error)
 
 
 def shorten(text: str) -> str:
     """Return a text on one line of at most LINE_CHARS characters."""
     text = " ".join(text.split())
-    return text if len(text) <= LINE_CHARS else text[: LINE_CHARS - 3] + "..."
+    if len(text) > LINE_CHARS:
+        return text[: LINE_CHARS - 3] + "..."
+    return text

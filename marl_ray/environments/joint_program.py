@@ -13,8 +13,9 @@ def joint_program(environment: Environment[Any], task: Task, responses: Sequence
     """Return the program that the responses form, or all responses under their roles if they form none."""
     attempt = environment.attempt(task, responses, last=True)
     program = attempt.program
-    if isinstance(program, tuple):
-        program = program[0] if program else None
+    if isinstance(program, tuple) and program:
+        program = program[0]
+    # An empty tuple, and the program of another kind of environment, have no source.
     source = getattr(program, "source", None)
     if isinstance(source, str):
         return source

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import inspect
 import logging
+import math
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from marl_ray.core.text import short_repr
 from marl_ray.core.user_calls import call_user_function, call_user_function_blocking, result_of_user_function
 from marl_ray.environments.base import Environment, Executor
 from marl_ray.environments.chat_rows import NotAPrompt, copied, is_list, is_one_prompt, read_prompt
+from marl_ray.environments.function_parameters import name_of, parameters_of
 
 logger = logging.getLogger(__name__)
 
@@ -77,22 +79,6 @@ class BadReward(ValueError):
     """A value of the reward function that is no reward."""
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionParameters:
-    """The parameters of a user's function: the names of the first two, which receive the prompt and the answers, and
-    of the others, which receive columns."""
-
-    reserved: tuple[str, ...] = ()
-    required: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-    takes_all: bool = False
-
-    def columns(self, row: TaskRow) -> dict[str, Any]:
-        """Return copies of the columns of a row that the function takes."""
-        taken = row.columns.keys() if self.takes_all else [*self.required, *self.optional]
-        return {name: copied(row.columns[name]) for name in taken if name in row.columns}
-
-
 class RewardEnvironment(Environment[AnsweredPrompt]):
     """A complete environment: prompts, the names of the agents, and a function from answers to a reward.
 
@@ -143,14 +129,19 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
         if len(set(agents)) < len(agents):
             raise UserError(f"agents should be distinct names, got {list(agents)}")
         super().__init__(len(agents))
-        self.agents, self.reward, self.feedback_function, self.timeout_s = list(agents), reward, feedback, timeout_s
-        self.splits = {
-            name: rows_of(given)
-            for name, given in (("train", prompts), ("eval", eval_prompts))
-            if given is not None  # without prompts, dataset.name provides the tasks
-        }
-        """Rows by split, for `dataset.name`."""
-        self._parameters = {f: _parameters_of(f) for f in (reward, feedback) if f is not None}
+        self.agents = list(agents)
+        self.reward = reward
+        self.feedback_function = feedback
+        self.timeout_s = timeout_s
+        self.splits: dict[str, list[Mapping[str, Any]]] = {}
+        """Rows by split, for `dataset.name`. Without prompts, the config's data set provides the tasks."""
+        if prompts is not None:
+            self.splits["train"] = rows_of(prompts)
+        if eval_prompts is not None:
+            self.splits["eval"] = rows_of(eval_prompts)
+        self._parameters = {reward: parameters_of(reward)}
+        if feedback is not None:
+            self._parameters[feedback] = parameters_of(feedback)
         self._levels: set[str] = set()
         """Names of the levels, from the first call that returned levels."""
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
@@ -176,13 +167,13 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
             for name in parameters.reserved:
                 if name in row.columns:
                     raise UserError(
-                        f"{task.id} has a column {name}, and the parameter {name} of {_name(function)} receives the "
+                        f"{task.id} has a column {name}, and the parameter {name} of {name_of(function)} receives the "
                         "prompt or the answers: rename the column or the parameter"
                     )
             for name in parameters.required:
                 if name not in row.columns:
                     listed = ", ".join([PROMPT, *row.columns])
-                    raise UserError(f"{_name(function)} takes {name}, which {task.id} does not have, only {listed}")
+                    raise UserError(f"{name_of(function)} takes {name}, which {task.id} does not have, only {listed}")
 
     def roles(self, task: Task) -> list[str]:
         return self.agents
@@ -202,38 +193,45 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
 
     def outcome(self, attempt: AnsweredPrompt, report: Any) -> Outcome:
         if report is None:
-            return Outcome(0.0, failure=f"{_name(self.reward)} returned None", unscored="none")
+            return Outcome(0.0, failure=f"{name_of(self.reward)} returned None", unscored="none")
         if isinstance(report, FailedCall):
             return self._failed(report.reason, attempt)
         try:
             outcome = bounded_outcome(self._outcome(report))
         except BadReward as error:
             return self._failed(str(error), attempt)
-        return self._failed(f"{_name(self.reward)}: {outcome.failure}", attempt) if outcome.failure else outcome
+        if outcome.failure:  # the sum of the levels is not finite
+            return self._failed(f"{name_of(self.reward)}: {outcome.failure}", attempt)
+        return outcome
 
     def _outcome(self, report: Any) -> Outcome:
         """Return the outcome of a value of the reward function. Raises BadReward."""
-        own = [report.get(name) for name in self.agents] if _is_by_name(report, self.agents) else report
-        if isinstance(own, Mapping):
-            levels = {str(name): self._number(value, report) for name, value in own.items()}
+        value = report
+        if _is_by_name(report, self.agents):
+            value = [report.get(name) for name in self.agents]
+        if isinstance(value, Mapping):
+            levels = {str(name): self._number(level, report) for name, level in value.items()}
             self._levels = self._levels or set(levels)
+            # Means of levels over a step are means over its answers: all answers need the same levels.
             if not levels or set(levels) != self._levels:
                 raise BadReward(
-                    f"{_name(self.reward)} should return the same levels for every answer, got {list(levels)}, and "
+                    f"{name_of(self.reward)} should return the same levels for every answer, got {list(levels)}, and "
                     f"before {sorted(self._levels)}: return 0 for a level without a reward"
                 )
             return Outcome(sum(levels.values()), levels)
-        if is_list(own):
-            if len(own) != self.num_agents:
+        if is_list(value):
+            if len(value) != self.num_agents:
                 raise self._bad_reward(report)
-            rewards = tuple(self._number(value, report) for value in own)
+            rewards = tuple(self._number(reward, report) for reward in value)
             return Outcome(sum(rewards) / len(rewards), rewards=rewards)
-        return Outcome(self._number(own, report))
+        return Outcome(self._number(value, report))
 
     def _failed(self, reason: str, attempt: AnsweredPrompt) -> Outcome:
         """Return the outcome of a failed call. Warn of the first one."""
-        row = f", row {dict(attempt.row.columns)!r:.300}" if attempt.row.columns else ""
-        failure = f"{reason}, for prompt {attempt.row.prompt!r:.80}{row}"
+        row = attempt.row
+        failure = f"{reason}, for prompt {row.prompt!r:.80}"
+        if row.columns:
+            failure += f", row {dict(row.columns)!r:.300}"
         if not self._warned:
             self._warned = True
             logger.warning(f"{failure}. Its joint action is left out; more are only counted, in rollout/unscored")
@@ -242,16 +240,22 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
     def feedback(self, attempt: AnsweredPrompt, outcome: Outcome, mode: str, agent: int) -> list[str]:
         if self.feedback_function is None:
             rewards = outcome.rewards or (outcome.reward,) * self.num_agents
-            return [f"reward: {rewards[agent]:g}", *(f"{name}: {value:g}" for name, value in outcome.levels.items())]
+            lines = [f"reward: {rewards[agent]:g}"]
+            for level, value in outcome.levels.items():
+                lines.append(f"{level}: {value:g}")
+            return lines
         call = partial(self._call, self.feedback_function, attempt)
-        name = _name(self.feedback_function)
+        name = name_of(self.feedback_function)
         try:
             text = call_user_function_blocking(call, self.timeout_s, name)
         except Exception as error:  # of a function that this package does not know
             raise UserError(_describe(error, name)) from error
-        text = text[self.agents[agent]] if _is_by_name(text, self.agents) else text[agent] if is_list(text) else text
+        if _is_by_name(text, self.agents):
+            text = text[self.agents[agent]]
+        elif is_list(text):
+            text = text[agent]
         if not isinstance(text, str):
-            raise UserError(f"{_name(self.feedback_function)} should return one text, or one per agent, got {text!r}")
+            raise UserError(f"{name} should return one text, or one per agent, got {text!r}")
         return text.splitlines()
 
     def previous_answers(self, attempt: AnsweredPrompt) -> list[str]:
@@ -259,8 +263,12 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
 
     def _prompts(self, task: Task) -> list[Prompt]:
         given = _row(task).prompt
-        prompts = [given] * self.num_agents if is_one_prompt(given) else given
-        prompts = [given[name] for name in self.agents] if _is_by_name(given, self.agents) else prompts
+        if _is_by_name(given, self.agents):
+            prompts = [given[name] for name in self.agents]
+        elif is_one_prompt(given):
+            prompts = [given] * self.num_agents
+        else:
+            prompts = given
         try:
             if not is_list(prompts) or len(prompts) != self.num_agents:
                 raise NotAPrompt("it is neither")
@@ -271,13 +279,14 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
             raise UserError(f"the prompt of {task.id} should be {expected}, got {given!r:.200}: {error}") from None
 
     def _call(self, function: Callable[..., Any], attempt: AnsweredPrompt) -> Any:
-        columns = self._parameters[function].columns(attempt.row)
+        columns = self._parameters[function].columns(attempt.row.columns)
         return function(copied(attempt.row.prompt), list(attempt.answers), **columns)
 
     async def _rewarded(self, attempt: AnsweredPrompt) -> Any:
-        name = _name(self.reward)
+        name = name_of(self.reward)
         deadline = partial(wait_within, self.timeout_s, f"{name} (timeout_s of RewardEnvironment)", "")
         try:
+            # A lock belongs to one event loop.
             async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
                 if self._late_in_a_row == MAX_LATE_IN_A_ROW:
                     # The calls wait for each other: a whole step of late calls would take hours.
@@ -290,31 +299,39 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
                     self._late_in_a_row += 1
                     raise
                 self._late_in_a_row = 0
-            return await deadline(result_of_user_function(result)) if inspect.isawaitable(result) else result
+            if inspect.isawaitable(result):
+                # Outside of the lock: calls of an `async` function run concurrently.
+                return await deadline(result_of_user_function(result))
+            return result
         except FunctionHangs:
             raise
         except Exception as error:  # of a function that this package does not know
             return FailedCall(_describe(error, name))
 
     def _number(self, value: Any, report: Any) -> float:
+        if isinstance(value, str):  # `float` would read a text
+            raise self._bad_reward(report)
         try:
-            number = float(value) if not isinstance(value, str) else float("nan")  # numpy and torch scalars convert
+            number = float(value)  # scalars of numpy and torch convert
         except (TypeError, ValueError, OverflowError):
-            number = float("nan")
-        if not abs(number) < float("inf"):
+            raise self._bad_reward(report) from None
+        if not math.isfinite(number):
             raise self._bad_reward(report)
         return number
 
     def _bad_reward(self, report: Any) -> BadReward:
         expected = f"a finite number, {self.num_agents} numbers (one per agent), a mapping of named levels, or None"
-        return BadReward(f"{_name(self.reward)} should return {expected}, got {short_repr(report, 80)}")
+        return BadReward(f"{name_of(self.reward)} should return {expected}, got {short_repr(report, 80)}")
 
 
 def rows_of(given: Iterable[Any]) -> list[Mapping[str, Any]]:
     """Return prompts, or the rows of a data set, as rows with a column `prompt`. Raises UserError if there are none."""
     if isinstance(given, str | Mapping):
         raise UserError(f"prompts should be a list of prompts or a data set, got {given!r:.80}")
-    rows = [entry if isinstance(entry, Mapping) and PROMPT in entry else {PROMPT: entry} for entry in given]
+    rows = []
+    for entry in given:
+        is_row = isinstance(entry, Mapping) and PROMPT in entry
+        rows.append(entry if is_row else {PROMPT: entry})
     if not rows:
         raise UserError("prompts is an empty list: give at least one prompt")
     return rows
@@ -330,7 +347,11 @@ def prompt_task(row: Mapping[str, Any], number: int) -> Task:
         )
     prompt = row[PROMPT]
     columns = {str(key): value for key, value in row.items() if key != PROMPT}
-    entries = prompt.values() if isinstance(prompt, Mapping) else [prompt] if is_one_prompt(prompt) else prompt
+    entries = prompt
+    if isinstance(prompt, Mapping):
+        entries = prompt.values()
+    elif is_one_prompt(prompt):
+        entries = [prompt]
     texts = []
     for entry in entries:
         try:
@@ -342,10 +363,14 @@ def prompt_task(row: Mapping[str, Any], number: int) -> Task:
 
 def fingerprint_of_rows(splits: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """Return eight letters that differ for data with other prompts, by which a resumed run recognises its data."""
-    prompts = {
-        name: [row[PROMPT] if PROMPT in row else sorted(map(str, row)) for row in splits[name]] for name in splits
-    }
-    return hashlib.sha256(repr(sorted(prompts.items())).encode()).hexdigest()[:8]
+    prompts_of_splits = []
+    for name in sorted(splits):
+        prompts = []
+        for row in splits[name]:
+            # Rows of a data set with its own columns stand for themselves by the columns' names.
+            prompts.append(row[PROMPT] if PROMPT in row else sorted(map(str, row)))
+        prompts_of_splits.append((name, prompts))
+    return hashlib.sha256(repr(prompts_of_splits).encode()).hexdigest()[:8]
 
 
 def _row(task: Task) -> TaskRow:
@@ -353,33 +378,6 @@ def _row(task: Task) -> TaskRow:
     if not isinstance(row, TaskRow):
         raise UserError(f"task {task.id} has no prompt row: a RewardEnvironment needs dataset.type prompts")
     return row
-
-
-def _parameters_of(function: Callable[..., Any]) -> FunctionParameters:
-    """Return the parameters of a function of (prompt, answers) and columns. Raises UserError."""
-    if not callable(function):
-        raise UserError(f"reward and feedback should be functions of (prompt, answers), got {function!r:.80}")
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-        inspect.signature(function).bind_partial(None, None)
-    except ValueError:  # a built-in function without a signature
-        return FunctionParameters()
-    except TypeError:
-        parameters = []
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len(positional) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        raise UserError(f"{_name(function)} should take two parameters, (prompt, answers), and names of columns")
-    further = [*positional[2:], *(p for p in parameters if p.kind is p.KEYWORD_ONLY)]
-    return FunctionParameters(
-        reserved=tuple(p.name for p in positional[:2]),
-        required=tuple(p.name for p in further if p.default is p.empty),
-        optional=tuple(p.name for p in further if p.default is not p.empty),
-        takes_all=any(p.kind is p.VAR_KEYWORD for p in parameters),
-    )
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return f"the function {getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
 def _is_by_name(value: Any, agents: Sequence[str]) -> bool:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-FIRST_MARK, LAST_MARK = 0xE000, 0xF8FF
-"""Range of Unicode's characters for private use, which stand for control tokens while a template is rendered."""
+MARKS = range(0xE000, 0xF8FF)
+"""Unicode's characters for private use, which stand for control tokens while a template is rendered."""
 CONTINUED = "\n"
 """Text before a continuation. SentencePiece encodes a newline as one byte, which merges with nothing."""
 
@@ -43,21 +43,27 @@ class MarkedMessages:
         written = []
         for part in re.split(f"([{''.join(self.tokens)}])", rendered):
             token = self.tokens.get(part)
-            if token is not None:
-                written.append((len(text), len(text) + len(token)))
-            text += part if token is None else token
+            if token is None:
+                text += part
+                continue
+            start = len(text)
+            text += token
+            written.append((start, len(text)))
         return RenderedText(text, tuple(written))
 
 
 def mark_control_tokens(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> MarkedMessages:
     """Return messages with marks in place of the control tokens in their contents, except in system messages."""
     pattern = _control_token_pattern(tokenizer)
-    found = dict.fromkeys(token for text in _texts(messages) for token in pattern.findall(text))
-    if not found:
+    written: dict[str, None] = {}  # in order, each once
+    for text in _texts(messages):
+        written.update(dict.fromkeys(pattern.findall(text)))
+    if not written:
         return MarkedMessages([dict(message) for message in messages], {})
+    # A mark that the messages contain already would become a control token.
     used = set(json.dumps(messages, ensure_ascii=False, default=str))
-    free = (chr(code) for code in range(FIRST_MARK, LAST_MARK) if chr(code) not in used)
-    mark_of = dict(zip(found, free, strict=False))
+    free = [character for character in map(chr, MARKS) if character not in used]
+    mark_of = dict(zip(written, free, strict=False))
 
     def mark(text: str) -> str:
         return pattern.sub(lambda match: mark_of[match[0]], text)
@@ -101,8 +107,11 @@ def _map_texts(message: Mapping[str, Any], change: Callable[[str], str]) -> dict
     """Return a message with a change of its content and of the texts in its tool calls. A system message stays."""
     if message.get("role") in ("system", "developer"):
         return dict(message)
-    changed = {key: _mapped(message[key], change) for key in ("content", "tool_calls") if key in message}
-    return {**message, **changed}
+    changed = dict(message)
+    for key in ("content", "tool_calls"):
+        if key in message:
+            changed[key] = _mapped(message[key], change)
+    return changed
 
 
 def _texts(messages: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -123,17 +132,22 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
         return change(value)
     if isinstance(value, Mapping):
         return {key: _mapped(inner, change) for key, inner in value.items()}
-    return [_mapped(inner, change) for inner in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_mapped(inner, change) for inner in value]
+    return value
 
 
 @lru_cache(maxsize=16)
 def _control_token_pattern(tokenizer: Any) -> re.Pattern[str]:
     tokens = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special and token.content]
+    # The first alternative that matches wins, also if it is the beginning of another token.
     longest_first = sorted(tokens, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+    matches_nothing = r"(?!)"
+    return re.compile("|".join(map(re.escape, longest_first)) or matches_nothing)
 
 
 @lru_cache(maxsize=16)
 def _puts_a_space_first(tokenizer: Any) -> bool:
-    first = tokenizer.convert_ids_to_tokens(tokenizer(CONTINUED, add_special_tokens=False).input_ids)[:1]
-    return bool(first) and first[0].startswith("▁")
+    ids = tokenizer(CONTINUED, add_special_tokens=False).input_ids
+    tokens = tokenizer.convert_ids_to_tokens(ids)
+    return bool(tokens) and tokens[0].startswith("▁")  # SentencePiece's space

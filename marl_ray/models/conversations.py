@@ -9,8 +9,10 @@ from marl_ray.core.chat import Prompt, as_messages, as_text
 from marl_ray.models.control_tokens import encode_part, encode_rendered, mark_control_tokens
 from marl_ray.models.tokenization import NO_VARIABLES
 
-QUESTION, ANSWER, REASON = "QUESTION", "SAMPLED-ANSWER", "PRIVATE-REASON"
-"""Contents of messages that stand for a conversation; the rest of a rendered text is the template's."""
+# Contents of messages that stand for a conversation; the rest of a rendered text is the template's.
+QUESTION = "QUESTION"
+ANSWER = "SAMPLED-ANSWER"
+REASON = "PRIVATE-REASON"
 
 
 def extend_conversation(
@@ -33,7 +35,8 @@ def extend_conversation(
     ids = encode_rendered(tokenizer, following, continues=True)
     between = _after_answer_text(tokenizer, as_messages(QUESTION), template_kwargs).partition(QUESTION)[0]
     ending = encode_part(tokenizer, between, continues=True)
-    return [*history, *ids[_length_of_sampled_end(tokenizer, history[-1], ending) :]]
+    sampled = _length_of_sampled_end(tokenizer, history[-1], ending)
+    return [*history, *ids[sampled:]]
 
 
 def _length_of_sampled_end(tokenizer: Any, last: int, ending: Sequence[int]) -> int:
@@ -44,8 +47,10 @@ def _length_of_sampled_end(tokenizer: Any, last: int, ending: Sequence[int]) -> 
     control token of the next message, at which an answer of maximum length can be cut.
     """
     control_tokens = {tokenizer.eos_token_id, *tokenizer.added_tokens_decoder}
-    first_control_token = next((token for token in ending if token in control_tokens), None)
-    return ending.index(last) + 1 if last == first_control_token else 0
+    for place, token in enumerate(ending):
+        if token in control_tokens:
+            return place + 1 if token == last else 0
+    return 0
 
 
 def describe_rewriting(tokenizer: Any, prompt: Prompt, template_kwargs: Mapping[str, Any] = NO_VARIABLES) -> str:
@@ -60,7 +65,9 @@ def describe_rewriting(tokenizer: Any, prompt: Prompt, template_kwargs: Mapping[
     later = _render(tokenizer, conversation, template_kwargs)
     if REASON not in later:
         return "drops the reasoning of earlier answers"
-    return "" if later.startswith(first) else "renders earlier prompts in another way"
+    if not later.startswith(first):
+        return "renders earlier prompts in another way"
+    return ""
 
 
 def _after_answer_text(tokenizer: Any, messages: Sequence[Any], template_kwargs: Mapping[str, Any]) -> str:

@@ -53,13 +53,16 @@ def add_adapter(model: Any, lora: LoraConfig, seed: int, name: str = NAME) -> No
             model.add_adapter(settings, adapter_name=name)
         except ValueError as error:
             raise UserError(f"lora.targets does not fit {type(model).__name__}: {str(error)[:300]}") from None
-    ends = {id(layer.weight) for layer in (model.get_input_embeddings(), model.get_output_embeddings()) if layer}
+    embeddings = set()
+    for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
+        if layer:
+            embeddings.add(id(layer.weight))
     for place, layer in adapted(model).items():
         if not hasattr(layer.base_layer, "weight"):  # stacked experts, whose products peft computes in every pass
             raise UserError(
                 f"lora.targets matches {place}, which is no linear layer: name other layers in lora.targets"
             )
-        if id(layer.base_layer.weight) in ends:
+        if id(layer.base_layer.weight) in embeddings:
             raise UserError(f"lora.targets names {place}, whose weights are the embeddings: leave it out")
 
 
@@ -127,14 +130,15 @@ def named_weights(model: Any, move: Callable[[Any], Any] = lambda tensor: tensor
 
     `move` is applied to every tensor before tensors are merged, for example to merge on a GPU an offloaded model.
     """
-    layers, own = adapted(model), _active(model)
+    layers = adapted(model)
+    adapter = _active(model)
     narrow = tuple(f"{layer}.lora_" for layer in layers)
     for name, parameter in model.named_parameters():
         before, inside, last = name.rpartition(".base_layer.")
         if inside and before in layers:
             value = move(parameter.detach())
             if last == "weight":
-                value = value + _adapter_product(layers[before], own, move)
+                value = value + _adapter_product(layers[before], adapter, move)
             yield f"{before}.{last}", value
         elif not name.startswith(narrow):
             yield name, move(parameter.detach())
@@ -183,7 +187,8 @@ def load_adapter(model: Any, folder: Path) -> None:
 
     state = _read_adapter(folder)
     expected = model.get_adapter_state_dict(_active(model))
-    if {name: t.shape for name, t in state.items()} != {name: t.shape for name, t in expected.items()}:
+    shapes = {name: tensor.shape for name, tensor in state.items()}
+    if shapes != {name: tensor.shape for name, tensor in expected.items()}:
         raise ValueError("it is the adapter of other layers or of another rank")
     set_peft_model_state_dict(model, state, _active(model))
 
@@ -200,15 +205,20 @@ def merge_adapter(model: Any) -> None:
 
 def adapter_weights(model: Any, folder: Path) -> dict[str, Any]:
     """Return the tensors of a saved adapter under the names of the model's parameters."""
-    parts = {name.rpartition("."): tensor for name, tensor in _read_adapter(folder).items()}
-    return {f"{layer}.{_active(model)}.{last}": tensor for (layer, _, last), tensor in parts.items()}
+    weights = {}
+    for name, tensor in _read_adapter(folder).items():
+        # A file names no adapter: `layer.lora_A.weight` is `layer.lora_A.default.weight` in the model.
+        layer, _, last = name.rpartition(".")
+        weights[f"{layer}.{_active(model)}.{last}"] = tensor
+    return weights
 
 
 def _read_adapter(folder: Path) -> dict[str, Any]:
     """Return the tensors of a saved adapter under peft's names."""
     from safetensors.torch import load_file
 
-    return {name.removeprefix("base_model.model."): t for name, t in load_file(folder / ADAPTER_FILE).items()}
+    tensors = load_file(folder / ADAPTER_FILE)
+    return {name.removeprefix("base_model.model."): tensor for name, tensor in tensors.items()}
 
 
 def describe_adapter(model: Any) -> str:

@@ -24,7 +24,9 @@ CHECKED_DTYPES = {"F64", "F32", "F16", "BF16"}
 
 def has_model_files(path: Path) -> bool:
     """Return whether a folder exists and has weights or a tokenizer, and not just a config.json."""
-    return path.is_dir() and any(file.suffix in WEIGHTS or file.name in TOKENIZERS for file in path.iterdir())
+    if not path.is_dir():
+        return False
+    return any(file.suffix in WEIGHTS or file.name in TOKENIZERS for file in path.iterdir())
 
 
 def check_folder(path: Path, own_tokenizer: bool) -> None:
@@ -38,11 +40,14 @@ def check_folder(path: Path, own_tokenizer: bool) -> None:
         raise UserError(f"the folder has no tokenizer ({TOKENIZERS[0]} or {TOKENIZERS[1]}): save it there too")
     if not any(file.suffix in WEIGHTS for file in path.iterdir()):
         raise UserError("the folder has no weights (*.safetensors)")
-    contents = {name: _read_json(path / name) for name in JSON_FILES if (path / name).exists()}
-    if INDEX in contents:
-        missing = sorted(set(contents[INDEX].get("weight_map", {}).values()) - {x.name for x in path.iterdir()})
-        if missing:
-            raise UserError(f"the folder has no {missing[0]}, which {INDEX} names")
+    for name in JSON_FILES:
+        if not (path / name).exists():
+            continue
+        content = _read_json(path / name)
+        if name == INDEX:
+            for shard in sorted(set(content.get("weight_map", {}).values())):
+                if not (path / shard).exists():
+                    raise UserError(f"the folder has no {shard}, which {INDEX} names")
     files = sorted(path.glob("*.safetensors"))
     check_values = sum(file.stat().st_size for file in files) <= MAX_CHECKED_BYTES
     for file in files:
@@ -74,7 +79,9 @@ def stored_dtypes(path: Path) -> set[Any]:
     found = set()
     for file in path.glob("*.safetensors"):
         with safe_open(file, framework="pt") as tensors:
-            found |= {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
+            for name in tensors.keys():  # noqa: SIM118 (not a mapping)
+                found.add(tensors.get_slice(name).get_dtype())
+    # Names of integer types have no F.
     return {known.get(name, torch.float32) for name in found if "F" in name}
 
 
@@ -89,15 +96,18 @@ def check_shapes(path: Path, settings: Any) -> None:
 
     if getattr(settings, "quantization_config", None) is not None:
         return
-    with torch.device("meta"):
-        shapes = {name: [*x.shape] for name, x in AutoModelForCausalLM.from_config(settings).state_dict().items()}
+    with torch.device("meta"):  # takes no memory
+        model = AutoModelForCausalLM.from_config(settings)
+    shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
     for file in sorted(path.glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
             for name in sorted(tensors.keys()):
                 shape = tensors.get_slice(name).get_shape()
-                if shape != shapes.get(name, shape):
-                    text = f"{name} in {file.name} is {shape}, but config.json describes a model in which it is "
-                    raise UserError(f"{text}{shapes[name]}: restore the config.json of the weights")
+                if name in shapes and shape != shapes[name]:
+                    raise UserError(
+                        f"{name} in {file.name} is {shape}, but config.json describes a model in which it is "
+                        f"{shapes[name]}: restore the config.json of the weights"
+                    )
 
 
 def load_trained_model(folder: Path, base: str) -> tuple[Any, Any]:
@@ -117,7 +127,9 @@ def _check_file(file: Path, check_values: bool) -> None:
     from safetensors import safe_open
 
     with safe_open(file, framework="pt") as tensors:
-        for name in tensors.keys() if check_values else ():
+        if not check_values:
+            return
+        for name in tensors.keys():  # noqa: SIM118 (not a mapping)
             if tensors.get_slice(name).get_dtype() not in CHECKED_DTYPES:
                 continue
             tensor = tensors.get_tensor(name)

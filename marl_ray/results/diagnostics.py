@@ -28,7 +28,11 @@ MEMORY_PHASES = {"play": "during rollouts", "asleep": "while engines sleep", "le
 def find_problems(rows: Rows) -> list[str]:
     """Return one line per problem of a run, the most severe first."""
     steps = [row for row in rows if "rollout/episodes" in row]
-    return _missing_data(rows) + (_learning_problems(steps) + _completion_problems(steps) if steps else [])
+    problems = _missing_data(rows)
+    if steps:
+        problems += _learning_problems(steps)
+        problems += _completion_problems(steps)
+    return problems
 
 
 def describe_wait_times(config: Config, rows: Rows) -> list[str]:
@@ -39,10 +43,14 @@ def describe_wait_times(config: Config, rows: Rows) -> list[str]:
     if not seconds:
         return []
     idle = sum(row["time/idle"] for row in steps) / seconds
-    policies = config.policies
-    waits = [sum(row.get(f"time/{policy.key}/wait", 0.0) for row in steps) / seconds for policy in policies]
-    shares = ", ".join(f"{policy} {share:.0%}" for policy, share in zip(policies, waits, strict=True))
-    lines = [f"Idle time: engines {idle:.0%} (waiting for learners); learners (waiting for rollouts): {shares}."]
+    waits = []
+    shares = []
+    for policy in config.policies:
+        wait = sum(row.get(f"time/{policy.key}/wait", 0.0) for row in steps) / seconds
+        waits.append(wait)
+        shares.append(f"{policy} {wait:.0%}")
+    learners = ", ".join(shares)
+    lines = [f"Idle time: engines {idle:.0%} (waiting for learners); learners (waiting for rollouts): {learners}."]
     if idle > MIN_SHARE_REPORTED:
         idle_by_agent: Counter[int] = Counter()
         for row in steps:
@@ -69,34 +77,45 @@ def describe_device_memory(rows: Rows) -> list[str]:
             device, _, phase = rest.partition("/")
             if section == "memory" and phase in MEMORY_PHASES:
                 peaks[device][phase] = max(value, peaks[device].get(phase, 0.0))
-    return [
-        f"Peak memory of {device.replace('_', ' ')}: "
-        + ", ".join(f"{peak[phase]:,.0f} MB {words}" for phase, words in MEMORY_PHASES.items() if phase in peak)
-        + "."
-        for device, peak in sorted(peaks.items())
-    ]
+    lines = []
+    for device, peak in sorted(peaks.items()):
+        parts = []
+        for phase, words in MEMORY_PHASES.items():
+            if phase in peak:
+                parts.append(f"{peak[phase]:,.0f} MB {words}")
+        lines.append(f"Peak memory of {device.replace('_', ' ')}: {', '.join(parts)}.")
+    return lines
 
 
 def _missing_data(rows: Rows) -> list[str]:
     problems = []
-    if errors := _total(rows, "sandbox/infra_errors") + _total(rows, "eval/infra_errors"):
+    errors = _total(rows, "sandbox/infra_errors") + _total(rows, "eval/infra_errors")
+    if errors:
         problems.append(f"{pluralize(errors, 'sandbox error')} (not caused by a program) ended episodes early")
-    if too_long := _total(rows, "rollout/too_long_prompts") + _total(rows, "eval/too_long_prompts"):
+    too_long = _total(rows, "rollout/too_long_prompts") + _total(rows, "eval/too_long_prompts")
+    if too_long:
         problems.append(f"{pluralize(too_long, 'prompt')} exceeded model.max_length: the turns after them are missing")
     return problems
 
 
 def _learning_problems(steps: Rows) -> list[str]:
     problems = []
-    policies = sorted({key.partition("/")[0] for row in steps for key in row if key.endswith("/optimizer_steps")})
-    for policy in policies:
+    policies = set()
+    for row in steps:
+        for key in row:
+            policy, _, metric = key.partition("/")
+            if metric == "optimizer_steps":
+                policies.add(policy)
+    for policy in sorted(policies):
         name = policy.replace("_", " ")
         if not _total(steps, f"{policy}/optimizer_steps"):
             problems.append(f"{name} has not learned: no step had a group with different rewards")
-        if skipped := _total(steps, f"{policy}/skipped_steps"):
+        skipped = _total(steps, f"{policy}/skipped_steps")
+        if skipped:
             updates = pluralize(skipped, "update")
             problems.append(f"{name}: {updates} skipped because the loss or gradient was not finite")
-        if (gap := _recent_mean(steps, f"{policy}/logprob_gap")) is not None and gap > MAX_LOGPROB_GAP:
+        gap = _recent_mean(steps, f"{policy}/logprob_gap")
+        if gap is not None and gap > MAX_LOGPROB_GAP:
             problems.append(f"{name}: learner and sampler recently differed by {gap:.2g} nats per token")
         size = _recent_mean(steps, f"{policy}/effective_sample_size")
         if size is not None and size < MIN_EFFECTIVE_SAMPLE_SIZE:
@@ -113,14 +132,16 @@ def _completion_problems(steps: Rows) -> list[str]:
     truncated = _recent_mean(steps, "rollout/truncated_rate")
     if truncated is not None and truncated > MAX_TRUNCATED_RATE:
         problems.append(f"{truncated:.0%} of recent completions were cut off at max_new_tokens")
-    if failed := _recent_mean(steps, "expert/failures"):
+    failed = _recent_mean(steps, "expert/failures")
+    if failed:
         problems.append(f"{failed:.0%} of recent requests to the expert returned no edit")
     actions = _total(steps, "rollout/joint_samples")
     for key, verdict in (
         ("sandbox/timeouts", "had a test that timed out"),
         ("sandbox/untrusted", "have a verdict that the program could have forged (docs/explanation/sandbox.md)"),
     ):
-        if count := _total(steps, key):
+        count = _total(steps, key)
+        if count:
             problems.append(f"{count} of {pluralize(actions, 'joint action')} {verdict}")
     return problems
 

@@ -19,23 +19,33 @@ def plot_run(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
     from matplotlib.figure import Figure  # not pyplot, whose backend belongs to the program, such as a notebook
     from matplotlib.ticker import PercentFormatter
 
-    train = [r for r in rows if "turn_1/reward_mean" in r]
-    turns = sorted({int(key.split("_")[1].split("/")[0]) for r in rows for key in r if key.startswith("turn_")})
-    with_tests = any(key.endswith("/all_passed") for r in rows for key in r)
-    panels = (("reward_mean", "mean reward", 2.0), ("all_passed", "all tests passed", 1.0))[: 1 + with_tests]
+    train = [row for row in rows if "turn_1/reward_mean" in row]
+    turns = set()
+    with_tests = False
+    for row in rows:
+        for key in row:
+            with_tests |= key.endswith("/all_passed")
+            if key.startswith("turn_"):
+                turns.add(int(key.partition("/")[0].removeprefix("turn_")))
+    panels = [("reward_mean", "mean reward", 2.0)]
+    if with_tests:
+        panels.append(("all_passed", "all tests passed", 1.0))
     heights = [height for _, _, height in panels]
     figure = Figure(figsize=(8, 0.4 + 2 * sum(heights)), layout="constrained")
     axes = figure.subplots(len(panels), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
-    top, last = axes[0], axes[-1]
-    for turn in turns or [1]:
+    top = axes[0]
+    last = axes[-1]
+    for turn in sorted(turns) or [1]:
         colour = COLOURS[(turn - 1) % len(COLOURS)]
         for axis, (metric, _, _) in zip(axes, panels, strict=True):
             label = f"turn {turn}" if axis is top else None
-            if points := _points(train, f"turn_{turn}/{metric}"):
+            points = _points(train, f"turn_{turn}/{metric}")
+            if points:
                 xs, ys = zip(*points, strict=True)
                 axis.plot(xs, ys, color=colour, alpha=0.25, linewidth=1)
                 axis.plot(xs, trailing_mean(ys, smoothing_window(len(ys))), color=colour, linewidth=2, label=label)
-            if points := _points(rows, f"eval/turn_{turn}/{metric}"):
+            points = _points(rows, f"eval/turn_{turn}/{metric}")
+            if points:
                 label = label and f"{label}, held-out tasks"
                 style = {"linewidth": 1, "markersize": 7, "markeredgecolor": "white", "zorder": 5}
                 marks = "D--" if len(points) > 2 else "D"
@@ -68,4 +78,8 @@ def smoothing_window(steps: int) -> int:
 def trailing_mean(values: Sequence[float], width: int) -> list[float]:
     """Return the mean of each value and its predecessors, at most `width` values."""
     sums = [0.0, *accumulate(values)]
-    return [(sums[end] - sums[max(0, end - width)]) / min(end, width) for end in range(1, len(values) + 1)]
+    means = []
+    for end in range(1, len(sums)):
+        count = min(end, width)
+        means.append((sums[end] - sums[end - count]) / count)
+    return means

@@ -31,7 +31,8 @@ class Run:
 
     def __repr__(self) -> str:
         rows = self.metrics
-        return f"Run({str(self.path)!r}, step {rows[-1]['step'] if rows else 0})"
+        step = rows[-1]["step"] if rows else 0
+        return f"Run({str(self.path)!r}, step {step})"
 
     @property
     def path(self) -> Path:
@@ -46,7 +47,9 @@ class Run:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl in order, one per step and one per evaluation (docs/reference/metrics.md)."""
-        return list(read_rows(self._folder.metrics)) if self._folder.metrics.exists() else []
+        if not self._folder.metrics.exists():
+            return []  # before the first step
+        return list(read_rows(self._folder.metrics))
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the metrics as a table, one row per step and per evaluation. Requires pandas."""
@@ -57,7 +60,9 @@ class Run:
     @property
     def episodes(self) -> Iterator[dict[str, Any]]:
         """The recorded episodes in order, with all texts (`output.episodes_per_step`, docs/reference/run_folder.md)."""
-        return read_rows(self._folder.episodes) if self._folder.episodes.exists() else iter(())
+        if not self._folder.episodes.exists():
+            return iter(())
+        return read_rows(self._folder.episodes)
 
     @property
     def models(self) -> list[Path]:
@@ -65,7 +70,9 @@ class Run:
         end of the run."""
         config = self.config
         folders = [self._folder.model(config.policy_of(agent)) for agent in range(config.num_agents)]
-        return folders if all(map(Path.is_dir, folders)) else []
+        if not all(map(Path.is_dir, folders)):
+            return []
+        return folders
 
     def load_model(self, agent: int = 0) -> tuple[Any, Any]:
         """Return the trained model of an agent and its tokenizer, as objects of transformers. Adapters are loaded on
@@ -86,4 +93,6 @@ class Run:
 
     def _repr_png_(self) -> bytes | None:
         """Return the plot for a notebook; None before the first step."""
-        return self.plot().read_bytes() if self.metrics else None
+        if not self.metrics:
+            return None
+        return self.plot().read_bytes()

@@ -26,13 +26,15 @@ def write_run_summary(config: Config, folder: RunFolder, result: TrainingResult,
     rows = read_metrics(folder)
     plot_run(rows, folder.plot, plot_title(config))
     files = [folder.metrics.name, folder.plot.name]
-    estimators = ", ".join(dict.fromkeys(agent.estimator for agent in config.agents))
-    method = estimators if config.credit.critic == "none" else config.credit.critic
-    since = f", from step {result.first_step}" if result.first_step else ""
-    lines = [
-        f"Trained {describe_agents(config)} with {method} to step {result.step} "
-        f"({pluralize(result.env_steps, 'joint sample')}{since}) in {seconds / 60:.1f} min."
-    ]
+    method: str = config.credit.critic
+    if method == "none":
+        # A dict keeps the agents' order, and each estimator once.
+        method = ", ".join(dict.fromkeys(agent.estimator for agent in config.agents))
+    samples = pluralize(result.env_steps, "joint sample")
+    if result.first_step:
+        samples += f", from step {result.first_step}"
+    trained = f"Trained {describe_agents(config)} with {method} to step {result.step}"
+    lines = [f"{trained} ({samples}) in {seconds / 60:.1f} min."]
     if result.last_evaluation is not None:
         texts = map(episode_text, result.evaluation_episodes[:MAX_SAMPLE_EPISODES])
         title = f"Episodes of the last evaluation, {plot_title(config)}"
@@ -40,9 +42,11 @@ def write_run_summary(config: Config, folder: RunFolder, result: TrainingResult,
         files.append(folder.samples.name)
         rewards = ", ".join(_held_out_rewards(rows, result.last_evaluation, config.rollout.num_turns))
         lines.append(f"Mean reward on held-out tasks: {rewards}.")
+    # Rows up to the first step are of an earlier part of a resumed run, on other machines perhaps.
     own_rows = [row for row in rows if row["step"] > result.first_step]
-    lines += [*cooperation_summary(own_rows), *describe_wait_times(config, own_rows)]
-    lines += [*describe_device_memory(own_rows)]
+    lines += cooperation_summary(own_rows)
+    lines += describe_wait_times(config, own_rows)
+    lines += describe_device_memory(own_rows)
     files.append(f"{folder.checkpoints.folder.name}/")
     if config.output.save_final_model:
         files.append(f"{folder.models.name}/")
@@ -53,12 +57,17 @@ def write_run_summary(config: Config, folder: RunFolder, result: TrainingResult,
 
 def _held_out_rewards(rows: Sequence[Mapping[str, Any]], after: Mapping[str, Any], num_turns: int) -> Iterator[str]:
     """Yield each turn's mean reward, after that of the evaluation before training if it had as many tasks."""
-    size = after["eval/episodes"]
-    before = next((row for row in rows if row["step"] == 0 and row.get("eval/episodes") == size), {})
+    before: Mapping[str, Any] = {}
+    for row in rows:
+        if row["step"] == 0 and row.get("eval/episodes") == after["eval/episodes"]:
+            before = row
+            break
     for turn in range(1, num_turns + 1):
         key = f"eval/turn_{turn}/reward_mean"
-        first = f"{before[key]:.2f} -> " if key in before else ""
-        yield f"turn {turn} {first}{after.get(key, float('nan')):.2f}"
+        reward = f"{after.get(key, float('nan')):.2f}"
+        if key in before:
+            reward = f"{before[key]:.2f} -> {reward}"
+        yield f"turn {turn} {reward}"
 
 
 def plot_title(config: Config) -> str:
@@ -68,22 +77,26 @@ def plot_title(config: Config) -> str:
 
 def describe_agents(config: Config) -> str:
     """Return the number of agents, and the agents that share a policy."""
-    groups = (", ".join(map(str, policy.agents)) for policy in config.policies if len(policy.agents) > 1)
-    return pluralize(config.num_agents, "agent") + "".join(f", {agents} sharing one policy" for agents in groups)
+    text = pluralize(config.num_agents, "agent")
+    for policy in config.policies:
+        if len(policy.agents) > 1:
+            text += f", {', '.join(map(str, policy.agents))} sharing one policy"
+    return text
 
 
 def reward_table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield a line per evaluation, and one for the last step: the mean reward of each turn."""
     last = max((row["step"] for row in rows), default=0)
     for row in rows:
+        place = f"step {row['step']:>5}  {row['env_steps']:>8} joint samples"
         for prefix, kind in (("eval/", "held-out"), ("", "training")):
-            rewards = [
-                f"{value:.2f}"
-                for key, value in row.items()
-                if key.startswith(f"{prefix}turn_") and key.endswith("/reward_mean") and value is not None
-            ]
+            rewards = []
+            for key, value in row.items():
+                is_reward = key.startswith(f"{prefix}turn_") and key.endswith("/reward_mean")
+                if is_reward and value is not None:
+                    rewards.append(f"{value:.2f}")
             if rewards and (prefix or row["step"] == last):
-                yield f"step {row['step']:>5}  {row['env_steps']:>8} joint samples  {kind} reward {' '.join(rewards)}"
+                yield f"{place}  {kind} reward {' '.join(rewards)}"
 
 
 def read_metrics(folder: RunFolder) -> list[dict[str, Any]]:
@@ -97,16 +110,20 @@ def episode_text(episode: Episode) -> str:
 
     The last node shows its first joint action. Other nodes of a tree are only counted.
     """
-    reasons = Counter(stop.reason for stop in episode.stops)
-    stopped = ", ".join(reason if n == 1 else f"{n} x {reason}" for reason, n in reasons.items())
-    lines = ["=" * 100, f"{episode.task.id}   {stopped}".rstrip(), "=" * 100]
-    node, shown = episode.root, 0
+    stops = []
+    for reason, count in Counter(stop.reason for stop in episode.stops).items():
+        stops.append(reason if count == 1 else f"{count} x {reason}")
+    title = f"{episode.task.id}   {', '.join(stops)}".rstrip()
+    lines = ["=" * 100, title, "=" * 100]
+    node = episode.root
+    hidden = len(list(episode.nodes()))
     while node is not None:
+        # A joint action whose next prompt was too long has a transition without a child.
         index = min(node.children, default=min(node.transitions, default=0))
         lines += _turn_lines(node, index)
         node = node.children.get(index)
-        shown += 1
-    if hidden := sum(1 for _ in episode.nodes()) - shown:
+        hidden -= 1
+    if hidden:
         lines.append(f"--- and {pluralize(hidden, 'other node')} of the tree")
     return "\n".join(lines) + "\n"
 
@@ -119,8 +136,10 @@ def _turn_lines(node: Node, index: int) -> list[str]:
         lines.append("rewards of the agents: " + " ".join(f"{reward:.2f}" for reward in action.rewards))
     for agent in range(len(node.calls)):
         for call in node.calls_of(agent, action):
-            lines += [f"[agent {agent} prompt]", _indent(describe_prompt(call.prompt))]
-            lines += [f"[agent {agent} response]", _indent(call.completion.text)]
+            lines.append(f"[agent {agent} prompt]")
+            lines.append(_indent(describe_prompt(call.prompt)))
+            lines.append(f"[agent {agent} response]")
+            lines.append(_indent(call.completion.text))
     if action.outcome.evidence is not None:
         lines += action.outcome.evidence.lines()
     return lines

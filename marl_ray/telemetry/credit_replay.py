@@ -30,11 +30,16 @@ def replays(node: Node, agent: int, rewarded: Rewarded, limit: int | None = None
     """
     texts = [node.texts(action) for action in independent_actions(node)[:limit]]
     found: list[list[JointAction]] = []
-    for own in texts:
-        row = [rewarded((*own[:agent], other[agent], *own[agent + 1 :])) for other in texts]
-        if None in row:
-            return None
-        found.append([action for action in row if action is not None])
+    for joint_answer in texts:
+        partners_before = joint_answer[:agent]
+        partners_after = joint_answer[agent + 1 :]
+        row = []
+        for other in texts:
+            action = rewarded((*partners_before, other[agent], *partners_after))
+            if action is None:
+                return None
+            row.append(action)
+        found.append(row)
     return found if len(found) > 1 else None
 
 
@@ -59,8 +64,14 @@ class CreditDiagnostics:
         if found is None:
             self._complete = False
             return
-        self._own += fmean(variance([action.reward for action in row]) for row in found)
-        self._total += variance([found[s][s].reward for s in range(len(found))])
+        # Share of the agent's answer in the variance of the reward: partners fixed, over everything that varies.
+        variances = []
+        sampled = []
+        for number, row in enumerate(found):
+            variances.append(variance([action.reward for action in row]))
+            sampled.append(row[number].reward)
+        self._own += fmean(variances)
+        self._total += variance(sampled)
 
     def add_credit(self, agent: int, advantages: Sequence[float], found: Replays) -> None:
         """Add the advantages of replayed answers at a node, if there are three or more. The contribution of an answer
@@ -68,11 +79,15 @@ class CreditDiagnostics:
         reward is in both numbers of a pair."""
         if len(found) < 3:
             return
-        samples = range(len(found))
-        rewards = [[action.rewards[agent] for action in row] for row in found]
-        means = [fmean(rewards[s][g] for g in samples if g != s) for s in samples]
-        gains = (fmean(rewards[s][g] - means[s] for s in samples if s != g) for g in samples)
-        self._pairs += zip(advantages, gains, strict=False)
+        differences: list[list[float]] = [[] for _ in found]
+        """Entry g: the gains of answer g beside the partners of the other joint answers."""
+        for sampled, row in enumerate(found):
+            rewards = [action.rewards[agent] for action in row]
+            mean = fmean(rewards[:sampled] + rewards[sampled + 1 :])
+            for answer, reward in enumerate(rewards):
+                if answer != sampled:
+                    differences[answer].append(reward - mean)
+        self._pairs += zip(advantages, map(fmean, differences), strict=False)
 
     def metrics(self) -> dict[str, float]:
         """Return `credit_variance`, `influence` and `credit_fidelity`; without the ones that are not defined."""
@@ -81,7 +96,8 @@ class CreditDiagnostics:
             found["credit_variance"] = fmean(self._variances)
         if self._complete and self._total:
             found["influence"] = self._own / self._total
-        if self._complete and (correlation := rank_correlation(self._pairs)) is not None:
+        correlation = rank_correlation(self._pairs)
+        if self._complete and correlation is not None:
             found["credit_fidelity"] = correlation
         return found
 
@@ -94,12 +110,14 @@ def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
     """
     if len(pairs) < 2:
         return None
-    first, second = (_ranks(np.array(side, dtype=np.float64)) for side in zip(*pairs, strict=True))
+    first, second = map(_ranks, np.array(pairs, dtype=np.float64).T)
     if not first.std() or not second.std():
         return None
     return float(np.corrcoef(first, second)[0, 1])
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
+    # Values that differ by rounding errors of sums in another order are equal.
     _, places, counts = np.unique(np.round(values, 9), return_inverse=True, return_counts=True)
-    return np.asarray((counts.cumsum() - (counts - 1) / 2)[places])
+    mean_ranks = counts.cumsum() - (counts - 1) / 2
+    return np.asarray(mean_ranks[places])

@@ -58,9 +58,10 @@ def step_row(
     for policy, stats in updates.items():
         row |= update_metrics(policy, stats, state.step)
         if policy in syncs:
-            row[f"{policy.key}/sent_bytes"] = syncs[policy].sent_bytes
-            if (changed := syncs[policy].changed) is not None:
-                row[f"{policy.key}/changed_share"] = changed
+            sync = syncs[policy]
+            row[f"{policy.key}/sent_bytes"] = sync.sent_bytes
+            if sync.changed is not None:
+                row[f"{policy.key}/changed_share"] = sync.changed
     return row | times
 
 
@@ -76,7 +77,7 @@ def evaluation_row(
     rollout = config.rollout
     metrics = episode_metrics(episodes, config.credit.discount, rollout.num_turns, rollout.handoff == "all")
     row: MetricRow = {"step": state.step, "env_steps": state.env_steps}
-    row |= {f"eval/{name}": value for name, value in {**metrics, **measures}.items()}
+    row |= _under("eval", {**metrics, **measures})
     row["eval/episodes"] = len(episodes)
     if config.external.stop != "never":
         row["eval/solved"] = count_stops(episodes, "solved")
@@ -89,12 +90,18 @@ def evaluation_row(
 
 def joint_samples(episodes: Sequence[Episode]) -> int:
     """Return the number of sampled joint actions in all nodes, greedy ones included: the unit of `env_steps`."""
-    return sum(len(node.joint_actions) + (node.greedy is not None) for node in _nodes(episodes))
+    samples = 0
+    for node in _nodes(episodes):
+        samples += len(node.joint_actions) + (node.greedy is not None)
+    return samples
 
 
 def count_stops(episodes: Sequence[Episode], reason: str) -> int:
     """Return the number of branches that ended for `reason`; a chain has at most one."""
-    return sum(stop.reason == reason for episode in episodes for stop in episode.stops)
+    count = 0
+    for episode in episodes:
+        count += sum(stop.reason == reason for stop in episode.stops)
+    return count
 
 
 def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int, whole: bool = False) -> MetricRow:
@@ -103,23 +110,35 @@ def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int
     row: MetricRow = {}
     for turn, nodes in sorted(nodes_by_turn(episodes, num_turns, whole).items()):
         name = f"turn_{turn + 1}"
-        groups = [[a.reward for a in node.joint_actions] for node in nodes]
-        rewards = [reward for group in groups for reward in group]
+        actions: list[JointAction] = []
+        largest = []
+        deviations = []
+        for node in nodes:
+            actions += node.joint_actions
+            group = [action.reward for action in node.joint_actions]
+            largest.append(max(group))
+            deviations.append(statistics.pstdev(group))
+        rewards = [action.reward for action in actions]
         row[f"{name}/reward_mean"] = statistics.fmean(rewards)
         row[f"{name}/reward_std"] = statistics.pstdev(rewards)
-        row[f"{name}/reward_max_mean"] = statistics.fmean(max(group) for group in groups)
-        row[f"{name}/group_std_mean"] = statistics.fmean(statistics.pstdev(group) for group in groups)
+        row[f"{name}/reward_max_mean"] = statistics.fmean(largest)
+        row[f"{name}/group_std_mean"] = statistics.fmean(deviations)
         row[f"{name}/expected_return"] = statistics.fmean(expected_return(node, discount) for node in nodes)
         if turn:
             row[f"{name}/ended_early"] = statistics.fmean(node.turn < turn for node in nodes)
-        outcomes = [a.outcome for node in nodes for a in node.joint_actions]
-        row |= {f"{name}/{key}": value for key, value in _means(o.metrics for o in outcomes).items()}
-        row |= {f"{name}/level/{key}": value for key, value in _means(o.levels for o in outcomes).items()}
-        row |= _agent_rewards(name, [a for node in nodes for a in node.joint_actions])
+        row |= _under(name, _means(action.outcome.metrics for action in actions))
+        row |= _under(f"{name}/level", _means(action.outcome.levels for action in actions))
+        row |= _agent_rewards(name, actions)
         row |= _baseline_rewards(name, nodes)
     row |= revision_metrics(episodes, num_turns)
-    transitions = (transition for node in _nodes(episodes) for _, transition in sorted(node.transitions.items()))
+    transitions: list[Mapping[str, float]] = []
+    for node in _nodes(episodes):
+        transitions += [node.transitions[index] for index in sorted(node.transitions)]
     return row | dict(sorted(_means(transitions).items()))
+
+
+def _under(prefix: str, metrics: Mapping[str, Any]) -> MetricRow:
+    return {f"{prefix}/{name}": value for name, value in metrics.items()}
 
 
 def nodes_by_turn(episodes: Sequence[Episode], num_turns: int, whole: bool) -> dict[int, list[Node]]:
@@ -130,23 +149,30 @@ def nodes_by_turn(episodes: Sequence[Episode], num_turns: int, whole: bool) -> d
         early = {stop.path for stop in episode.stops if stop.reason == "early_termination"}
         for path, node in episode.nodes():
             by_turn[node.turn].append(node)
-            own = len(node.joint_actions)
-            copies = own if whole else 1  # of a node that ended early, or of one joint action that solved the task
+            if path not in early and not node.stopped:
+                continue  # its branches are in later turns with nodes of their own
+            group_size = len(node.joint_actions)
+            # Nodes of the next turn below this node, and below one of its joint actions, had it not ended.
+            copies = group_size if whole else 1
+            copies_per_action = 1
             for turn in range(node.turn + 1, num_turns):
-                ended = [node] * copies if path in early else []
+                if path in early:
+                    by_turn[turn] += [node] * copies
+                size = sizes.get(turn, group_size)
                 for index in sorted(node.stopped):
-                    last = _repeated(node, index, sizes.get(turn, own), num_turns - turn - 1)
-                    ended += [last] * (copies // own if whole else 1)
-                if ended:
-                    by_turn[turn] += ended
-                copies *= sizes.get(turn, own) if whole else 1
+                    solved = _repeated(node, index, size, num_turns - turn - 1)
+                    by_turn[turn] += [solved] * copies_per_action
+                if whole:
+                    copies *= size
+                    copies_per_action *= size
     return by_turn
 
 
 def _repeated(node: Node, index: int, size: int, turns_left: int) -> Node:
     """Return the node of a later turn that stands for joint action `index`, which solved the task: as many joint
     actions as other nodes of that turn have, all equal to this one."""
-    actions, stopped = [node.joint_actions[index]] * size, {0: turns_left} if turns_left else {}
+    actions = [node.joint_actions[index]] * size
+    stopped = {0: turns_left} if turns_left else {}
     return replace(node, joint_actions=actions, children={}, stopped=stopped, greedy=None, counterfactuals={})
 
 
@@ -157,22 +183,32 @@ def expected_return(node: Node, discount: float) -> float:
     """
     mean = statistics.fmean(a.reward for a in node.joint_actions)
     below = [expected_return(child, discount) for child in node.children.values()]
-    rewards = ((node.joint_actions[index].reward, left) for index, left in node.stopped.items())
-    below += [kept_return(reward, discount, left - 1) for reward, left in rewards]
-    return mean + discount * statistics.fmean(below) if below else mean
+    for index, turns_left in node.stopped.items():
+        # A joint action that solved the task keeps its reward in the turns that are left out.
+        below.append(kept_return(node.joint_actions[index].reward, discount, turns_left - 1))
+    if not below:
+        return mean
+    return mean + discount * statistics.fmean(below)
 
 
 def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> MetricRow:
     """Return token counts, lengths, early ends, and the sums of the outcomes' counts."""
-    completions = [c for node in _nodes(episodes) for group in node.every_completion for c in group]
-    tokens, count = sum(len(c.token_ids) for c in completions), len(completions)
+    completions = 0
+    tokens = 0
+    truncated = 0
+    for node in _nodes(episodes):
+        for group in node.every_completion:
+            completions += len(group)
+            for completion in group:
+                tokens += len(completion.token_ids)
+                truncated += completion.finish_reason == "length"
     row: MetricRow = {
         "rollout/episodes": len(episodes),
         "rollout/joint_samples": joint_samples(episodes),
         "rollout/tokens": tokens,
         "rollout/tokens_per_s": tokens / seconds if seconds else 0.0,
-        "rollout/completion_tokens_mean": tokens / count if count else 0.0,
-        "rollout/truncated_rate": sum(c.finish_reason == "length" for c in completions) / count if count else 0.0,
+        "rollout/completion_tokens_mean": tokens / completions if completions else 0.0,
+        "rollout/truncated_rate": truncated / completions if completions else 0.0,
         "rollout/too_long_prompts": count_stops(episodes, "prompt_too_long"),
         "rollout/control_tokens": sum(episode.control_tokens for episode in episodes),
         "rollout/unscored": sum(len(episode.unscored) for episode in episodes),
@@ -189,6 +225,7 @@ def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> MetricRow:
 
 def update_metrics(policy: PolicyId, stats: UpdateStats, version: int) -> MetricRow:
     """Return the metrics of one policy's update; statistics that were not computed are left out."""
+    # The order is the order of the columns in metrics.jsonl.
     values = {
         "loss": stats.loss,
         "grad_norm": stats.grad_norm,
@@ -198,16 +235,24 @@ def update_metrics(policy: PolicyId, stats: UpdateStats, version: int) -> Metric
         "weight_version": version,
         "logprob_gap": stats.logprob_gap,
     }
-    if (ratios := stats.importance_ratios) is not None:
-        values |= {"ratio_mean": ratios.mean, "ratio_max": ratios.max, "ratio_cut": ratios.cut}
+    ratios = stats.importance_ratios
+    if ratios is not None:
+        values["ratio_mean"] = ratios.mean
+        values["ratio_max"] = ratios.max
+        values["ratio_cut"] = ratios.cut
         values["effective_sample_size"] = ratios.effective_sample_size
     values["entropy"] = stats.entropy
-    if (clipping := stats.clipping) is not None:
-        values |= {"clip_fraction": clipping.clip_fraction, "policy_ratio_mean": clipping.ratio_mean}
-        values |= {"policy_ratio_max": clipping.ratio_max, "policy_kl": clipping.kl}
+    clipping = stats.clipping
+    if clipping is not None:
+        values["clip_fraction"] = clipping.clip_fraction
+        values["policy_ratio_mean"] = clipping.ratio_mean
+        values["policy_ratio_max"] = clipping.ratio_max
+        values["policy_kl"] = clipping.kl
     values["reference_kl"] = stats.reference_kl
-    if (critic := stats.critic) is not None:
-        values |= {"critic_loss": critic.loss, "value_mean": critic.value}
+    critic = stats.critic
+    if critic is not None:
+        values["critic_loss"] = critic.loss
+        values["value_mean"] = critic.value
         values["explained_variance"] = critic.explained_variance
     return {f"{policy.key}/{name}": value for name, value in values.items() if value is not None}
 
@@ -215,26 +260,34 @@ def update_metrics(policy: PolicyId, stats: UpdateStats, version: int) -> Metric
 def staleness_metrics(agent: int, batch: Batch) -> MetricRow:
     """Return the mean (over tokens) and maximum number of versions that the sampling weights were behind the batch's
     version; nothing for a batch without tokens."""
-    spans = [
-        (batch.step - version, tokens)
-        for mini_batch in batch.mini_batches
-        for group in mini_batch.groups
-        for completion in group.completions
-        for version, tokens in completion.spans
-    ]
-    tokens = sum(count for _, count in spans)
+    tokens = 0
+    total = 0
+    versions = set()
+    for mini_batch in batch.mini_batches:
+        for group in mini_batch.groups:
+            for completion in group.completions:
+                # A completion has several spans if the weights changed while it was sampled.
+                for version, span_tokens in completion.spans:
+                    tokens += span_tokens
+                    total += (batch.step - version) * span_tokens
+                    versions.add(version)
     if not tokens:
         return {}
-    mean = sum(stale * count for stale, count in spans) / tokens
-    return {f"agent_{agent}/staleness_mean": mean, f"agent_{agent}/staleness_max": max(stale for stale, _ in spans)}
+    return {
+        f"agent_{agent}/staleness_mean": total / tokens,
+        f"agent_{agent}/staleness_max": batch.step - min(versions),
+    }
 
 
 def _agent_rewards(turn: str, actions: Sequence[JointAction]) -> MetricRow:
     """Return each agent's mean reward if the environment gives each agent a reward of its own."""
     if not any(action.outcome.rewards for action in actions):
         return {}
-    per_agent = zip(*(action.rewards for action in actions), strict=True)
-    return {f"agent_{i}/{turn}/reward_mean": statistics.fmean(rewards) for i, rewards in enumerate(per_agent)}
+    row: MetricRow = {}
+    for agent in range(len(actions[0].rewards)):
+        mean = statistics.fmean(action.rewards[agent] for action in actions)
+        row[f"agent_{agent}/{turn}/reward_mean"] = mean
+    return row
 
 
 def _baseline_rewards(turn: str, nodes: Sequence[Node]) -> MetricRow:
@@ -244,13 +297,13 @@ def _baseline_rewards(turn: str, nodes: Sequence[Node]) -> MetricRow:
     greedy = [node.greedy.reward for node in nodes if node.greedy is not None]
     if greedy:
         row[f"{turn}/greedy_reward_mean"] = statistics.fmean(greedy)
-    for agent in sorted({agent for node in nodes for agent in node.counterfactuals}):
-        differences = [
-            action.rewards[agent] - counterfactual
-            for node in nodes
-            for action, counterfactual in zip(node.joint_actions, node.counterfactuals.get(agent, ()), strict=False)
-        ]
-        row[f"agent_{agent}/{turn}/difference_mean"] = statistics.fmean(differences)
+    differences: dict[int, list[float]] = defaultdict(list)
+    for node in nodes:
+        for agent, counterfactuals in node.counterfactuals.items():
+            for action, counterfactual in zip(node.joint_actions, counterfactuals, strict=False):
+                differences[agent].append(action.rewards[agent] - counterfactual)
+    for agent in sorted(differences):
+        row[f"agent_{agent}/{turn}/difference_mean"] = statistics.fmean(differences[agent])
     return row
 
 
@@ -264,19 +317,22 @@ def _means(mappings: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _nodes(episodes: Sequence[Episode]) -> list[Node]:
-    return [node for episode in episodes for _, node in episode.nodes()]
+    nodes: list[Node] = []
+    for episode in episodes:
+        nodes += [node for _, node in episode.nodes()]
+    return nodes
 
 
 def episode_record(episode: Episode) -> EpisodeRecord:
     """Return an episode as plain data."""
-    return {
-        "task": episode.task.id,
-        "stops": [
-            {"path": list(stop.path), "reason": stop.reason} | ({"detail": stop.detail} if stop.detail else {})
-            for stop in episode.stops
-        ],
-        "nodes": [_node(path, node) for path, node in episode.nodes()],
-    }
+    stops = []
+    for stop in episode.stops:
+        record: dict[str, Any] = {"path": list(stop.path), "reason": stop.reason}
+        if stop.detail:
+            record["detail"] = stop.detail
+        stops.append(record)
+    nodes = [_node(path, node) for path, node in episode.nodes()]
+    return {"task": episode.task.id, "stops": stops, "nodes": nodes}
 
 
 def recorded_prompt(node: Mapping[str, Any], agent: int, index: int) -> Prompt:
@@ -289,27 +345,37 @@ def recorded_prompt(node: Mapping[str, Any], agent: int, index: int) -> Prompt:
 
 
 def _node(path: Sequence[int], node: Node) -> dict[str, Any]:
+    responses = []
+    weight_versions = []
+    other_prompts = []
+    callers = []
+    """Calls of a program: the joint action of each."""
+    for calls in node.calls:
+        responses.append([call.completion.text for call in calls])
+        weight_versions.append(sorted({call.completion.weight_version for call in calls}))
+        branched = [call for call in calls if call.branch]
+        other_prompts.append([call.prompt for call in branched])
+        callers.append([call.sibling for call in branched if call.sibling is not None])
     record: dict[str, Any] = {
         "turn": node.turn + 1,
         "path": list(path),
         "prompts": node.prompts,
-        "responses": [[call.completion.text for call in calls] for calls in node.calls],
-        "weight_versions": [sorted({call.completion.weight_version for call in calls}) for calls in node.calls],
+        "responses": responses,
+        "weight_versions": weight_versions,
         "joint_actions": [_joint_action(action) for action in node.joint_actions],
         # Joint actions whose next prompt was too long are expanded too.
         "expanded": sorted({*node.children, *node.transitions}),
     }
-    other_prompts = [[call.prompt for call in calls if call.branch] for calls in node.calls]
     if any(other_prompts):
         record["other_prompts"] = other_prompts
-    # Calls of a program: the joint action of each.
-    callers = [[call.sibling for call in calls if call.branch and call.sibling is not None] for calls in node.calls]
     if any(callers):
         record["callers"] = callers
     if node.greedy is not None:
-        record["greedy"] = {"responses": [c.text for c in node.greedy.completions], "reward": node.greedy.reward}
+        texts = [completion.text for completion in node.greedy.completions]
+        record["greedy"] = {"responses": texts, "reward": node.greedy.reward}
     if node.counterfactuals:
-        record["counterfactuals"] = {str(agent): rewards for agent, rewards in sorted(node.counterfactuals.items())}
+        # JSON has no keys that are numbers.
+        record["counterfactuals"] = {str(agent): node.counterfactuals[agent] for agent in sorted(node.counterfactuals)}
     return record
 
 
@@ -318,4 +384,6 @@ def _joint_action(action: JointAction) -> dict[str, Any]:
     data: dict[str, Any] = {"indices": list(action.indices), "reward": action.reward, "levels": dict(outcome.levels)}
     if any(reward != action.reward for reward in action.rewards):
         data["rewards"] = list(action.rewards)
-    return data | (outcome.evidence.data() if outcome.evidence is not None else {})
+    if outcome.evidence is not None:
+        data |= outcome.evidence.data()
+    return data

@@ -16,7 +16,9 @@ from marl_ray.core.episode import Episode, JointAction
 def passed(action: JointAction) -> bool | None:
     """Return whether a joint action passes all tests, None if the environment does not report it."""
     value = action.outcome.metrics.get("all_passed")
-    return None if value is None else value == 1.0
+    if value is None:
+        return None
+    return value == 1.0
 
 
 def revisions(episodes: Sequence[Episode]) -> Iterator[tuple[int, bool, bool]]:
@@ -38,7 +40,10 @@ def revision_counts(episodes: Sequence[Episode]) -> dict[int, tuple[int, int, in
         place = 0 if before else 2
         counts[turn][place] += after
         counts[turn][place + 1] += 1
-    return {turn: (kept, passing, mended, failing) for turn, (kept, passing, mended, failing) in sorted(counts.items())}
+    by_turn = {}
+    for turn, (kept, passing, mended, failing) in sorted(counts.items()):
+        by_turn[turn] = (kept, passing, mended, failing)
+    return by_turn
 
 
 def revision_metrics(episodes: Sequence[Episode], num_turns: int) -> dict[str, float]:
@@ -53,7 +58,8 @@ def revision_metrics(episodes: Sequence[Episode], num_turns: int) -> dict[str, f
             row[f"turn_{turn}/keep_rate"] = kept / passing
         if failing:
             row[f"turn_{turn}/fix_rate"] = mended / failing
-    if num_turns > 1 and (pairs := pass_at_2(episodes)) is not None:
+    pairs = pass_at_2(episodes)
+    if num_turns > 1 and pairs is not None:
         row["turn_2/first_pass@2"] = pairs
     return row
 
@@ -68,7 +74,9 @@ def pass_at_2(episodes: Sequence[Episode]) -> float | None:
             first[episode.task.id] += [value for value in found if value is not None]
     values = []
     for task in first.values():
-        n, failing = len(task), len(task) - sum(task)
+        n = len(task)
+        failing = n - sum(task)
         if n > 1:
+            # C(failing, 2) / C(n, 2): the probability that both of two answers fail.
             values.append(1 - failing * (failing - 1) / (n * (n - 1)))
     return fmean(values) if values else None

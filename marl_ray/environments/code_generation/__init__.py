@@ -30,8 +30,15 @@ if TYPE_CHECKING:
     from marl_ray.config import Config
 
 HelperReward = Literal["executed", "static"]
-AUX_DEFINED, MAIN_DEFINED, SYNTAX_OK, TESTS = 0.4, 0.6, 0.5, 1.0
-AUX_CALLED, NOT_THIN, MISUSED = 0.5, 1.0, 0.5
+# The largest reward of each level. docs/reference/environments/code_generation.md explains them.
+AUX_DEFINED = 0.4
+MAIN_DEFINED = 0.6
+SYNTAX_OK = 0.5
+TESTS = 1.0
+AUX_CALLED = 0.5
+NOT_THIN = 1.0
+MISUSED = 0.5
+"""Subtracted if main throws a helper's result away."""
 WITHOUT_TESTS = AUX_DEFINED + MAIN_DEFINED + SYNTAX_OK
 UNSOLVED = 1.0 - (TESTS - AUX_DEFINED) / (TESTS + AUX_CALLED + NOT_THIN)
 """Share that a program which fails a test loses of all that it earns above WITHOUT_TESTS. It then earns less than the
@@ -63,9 +70,13 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        sandbox, own = config.sandbox, config.code_generation
-        slice_ = config.external.sandbox_slice
-        return cls(config.num_agents, sandbox.count_untrusted, slice_, own.helper_reward, sandbox.memory_mb)
+        return cls(
+            config.num_agents,
+            config.sandbox.count_untrusted,
+            config.external.sandbox_slice,
+            config.code_generation.helper_reward,
+            config.sandbox.memory_mb,
+        )
 
     def roles(self, task: Task) -> list[str]:
         """Return the name of each agent's function, main's last."""
@@ -87,11 +98,8 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
         if report.infra_error:
             return Outcome(0.0, evidence=evidence, failure=report.infra_error)
         *helpers, main = attempt.parts
-        use, called = attempt.use, self._called(attempt)
         runs = main.defined and report.syntax_error is None
         rate = self._pass_rate(report, runs)
-        share = 1.0 / max(1, len(helpers))
-
         levels = {"main": MAIN_DEFINED * main.defined, "syntax": SYNTAX_OK * runs, "tests": TESTS * rate}
         metrics = {
             "main_defined": float(main.defined),
@@ -100,17 +108,27 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
             "all_passed": float(rate == 1.0),
         }
         if helpers:
+            use = attempt.use
+            called = self._called(attempt)
+            misused = use.misused.intersection(called)
             defined = sum(helper.defined for helper in helpers)
-            misused = [name for name in called if name in use.misused]
+            # The levels of all helpers together are worth as much as the levels of a single helper.
+            share = 1.0 / len(helpers)
+            # A program that passes no test earns nothing by calling helpers.
             earned = share if rate > 0 else 0.0
             levels["aux"] = AUX_DEFINED * share * defined
             levels["aux_called"] = AUX_CALLED * earned * len(called)
-            levels["not_thin"] = 0.0 if use.thin_wrapper else NOT_THIN * earned * len(called)
-            levels["misused"] = 0.0 - MISUSED * earned * len(misused)
+            levels["not_thin"] = 0.0
+            if not use.thin_wrapper:
+                levels["not_thin"] = NOT_THIN * earned * len(called)
+            levels["misused"] = 0.0 - MISUSED * earned * len(misused)  # never -0.0
             if self.pays_probes:
                 levels["unsolved"] = 0.0
-            metrics |= {"aux_defined": share * defined, "aux_called": share * len(called)}
-            metrics |= {"thin_wrapper": float(use.thin_wrapper), "aux_misused": share * len(misused)}
+            metrics["aux_defined"] = share * defined
+            metrics["aux_called"] = share * len(called)
+            metrics["thin_wrapper"] = float(use.thin_wrapper)
+            metrics["aux_misused"] = share * len(misused)
+        # `fsum` rounds once, so that the order of the levels does not matter.
         return Outcome(math.fsum(levels.values()), levels, metrics, execution_counts(report), evidence=evidence)
 
     def feedback(self, attempt: CodeAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
@@ -118,15 +136,18 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
 
     def previous_answers(self, attempt: CodeAttempt) -> list[str]:
         """Return each agent's code in the joint program, or the whole response if it contributes none."""
-        pairs = zip(attempt.parts, attempt.responses, strict=True)
-        return [part.code or strip_fence(response) for part, response in pairs]
+        answers = []
+        for part, response in zip(attempt.parts, attempt.responses, strict=True):
+            answers.append(part.code or strip_fence(response))
+        return answers
 
     def question(self, task: Task, attempt: CodeAttempt) -> str:
         return prompts.question(task.prompt, attempt.program.source, self.roles(task))
 
     def probes(self, attempt: CodeAttempt, report: ExecutionReport) -> list[Program]:
         """Return the probes (see `probes`) of each helper that main calls. A program that passes no test has none."""
-        main, passed = attempt.parts[-1], len(self._passing(report))
+        main = attempt.parts[-1]
+        passed = len(self._passing(report))
         if not passed or main.function is None:
             return []
         cpu_s = PROBE_CPU_S + 2 * round(report.cpu_s)
@@ -134,8 +155,8 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
         probes = []
         for name in self._called(attempt):
             conditions = conditions_on(main, name)
-            statements = probe_statements(name, main.function, conditions, bool(attempt.call), passed)
-            probes += [attempt.with_statement(statement, limits) for statement in statements]
+            for statement in probe_statements(name, main.function, conditions, bool(attempt.call), passed):
+                probes.append(attempt.with_statement(statement, limits))
         return probes
 
     def probed(self, attempt: CodeAttempt, report: Any, reports: Sequence[Any]) -> dict[str, float]:
@@ -143,11 +164,12 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
         main adds nothing (`helper_suffices`). Helpers that main does not call count as neither."""
         if not self.helpers:
             return {}
-        found = self._probed(report, reports)
-        needed, suffices = (
-            (sum(flags) / len(self.helpers) for flags in zip(*found, strict=True)) if found else (0.0, 0.0)
-        )
-        return {"helper_needed": needed, "helper_suffices": suffices}
+        needed = 0
+        sufficient = 0
+        for is_needed, is_sufficient in self._probed(report, reports):
+            needed += is_needed
+            sufficient += is_sufficient
+        return {"helper_needed": needed / len(self.helpers), "helper_suffices": sufficient / len(self.helpers)}
 
     def probed_outcome(self, attempt: CodeAttempt, report: Any, outcome: Outcome, reports: Sequence[Any]) -> Outcome:
         """Return the outcome with the metrics of probes. With `pays_probes`, `aux_called` is paid per needed helper,
@@ -160,15 +182,17 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
         if failure:
             return replace(outcome, failure=failure)
         found = self._probed(report, reports)
-        needed = sum(flags[0] for flags in found) / max(1, len(found))
-        working = sum(flags == (True, False) for flags in found) / max(1, len(found))
+        # Shares of the helpers that main calls; without one, the levels are 0 anyway.
+        needed = sum(is_needed for is_needed, _ in found) / max(1, len(found))
+        working = found.count((True, False)) / max(1, len(found))
         rate = outcome.metrics["tests_passed_rate"]
         levels = dict(outcome.levels)
         levels["aux_called"] *= needed * rate
         levels["not_thin"] *= working * rate
         levels["misused"] *= rate
         if rate < 1.0:
-            levels["unsolved"] = 0.0 - UNSOLVED * max(0.0, math.fsum(levels.values()) - WITHOUT_TESTS)
+            above = max(0.0, math.fsum(levels.values()) - WITHOUT_TESTS)
+            levels["unsolved"] = 0.0 - UNSOLVED * above
         return replace(outcome, reward=math.fsum(levels.values()), levels=levels)
 
     def _probed(self, report: ExecutionReport, reports: Sequence[ExecutionReport]) -> list[tuple[bool, bool]]:

@@ -47,14 +47,18 @@ class CodeAttempt:
 
 def code_attempt(task: Task, responses: Sequence[str], helpers: tuple[str, ...], visible: int | None) -> CodeAttempt:
     """Parse a joint action. `visible` are the tests that feedback may mention, as in `Program`."""
-    entry_point, script = task.fields["entry_point"], is_script(task)
+    entry_point = task.fields["entry_point"]
+    script = is_script(task)
     preamble = _cached_preamble(task.prompt, frozenset((*helpers, entry_point)))
+    parts = []
+    for response, helper in zip(responses[:-1], helpers, strict=True):
+        parts.append(_cached_function(response, helper))
     main, use = _main(responses[-1], entry_point, helpers, script)
-    parts = (*(_cached_function(text, name) for text, name in zip(responses[:-1], helpers, strict=True)), main)
+    parts.append(main)
     source, starts = _join(preamble, parts)
     call = f"\n\n{entry_point}()\n" if script else ""
     program = Program(source + call, task.fields["tests"], entry_point, prompt=task.prompt, visible=visible)
-    return CodeAttempt(tuple(responses), parts, use, starts, program, call)
+    return CodeAttempt(tuple(responses), tuple(parts), use, starts, program, call)
 
 
 def is_script(task: Task) -> bool:
@@ -71,7 +75,7 @@ def _main(response: str, name: str, helpers: tuple[str, ...], script: bool) -> t
     part = extract_function(response, name)
     if not script or part.function is None:
         return part, helper_use(part, helpers)
-    part = replace(part, problem="")
+    part = replace(part, problem="")  # the main function of a script prints, and need not return
     return part, helper_use(_with_return(part), helpers)
 
 
@@ -89,10 +93,20 @@ def _with_return(part: ExtractedFunction) -> ExtractedFunction:
 
 def _join(preamble: ExtractedFunction, parts: Sequence[ExtractedFunction]) -> tuple[str, tuple[int, ...]]:
     """Return the joint program, and the line on which each part starts."""
-    future = dict.fromkeys(line for part in (preamble, *parts) for line in part.future)
-    mentioned = any(part.function is not None and "math" in mentioned_names(part.function) for part in parts)
-    math = mentioned and not any("math" in part.imported for part in parts)
-    source = "\n".join([*future, *["import math"] * math, *[preamble.code] * bool(preamble.code)])
+    mentions_math = False
+    imports_math = False
+    lines = list(preamble.future)
+    for part in parts:
+        lines += part.future
+        imports_math |= "math" in part.imported
+        if part.function is not None:
+            mentions_math |= "math" in mentioned_names(part.function)
+    lines = list(dict.fromkeys(lines))
+    if mentions_math and not imports_math:
+        lines.append("import math")
+    if preamble.code:
+        lines.append(preamble.code)
+    source = "\n".join(lines)
     starts = []
     for part in parts:
         if source and part.code:

@@ -24,9 +24,14 @@ MAX_IMPORTS = 64
 """Maximum import statements read from text that does not parse, and maximum lines of one of them."""
 
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-COMPLETE, BEGINNING, WITHOUT_VALUE, BROKEN = 3, 2, 1, 0
-"""Grades of a definition: complete and returns a value; a truncated definition whose beginning parses and returns a
-value; complete without returning a value; broken, so the syntax error counts for its author."""
+COMPLETE = 3
+"""Grade of a definition that is complete and returns a value."""
+BEGINNING = 2
+"""Grade of a truncated definition whose beginning parses and returns a value."""
+WITHOUT_VALUE = 1
+"""Grade of a complete definition that returns no value."""
+BROKEN = 0
+"""Grade of a definition that does not parse: the syntax error counts for its author."""
 
 FENCE = re.compile(r"(?:`+|~~~+)[ \t]*(?:[Pp]ython\d?\b|py\b)?[ \t]*")
 LIST_MARK = re.compile(r"(?m)^[ \t]*(?:[-*+>]|\d{1,3}[.)])[ \t]+(?=(?:def|from|import|@)\b)")
@@ -71,13 +76,27 @@ def extract_function(response: str, name: str) -> ExtractedFunction:
         return ExtractedFunction(name, problem="no function of that name")
     if best.function is None:
         return ExtractedFunction(name, code=best.source, problem="does not parse")
-    mentioned = mentioned_names(best.function)
-    future = tuple(ast.unparse(node) for node in best.imports if is_future(node))
-    imports = [node for node in best.imports if not is_future(node) and binds(node) & (mentioned | {"*"})]
-    code = "\n".join([*dict.fromkeys(ast.unparse(node) for node in imports), best.source])
-    bound = frozenset(name for node in imports for name in binds(node))
-    problem = "no return value" if best.grade == WITHOUT_VALUE else ""
-    return ExtractedFunction(name, code, future, best.function, bound, problem)
+    # A star import may bind any name.
+    wanted = mentioned_names(best.function) | {"*"}
+    future: list[str] = []
+    lines: list[str] = []
+    imported: set[str] = set()
+    for node in best.imports:
+        line = ast.unparse(node)
+        if is_future(node):
+            future.append(line)
+        elif binds(node) & wanted:
+            imported |= binds(node)
+            if line not in lines:
+                lines.append(line)
+    return ExtractedFunction(
+        name,
+        code="\n".join([*lines, best.source]),
+        future=tuple(future),
+        function=best.function,
+        imported=frozenset(imported),
+        problem="no return value" if best.grade == WITHOUT_VALUE else "",
+    )
 
 
 def extract_preamble(prompt: str, leave_out: frozenset[str]) -> ExtractedFunction:
@@ -85,12 +104,17 @@ def extract_preamble(prompt: str, leave_out: frozenset[str]) -> ExtractedFunctio
     functions in `leave_out`, which the agents write, are omitted."""
     text = strip_fence(prompt)
     tree = parse(text)
-    body = list(import_lines(text.split("\n"))) if tree is None else tree.body
+    body: list[ast.stmt] = []
+    if tree is None:  # prose around the imports
+        body += import_lines(text.split("\n"))
+    else:
+        body = tree.body
     future: list[str] = []
     pieces: list[str] = []
     for node in body:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            (future if is_future(node) else pieces).append(ast.unparse(node))
+            lines = future if is_future(node) else pieces
+            lines.append(ast.unparse(node))
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             if node.name not in leave_out and without_docstring(node.body):
                 pieces.append(source_of(node, text))
@@ -130,11 +154,12 @@ def returns_value(function: ast.FunctionDef) -> bool:
 
 def without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
     """Return the statements other than bare constants, such as docstrings, and `pass`."""
-    return [
-        node
-        for node in body
-        if not isinstance(node, ast.Pass) and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
-    ]
+    statements = []
+    for node in body:
+        is_constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if not is_constant and not isinstance(node, ast.Pass):
+            statements.append(node)
+    return statements
 
 
 def source_of(node: ast.FunctionDef | ast.ClassDef, text: str) -> str:
@@ -149,7 +174,9 @@ def first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> i
 
 def normalise_text(response: str) -> str:
     """Return the text, cut to MAX_CHARS, with `\\n` newlines, encodable as UTF-8 and without NUL."""
-    text = response[:MAX_CHARS].replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
+    text = response[:MAX_CHARS]
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = text.replace("\0", "\ufffd")  # `ast.parse` raises on NUL
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -166,9 +193,12 @@ def parse_or_line(text: str) -> ast.Module | int | None:
         return None
     level: list[ast.AST] = [tree]
     for _ in range(MAX_DEPTH):
-        level = [child for node in level for child in ast.iter_child_nodes(node)]
-        if not level:
+        below: list[ast.AST] = []
+        for node in level:
+            below += ast.iter_child_nodes(node)
+        if not below:
             return tree
+        level = below
     return None
 
 
@@ -192,27 +222,32 @@ def _of_program(tree: ast.Module, text: str, name: str) -> _Definition | None:
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
     if not functions:
         return None
+    # `max` returns the first of equals, here the last definition.
     function = max(reversed(functions), key=returns_value)
-    imports = tuple(node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom))
     grade = COMPLETE if returns_value(function) else WITHOUT_VALUE
+    imports = tuple(node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom))
     return _Definition(grade, source_of(function, text), function, imports)
 
 
 def _of_lines(lines: list[str], name: str) -> _Definition | None:
     """Return the best definition in lines that do not parse. The search runs backwards until a definition is complete
     or MAX_PARSED is used up."""
-    best, level, cost = None, "", 0
+    best = None
+    best_indent = ""
+    cost = 0
     for start, indent in reversed(list(_starts(lines, name))):
         definition, parsed = _definition(lines, start, indent, name)
         cost += parsed
         if best is None or definition.grade > best.grade:
-            best, level = definition, indent
+            best = definition
+            best_indent = indent
         if best.grade == COMPLETE or cost > MAX_PARSED:
             break
     if best is None:
         return None
-    imports = import_lines([line.removeprefix(level) for line in lines if line.startswith(level)])
-    return replace(best, imports=tuple(imports))
+    # The imports of an indented program are indented as its function is.
+    beside = [line.removeprefix(best_indent) for line in lines if line.startswith(best_indent)]
+    return replace(best, imports=tuple(import_lines(beside)))
 
 
 def _starts(lines: list[str], name: str) -> Iterator[tuple[int, str]]:
@@ -228,10 +263,11 @@ def _starts(lines: list[str], name: str) -> Iterator[tuple[int, str]]:
         indent = indentation(line)
         while above and above[-1][0] >= len(indent):
             above.pop()
-        inner = bool(above) and above[-1][1].startswith(("class ", "def ", "async def "))
-        if opening.match(code) and not inner:
-            yield (index if decorated is None else decorated), indent
-        decorated = (index if decorated is None else decorated) if code.startswith("@") else None
+        is_inner = bool(above) and above[-1][1].startswith(("class ", "def ", "async def "))
+        first = index if decorated is None else decorated
+        if opening.match(code) and not is_inner:
+            yield first, indent
+        decorated = first if code.startswith("@") else None
         above.append((len(indent), code))
 
 
@@ -240,9 +276,11 @@ def _definition(lines: list[str], start: int, indent: str, name: str) -> tuple[_
     indentation. If it does not parse (text in quotes or brackets may have any indentation), the text is cut before the
     line of the error until the rest parses."""
     end = block_end(lines, start, len(indent))
-    own = "\n".join(line.removeprefix(indent) for line in lines[start:end]).rstrip()
-    tree, text, inside = parse(own), own, False
-    cost = len(own) + PARSE_COST
+    block = "\n".join(line.removeprefix(indent) for line in lines[start:end]).rstrip()
+    text = block
+    tree = parse(block)
+    is_cut_inside = False
+    cost = len(block) + PARSE_COST
     if tree is None:
         rest = [line.removeprefix(indent) for line in lines[start:]]
         while rest and cost < MAX_PARSED:
@@ -253,12 +291,16 @@ def _definition(lines: list[str], start: int, indent: str, name: str) -> tuple[_
                 tree = tree_or_line
                 break
             cut = min(len(rest), max(1, tree_or_line)) - 1
-            inside = bool(indentation(rest[cut]))
+            is_cut_inside = bool(indentation(rest[cut]))
             del rest[cut:]
-    definition = None if tree is None else _of_program(tree, text, name)
-    if definition is None or (inside and definition.grade != COMPLETE):
-        return _Definition(BROKEN, own), cost
-    return (replace(definition, grade=BEGINNING) if inside else definition), cost
+    definition = None
+    if tree is not None:
+        definition = _of_program(tree, text, name)
+    if definition is None or (is_cut_inside and definition.grade != COMPLETE):
+        return _Definition(BROKEN, block), cost
+    if is_cut_inside:
+        definition = replace(definition, grade=BEGINNING)
+    return definition, cost
 
 
 def block_end(lines: list[str], start: int, width: int) -> int:
@@ -266,6 +308,7 @@ def block_end(lines: list[str], start: int, width: int) -> int:
     head = True
     for index in range(start, len(lines)):
         code = lines[index].lstrip(" \t")
+        # Comments and closing brackets at the margin do not end a block.
         if code and code[0] not in "#)]}" and len(indentation(lines[index])) <= width:
             if not head:
                 return index
@@ -286,7 +329,11 @@ def import_lines(lines: list[str]) -> Iterator[ast.Import | ast.ImportFrom]:
         if "(" in line and ")" not in line:
             line = "\n".join(lines[index : index + MAX_IMPORTS]).partition(")")[0] + ")"
         tree = parse(line)
-        yield from (node for node in (tree.body if tree else []) if isinstance(node, ast.Import | ast.ImportFrom))
+        if tree is None:
+            continue  # prose
+        for node in tree.body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                yield node
 
 
 def mentioned_names(function: ast.FunctionDef) -> set[str]:

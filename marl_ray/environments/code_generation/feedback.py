@@ -55,13 +55,18 @@ class Diagnosis:
 
 def diagnose(attempt: CodeAttempt, report: ExecutionReport, sandbox_slice: SandboxSlice) -> Diagnosis:
     """Return the facts about a joint action, with the tests in the slice."""
-    *helpers, _ = parts = attempt.parts
-    starts = [(part.name, start) for part, start in zip(parts, attempt.starts, strict=True) if start]
+    functions = []
+    starts = []
+    for part, start in zip(attempt.parts, attempt.starts, strict=True):
+        functions.append(FunctionStatus(part.name, part.problem))
+        if start:  # 0: the agent contributes no line
+            starts.append((part.name, start))
+    helpers = [status.name for status in functions[:-1]]
     return Diagnosis(
-        functions=tuple(FunctionStatus(part.name, part.problem) for part in parts),
+        functions=tuple(functions),
         syntax=locate_syntax_error(report, starts),
         tests=sliced(report.tests, sandbox_slice),
-        not_called=tuple(helper.name for helper in helpers if helper.name not in attempt.use.called),
+        not_called=tuple(helper for helper in helpers if helper not in attempt.use.called),
         thin_wrapper=attempt.use.thin_wrapper,
         aux_misused=bool(attempt.use.misused),
     )
@@ -69,14 +74,18 @@ def diagnose(attempt: CodeAttempt, report: ExecutionReport, sandbox_slice: Sandb
 
 def level_feedback(diagnosis: Diagnosis, agent: int) -> list[str]:
     """Return every level in detail; for main (the last agent) also its use of the helpers."""
-    found = [(status.name, status.problem) for status in diagnosis.functions]
-    lines = [f"{name}: missing ({problem})" if problem else f"{name}: found" for name, problem in found]
+    lines = []
+    for status in diagnosis.functions:
+        found = f"missing ({status.problem})" if status.problem else "found"
+        lines.append(f"{status.name}: {found}")
     lines.append(f"syntax: {describe_syntax(diagnosis.syntax)}")
     if diagnosis.syntax is not None:
         lines.append("tests: not run")
     else:
         lines.append(f"tests: {diagnosis.passed} of {len(diagnosis.tests)} passed")
-        lines += [f"failed: {describe_failure(test)}" for test in diagnosis.tests if test.status != "pass"]
+        for test in diagnosis.tests:
+            if test.status != "pass":
+                lines.append(f"failed: {describe_failure(test)}")
     if agent == len(diagnosis.functions) - 1:
         lines += _helper_use(diagnosis)
     return lines
@@ -85,15 +94,20 @@ def level_feedback(diagnosis: Diagnosis, agent: int) -> list[str]:
 def level_passed(diagnosis: Diagnosis, agent: int) -> list[str]:
     """Return for every level whether it passed, the same for all agents."""
     missing = [status.name for status in diagnosis.functions if status.problem]
-    lines = [f"implementation: {'missing ' + ', '.join(missing) if missing else 'OK'}"]
-    lines.append(f"syntax: {'correct' if diagnosis.syntax is None else 'incorrect'}")
-    total, count = len(diagnosis.tests), diagnosis.passed
+    implementation = f"missing {', '.join(missing)}" if missing else "OK"
+    total = len(diagnosis.tests)
     if diagnosis.syntax is not None:
-        lines.append("tests: not run")
-    elif count == 0:
-        lines.append("tests: passed none")
+        syntax = "incorrect"
+        tests = "not run"
     else:
-        lines.append("tests: passed all" if count == total else f"tests: passed {count} of {total}")
+        syntax = "correct"
+        if diagnosis.passed == 0:
+            tests = "passed none"
+        elif diagnosis.passed == total:
+            tests = "passed all"
+        else:
+            tests = f"passed {diagnosis.passed} of {total}"
+    lines = [f"implementation: {implementation}", f"syntax: {syntax}", f"tests: {tests}"]
     return lines + _helper_use(diagnosis)
 
 
@@ -103,8 +117,11 @@ def _helper_use(diagnosis: Diagnosis) -> list[str]:
     if not helpers or main.problem:
         return []
     faults = [f"{name} not called" for name in diagnosis.not_called]
-    faults += ["thin wrapper"] * diagnosis.thin_wrapper + ["result thrown away"] * diagnosis.aux_misused
-    return [f"aux use: {', '.join(faults) if faults else 'OK'}"]
+    if diagnosis.thin_wrapper:
+        faults.append("thin wrapper")
+    if diagnosis.aux_misused:
+        faults.append("result thrown away")
+    return [f"aux use: {', '.join(faults) or 'OK'}"]
 
 
 FEEDBACK_BY_MODE: dict[str, Callable[[Diagnosis, int], list[str]]] = {

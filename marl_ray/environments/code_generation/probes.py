@@ -104,28 +104,39 @@ def probe_statements(
     on. A single test, or a process per test as in a script, has no second test: there the first call gets the result
     for None in place of every argument.
     """
-    empty, filled = (SAME_TYPE.format(values=values) for values in (EMPTY, FILLED))
-    stand_ins = [
-        f"{REPLACE}{STAND_IN.format(body=body)}\n_replace({helper!r}, _stand_in)\n"
-        for body in (NOTHING, ARGUMENT, empty, filled)
-    ]
-    other = OTHER_ARGUMENTS.format(none_at_first=script or passed == 1)
-    stand_ins.append(f"{REPLACE}{other}\n_replace({helper!r}, _stand_in)\n")
-    forced = [f"{_forced(main, conditions, value)}{stand_ins[2]}" for value in (True, False)]
-    instead = f"{REPLACE}{RESULT.format(helper=helper)}\n_replace({main.name!r}, _result)\n"
-    return [*stand_ins, *forced, f"{main.name} = {helper}" if script else instead]
+    empty = SAME_TYPE.format(values=EMPTY)
+    filled = SAME_TYPE.format(values=FILLED)
+    definitions = [STAND_IN.format(body=body) for body in (NOTHING, ARGUMENT, empty, filled)]
+    definitions.append(OTHER_ARGUMENTS.format(none_at_first=script or passed == 1))
+    probes = []
+    for definition in definitions:
+        probes.append(f"{REPLACE}{definition}\n_replace({helper!r}, _stand_in)\n")
+    empty_value = probes[2]
+    for constant in (True, False):
+        probes.append(_forced(main, conditions, constant) + empty_value)
+    if script:
+        result = f"{main.name} = {helper}"
+    else:
+        result = f"{REPLACE}{RESULT.format(helper=helper)}\n_replace({main.name!r}, _result)\n"
+    return [*probes, result]
 
 
 def needed_and_sufficient(passed: frozenset[int], probes: Sequence[frozenset[int]]) -> list[tuple[bool, bool]]:
     """Return for each helper whether main needs it and whether it suffices, from the tests that the joint program
     passes and the tests that each probe passes."""
-    helpers = (probes[start : start + PROBES] for start in range(0, len(probes), PROBES))
-    return [(not any(passed <= by for by in stand_ins), passed <= result) for *stand_ins, result in helpers]
+    found = []
+    for start in range(0, len(probes), PROBES):
+        *stand_ins, result = probes[start : start + PROBES]
+        is_needed = not any(passed <= by_stand_in for by_stand_in in stand_ins)
+        found.append((is_needed, passed <= result))
+    return found
 
 
 def _forced(main: ast.FunctionDef, conditions: Sequence[ast.AST], value: bool) -> str:
     """Return main with these conditions replaced by a constant, or an empty string without conditions."""
     if not conditions:
         return ""
+    # The memo of `deepcopy` names the nodes that are copied already: here, as the constant.
     constants = {id(condition): ast.Constant(value) for condition in conditions}
-    return f"\n\n{ast.unparse(ast.fix_missing_locations(copy.deepcopy(main, constants)))}\n"
+    forced = ast.fix_missing_locations(copy.deepcopy(main, constants))
+    return f"\n\n{ast.unparse(forced)}\n"

@@ -40,16 +40,19 @@ def first_prompts(problem: str, entry_point: str, helpers: Sequence[str], script
     """Return the first prompts, main's last. `script`: main reads standard input and prints."""
     instructions = [_first_helper(helper, entry_point, helpers) for helper in helpers]
     instructions.append(_first_main(entry_point, helpers))
-    rest = f" {PRINTING.format(name=entry_point)}" * script + f" {CODE_ONLY}\n"
-    return [problem.strip("\n") + f"\n\n{instruction}{rest}" for instruction in instructions]
+    text = problem.strip("\n")
+    rest = f"{_printing(entry_point, script)} {CODE_ONLY}\n"
+    return [f"{text}\n\n{instruction}{rest}" for instruction in instructions]
 
 
 def revisions(entry_point: str, helpers: Sequence[str], script: bool = False) -> list[str]:
     """Return the closing instructions of later turns, one per agent."""
-    printing = f" {PRINTING.format(name=entry_point)}" * script
-    lines = [f"Revise your helper function `{helper}`, which `{entry_point}` may call." for helper in helpers]
-    lines.append(f"Revise your function `{entry_point}`.{_permission(helpers)}{printing}")
-    return [f"{line} {CODE_ONLY}" for line in lines]
+    instructions = []
+    for helper in helpers:
+        instructions.append(f"Revise your helper function `{helper}`, which `{entry_point}` may call. {CODE_ONLY}")
+    main = f"Revise your function `{entry_point}`.{_permission(helpers)}"
+    instructions.append(f"{main}{_printing(entry_point, script)} {CODE_ONLY}")
+    return instructions
 
 
 def question(problem: str, program: str, names: Sequence[str]) -> str:
@@ -58,9 +61,18 @@ def question(problem: str, program: str, names: Sequence[str]) -> str:
     return request.format(problem=problem.strip(), program=program.strip(), names=", ".join(names))
 
 
+def _printing(entry_point: str, script: bool) -> str:
+    if not script:
+        return ""
+    return f" {PRINTING.format(name=entry_point)}"
+
+
 def _first_helper(helper: str, entry_point: str, helpers: Sequence[str]) -> str:
-    others = [f"`{name}`" for name in helpers if name != helper] + [f"`{entry_point}`"]
-    writers = "Another agent writes" if len(others) == 1 else "Other agents write"
+    others = [f"`{name}`" for name in helpers if name != helper]
+    others.append(f"`{entry_point}`")
+    writers = "Another agent writes"
+    if len(others) > 1:
+        writers = "Other agents write"
     return (
         f"Write a helper function `{helper}` that is useful for this problem and returns a value. "
         f"{writers} {listed(others)}; `{entry_point}` may call `{helper}(...)`."
@@ -71,8 +83,10 @@ def _first_main(entry_point: str, helpers: Sequence[str]) -> str:
     instruction = f"Write the function `{entry_point}`."
     if not helpers:
         return instruction
+    writers = "Another agent writes the helper"
+    if len(helpers) > 1:
+        writers = "Other agents write the helpers"
     names = listed([f"`{helper}`" for helper in helpers])
-    writers = "Another agent writes the helper" if len(helpers) == 1 else "Other agents write the helpers"
     return f"{instruction} {writers} {names}.{_permission(helpers)}"
 
 
@@ -80,14 +94,19 @@ def _permission(helpers: Sequence[str]) -> str:
     if not helpers:
         return ""
     calls = listed([f"`{helper}(...)`" for helper in helpers])
-    return f" You may call {calls} but must not define {'it' if len(helpers) == 1 else 'them'}."
+    pronoun = "it" if len(helpers) == 1 else "them"
+    return f" You may call {calls} but must not define {pronoun}."
 
 
 def listed(names: Sequence[str]) -> str:
     """Return `a`, `a and b`, or `a, b and c`."""
-    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+    if len(names) == 1:
+        return names[0]
+    return ", ".join(names[:-1]) + " and " + names[-1]
 
 
 def numbered_names(name: str, count: int) -> list[str]:
     """Return `name` alone for a count of 1, or `name_1`, `name_2`..."""
-    return [name] if count == 1 else [f"{name}_{number}" for number in range(1, count + 1)]
+    if count == 1:
+        return [name]
+    return [f"{name}_{number}" for number in range(1, count + 1)]

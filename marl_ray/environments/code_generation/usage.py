@@ -50,11 +50,13 @@ def helper_use(main: ExtractedFunction, helpers: Collection[str]) -> HelperUse:
     returned = flow.returned[main.function]
     used = flow.calls_behind([*returned, *flow.conditions, *flow.effects])
     sources = flow.sources(returned)
+    # A choice between several values by a condition on a helper's result is main's own work.
     chosen = len(sources) > 1 and bool(flow.calls_behind(flow.conditions))
+    returns_helper = not flow.calls.isdisjoint(sources)
     return HelperUse(
         called=frozenset(name for _, name in flow.calls),
         misused=frozenset(name for _, name in flow.calls - used),
-        thin_wrapper=not flow.calls.isdisjoint(sources) and WORK not in sources and not chosen,
+        thin_wrapper=returns_helper and WORK not in sources and not chosen,
     )
 
 
@@ -63,16 +65,25 @@ def conditions_on(main: ExtractedFunction, helper: str) -> list[ast.AST]:
     if main.function is None:
         return []
     flow = _flow(main, main.function, [helper])
-    loops = (node for node in ast.walk(main.function) if isinstance(node, ast.While))
-    within = {node for loop in loops for node in ast.walk(loop)}
-    comparisons = (node for node in ast.walk(main.function) if isinstance(node, ast.Compare))
-    candidates = dict.fromkeys([*flow.conditions, *comparisons])
-    return [node for node in candidates if node not in within and flow.calls_behind([node])]
+    # A dict keeps the order, and each condition once: a comparison is often the condition itself.
+    candidates = dict.fromkeys(flow.conditions)
+    in_loops: set[ast.AST] = set()
+    for node in ast.walk(main.function):
+        if isinstance(node, ast.Compare):
+            candidates[node] = None
+        elif isinstance(node, ast.While):
+            # A constant in place of a loop's condition could make the loop endless.
+            in_loops.update(ast.walk(node))
+    outside = [node for node in candidates if node not in in_loops]
+    return [node for node in outside if flow.calls_behind([node])]
 
 
 def _flow(main: ExtractedFunction, function: ast.FunctionDef, helpers: Collection[str]) -> _Flow:
-    inside = (node for child in ast.iter_child_nodes(function) for node in ast.walk(child))
-    bound = {name for node in inside for name in _bound_names(node)}
+    bound: set[str] = set()
+    for child in ast.iter_child_nodes(function):
+        for node in ast.walk(child):
+            bound.update(_bound_names(node))
+    # A helper's name that main imports or binds itself stands for something else.
     return _Flow(function, frozenset(helpers) - main.imported - bound)
 
 
@@ -91,36 +102,53 @@ class _Flow:
         self._changing: frozenset[str] = frozenset()
         self._repeated: set[ast.AST] = set()
         self._seen: dict[int, frozenset[Binding]] = {}
-        self._outer = {name for n in ast.walk(main) if isinstance(n, ast.Global | ast.Nonlocal) for name in n.names}
+        self._outer: set[str] = set()
+        for node in ast.walk(main):
+            if isinstance(node, ast.Global | ast.Nonlocal):
+                self._outer.update(node.names)
         self._read_functions: dict[Function, None] = {}
         self._block(main.body, {})
+        # A nested function may run at any time, so that every binding of main may be in force.
         outer = _bindings_within(main)
         while self._read_functions:
-            self._function = function = self._read_functions.popitem()[0]
+            function, _ = self._read_functions.popitem()
+            self._function = function
             self.returned[function] = []
-            parameters = {n.arg: frozenset([(n, False)]) for n in ast.walk(function.args) if isinstance(n, ast.arg)}
-            self._block(function.body, outer | parameters)
+            names = dict(outer)
+            for node in ast.walk(function.args):
+                if isinstance(node, ast.arg):
+                    names[node.arg] = frozenset([(node, False)])
+            self._block(function.body, names)
 
     def _block(self, block: Sequence[ast.stmt], names: Names) -> Names | None:
         """Return the bindings in force after statements; None if their end is not reachable."""
         after: Names | None = names
         for statement in block:
-            after = None if after is None else self._statement(statement, after)
+            if after is None:
+                break
+            after = self._statement(statement, after)
         return after
 
     def _statement(self, node: ast.stmt, names: Names) -> Names | None:
         changing = self._changing
         if isinstance(node, ast.For | ast.While):
+            # From the second round on, a loop reads names that it bound in an earlier round.
             bound = _bindings_within(node)
             names = _merged(names, bound)
             self._changing |= bound.keys()
         parts = list(_own_nodes(node))
-        walrus = [b for part in parts if isinstance(part, ast.NamedExpr) for b in _bindings(part)]
-        self._read(parts, names | {name: frozenset([(value, exact)]) for name, value, exact in walrus})
-        for name, value, exact in (binding for part in parts for binding in _bindings(part)):
-            if name in self._outer or not name:
-                self.effects.append(value)
-            names = names | {name: frozenset([(value, exact)])}
+        readable = dict(names)
+        for part in parts:
+            if isinstance(part, ast.NamedExpr):
+                # `:=` binds before the rest of the statement reads the name.
+                for name, value, exact in _bindings(part):
+                    readable[name] = frozenset([(value, exact)])
+        self._read(parts, readable)
+        for part in parts:
+            for name, value, exact in _bindings(part):
+                if name in self._outer or not name:
+                    self.effects.append(value)
+                names = names | {name: frozenset([(value, exact)])}
         match node:
             case ast.Return() | ast.Raise() | ast.Break() | ast.Continue():
                 return None
@@ -130,26 +158,37 @@ class _Flow:
                 return self._block(body if constant else orelse, names)
             case ast.If(body=body, orelse=orelse):
                 ends = [self._block(body, names), self._block(orelse, names)]
-                return None if ends == [None, None] else _merged(*ends)
+                if ends == [None, None]:
+                    return None
+                return _merged(*ends)
             case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=finalbody):
+                # The exception may come before or after any statement of the body.
                 caught = _merged(names, *map(_bindings_within, body))
-                ends = [self._block([*body, *orelse], names), *(self._block(h.body, caught) for h in handlers)]
+                ends = [self._block([*body, *orelse], names)]
+                for handler in handlers:
+                    ends.append(self._block(handler.body, caught))
                 final = self._block(finalbody, _merged(*ends) or caught)
-                return None if all(end is None for end in ends) else final
+                if all(end is None for end in ends):
+                    return None
+                return final
         if not hasattr(node, "body") and not hasattr(node, "cases"):
             return names
-        parents = [node, *getattr(node, "cases", [])]
-        blocks = [getattr(parent, field, []) for parent in parents for field in ("body", "orelse")]
-        after = _merged(names, *(self._block(block, names) for block in blocks))
+        # Loops, `with` and `match`: each block may run or not.
+        ends = [names]
+        for parent in [node, *getattr(node, "cases", [])]:
+            for field in ("body", "orelse"):
+                ends.append(self._block(getattr(parent, field, []), names))
         self._changing = changing
-        return after
+        return _merged(*ends)
 
     def _read(self, parts: Sequence[ast.AST], names: Names) -> None:
         """Record the values, helper calls, conditions and effects of one statement."""
-        comprehensions = (part for part in parts if isinstance(part, ast.comprehension))
-        own = {name for part in comprehensions for name, _, _ in _unpacked(part.target, part)}
+        own_targets: set[str] = set()
         for part in parts:
-            if isinstance(part, ast.Name) and part.id not in own:
+            if isinstance(part, ast.comprehension):
+                own_targets.update(name for name, _, _ in _unpacked(part.target, part))
+        for part in parts:
+            if isinstance(part, ast.Name) and part.id not in own_targets:
                 self._add_values(part, names.get(part.id, frozenset()))
         for part in parts:
             match part:
@@ -163,44 +202,62 @@ class _Flow:
                     self.conditions += tests
                 case ast.For(iter=value) | ast.withitem(context_expr=value) | ast.Raise(exc=ast.expr() as value):
                     self.effects.append(value)
-                case ast.Call(func=func, args=args, keywords=keywords):
-                    arguments = [*args, *(keyword.value for keyword in keywords)]
-                    builtin = func.id if isinstance(func, ast.Name) else ""
-                    called = self._helpers_of(func)
-                    passed = self._helpers_of(*(() if builtin in CONVERSIONS | PURE else arguments))
-                    self.calls |= {(part, name) for name in called | passed}
-                    if not called and builtin not in CONVERSIONS | CALLERS | PURE:
-                        self.effects += [part] if passed else arguments
-                    if any(isinstance(n, ast.Name) and n.id in self._changing for n in ast.walk(part)):
-                        self._repeated.add(part)
+                case ast.Call():
+                    self._read_call(part)
+
+    def _read_call(self, call: ast.Call) -> None:
+        arguments = _arguments(call)
+        builtin = call.func.id if isinstance(call.func, ast.Name) else ""
+        called = self._helpers_of(call.func)
+        passed: frozenset[str] = frozenset()
+        if builtin not in CONVERSIONS | PURE:
+            # A function that receives a helper may call it.
+            passed = self._helpers_of(*arguments)
+        self.calls |= {(call, name) for name in called | passed}
+        if not called and builtin not in CONVERSIONS | CALLERS | PURE:
+            self.effects += [call] if passed else arguments
+        for node in ast.walk(call):
+            if isinstance(node, ast.Name) and node.id in self._changing:
+                self._repeated.add(call)
 
     def _add_values(self, name: ast.Name, values: frozenset[Binding]) -> None:
         """Record values of a name, and the functions among them. Equal sets are kept as one object."""
-        if values <= self._values[name]:
+        known = self._values[name]
+        if values <= known:
             return
-        self._values[name] = self._values[name] | values if self._values[name] else values
-        if id(values) not in self._seen:
-            self._seen[id(values)] = values
-            functions = (value for value, exact in values if exact and isinstance(value, Function))
-            self._read_functions |= dict.fromkeys(function for function in functions if function not in self.returned)
+        self._values[name] = known | values if known else values
+        if id(values) in self._seen:
+            return
+        self._seen[id(values)] = values  # keeps the set alive, so that its id stays its own
+        for value, exact in values:
+            if exact and isinstance(value, Function) and value not in self.returned:
+                self._read_functions[value] = None
 
     def _helpers_of(self, *nodes: ast.AST) -> frozenset[str]:
         """Return the helpers that names stand for."""
-        values = [value for node in nodes for value, exact in self._values.get(node, ()) if exact]
-        return frozenset(name.id for name in [*nodes, *values] if isinstance(name, ast.Name)) & self._helpers
+        candidates = list(nodes)
+        for node in nodes:
+            candidates += [value for value, exact in self._values.get(node, ()) if exact]
+        names = frozenset(candidate.id for candidate in candidates if isinstance(candidate, ast.Name))
+        return names & self._helpers
 
     def calls_behind(self, values: Iterable[ast.AST]) -> set[HelperCall]:
         """Return the helper calls whose results these values depend on."""
-        queue, seen, followed = list(values), set(), set()
+        queue = list(values)
+        seen: set[ast.AST] = set()
+        followed: set[int] = set()  # equal sets of bindings are one object, which is followed once
         while queue:
             node = queue.pop()
-            if node not in seen:
-                seen.add(node)
-                queue += ast.iter_child_nodes(node)
-                bindings = self._values.get(node, frozenset())
-                for value, _ in () if id(bindings) in followed else bindings:
-                    queue += self.returned.get(value, [value])
-                followed.add(id(bindings))
+            if node in seen:
+                continue
+            seen.add(node)
+            queue += ast.iter_child_nodes(node)
+            bindings = self._values.get(node, frozenset())
+            if id(bindings) in followed:
+                continue
+            followed.add(id(bindings))
+            for value, _ in bindings:
+                queue += self.returned.get(value, [value])
         return {call for call in self.calls if call[0] in seen}
 
     def sources(self, values: Iterable[ast.AST]) -> set[Source]:
@@ -209,9 +266,11 @@ class _Flow:
         seen: set[ast.AST | Source] = set()
         while queue:
             node = queue.pop()
-            if node not in seen:
-                seen.add(node)
-                queue += self._unchanged(node) if isinstance(node, ast.AST) else []
+            if node in seen:
+                continue
+            seen.add(node)
+            if isinstance(node, ast.AST):
+                queue += self._unchanged(node)
         return {source for source in seen if not isinstance(source, ast.AST)}
 
     def _unchanged(self, node: ast.AST) -> Sequence[ast.AST | Source]:
@@ -234,45 +293,64 @@ class _Flow:
             case ast.IfExp(body=body, orelse=orelse):
                 return [body, orelse]
             case ast.BinOp(left=left, op=op, right=right) | ast.Compare(left=left, ops=[op], comparators=[right]):
-                if f"{type(op).__name__} {ast.unparse(right)}" in NEUTRAL:
+                operator = type(op).__name__
+                if f"{operator} {ast.unparse(right)}" in NEUTRAL:
                     return [left]
-                swapped = isinstance(op, ast.Add | ast.Mult) and f"{type(op).__name__} {ast.unparse(left)}" in NEUTRAL
-                return [right] if swapped else [WORK]
+                if isinstance(op, ast.Add | ast.Mult) and f"{operator} {ast.unparse(left)}" in NEUTRAL:
+                    return [right]
             case ast.ListComp(elt=ast.Name(x), generators=[ast.comprehension(ast.Name(y), value, [])]) if x == y:
                 return [value]
-            case ast.Call(func=func, args=args, keywords=keywords):
-                if called := self._helpers_of(func):
-                    return [WORK] if node in self._repeated else [(node, name) for name in called]
-                if isinstance(func, ast.Name) and func.id in CONVERSIONS and len(args) + len(keywords) <= 1:
-                    return [*args, *(keyword.value for keyword in keywords)]
-                functions = [value for value, _ in self._values.get(func, ())]
-                if functions and all(function in self.returned for function in functions):
-                    return [value for function in functions for value in self.returned[function]]
+            case ast.Call():
+                return self._unchanged_by_call(node)
         return [WORK]
+
+    def _unchanged_by_call(self, call: ast.Call) -> Sequence[ast.AST | Source]:
+        called = self._helpers_of(call.func)
+        if called:
+            # A helper that a loop calls for changing values is a part of main's work.
+            return [WORK] if call in self._repeated else [(call, name) for name in called]
+        arguments = _arguments(call)
+        if isinstance(call.func, ast.Name) and call.func.id in CONVERSIONS and len(arguments) <= 1:
+            return arguments
+        functions = [value for value, _ in self._values.get(call.func, ())]
+        if not functions or not all(function in self.returned for function in functions):
+            return [WORK]
+        results: list[ast.AST] = []
+        for function in functions:
+            results += self.returned[function]
+        return results
 
 
 def _merged(*paths: Names | None) -> Names:
     """Return the bindings where several paths meet. Paths that end earlier are None."""
     merged: Names = {}
-    for name, bindings in (item for names in paths for item in (names or {}).items()):
-        known = merged.setdefault(name, bindings)
-        if known is not bindings and not bindings <= known:
-            merged[name] = known | bindings
+    for names in paths:
+        for name, bindings in (names or {}).items():
+            known = merged.setdefault(name, bindings)
+            # A set that adds nothing is not united, so that equal sets stay one object.
+            if known is not bindings and not bindings <= known:
+                merged[name] = known | bindings
     return merged
+
+
+def _arguments(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def _own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
     """Yield the nodes of a statement, except for the nodes of nested statements."""
     stack: list[ast.AST] = [statement]
     while stack:
-        yield (node := stack.pop())
+        node = stack.pop()
+        yield node
         stack += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt)]
 
 
 def _bindings_within(node: ast.AST) -> Names:
     bindings: dict[str, list[Binding]] = defaultdict(list)
-    for name, value, exact in (binding for part in ast.walk(node) for binding in _bindings(part)):
-        bindings[name].append((value, exact))
+    for part in ast.walk(node):
+        for name, value, exact in _bindings(part):
+            bindings[name].append((value, exact))
     return {name: frozenset(values) for name, values in bindings.items()}
 
 
@@ -297,7 +375,8 @@ def _bindings(node: ast.AST) -> Iterator[tuple[str, ast.AST, bool]]:
 def _unpacked(target: ast.expr, value: ast.AST) -> Iterator[tuple[str, ast.AST, bool]]:
     for part in ast.walk(target):
         if isinstance(part, ast.Name | ast.Attribute | ast.Subscript) and isinstance(part.ctx, ast.Store):
-            yield part.id if isinstance(part, ast.Name) else "", value, part is target
+            name = part.id if isinstance(part, ast.Name) else ""
+            yield name, value, part is target
 
 
 def _bound_names(node: ast.AST) -> Iterator[str]:
@@ -307,4 +386,5 @@ def _bound_names(node: ast.AST) -> Iterator[str]:
         case ast.alias(name=name, asname=alias):
             yield alias or name.split(".")[0]
         case _:
-            yield from (name for name, _, _ in _bindings(node))
+            for name, _, _ in _bindings(node):
+                yield name

@@ -17,7 +17,7 @@ from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.environments.text_environment import TextAttempt, TextEnvironment
 from marl_ray.plugins.builder import prompts
-from marl_ray.plugins.builder.commands import AIR, FILL, SETBLOCK, Commands, Position, build, read_commands
+from marl_ray.plugins.builder.commands import AIR, FILL, SETBLOCK, Command, Commands, Position, build, read_commands
 from marl_ray.plugins.builder.glyphs import FULL
 
 PALETTES = (("oak_planks", "stone"), ("white_concrete", "obsidian"))
@@ -109,10 +109,10 @@ class WordBuilder(Builder):
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> Building:
         wanted, size = drawn_blocks(task.fields["target"])
-        parts = zip(responses, PALETTES, self.limits(), strict=False)
-        commands = tuple(read_commands(text, SETBLOCK, blocks, size, limit) for text, blocks, limit in parts)
-        blocks = build(command for own in commands for command in own.placed)
-        return Building(tuple(responses), commands, blocks, wanted, size)
+        commands = []
+        for response, palette, limit in zip(responses, PALETTES, self.limits(), strict=False):
+            commands.append(read_commands(response, SETBLOCK, palette, size, limit))
+        return Building(tuple(responses), tuple(commands), _built(commands), wanted, size)
 
     def outcome(self, attempt: Building, report: None) -> Outcome:
         blocks, wanted = attempt.blocks, attempt.wanted
@@ -149,12 +149,16 @@ class WordBuilder(Builder):
 
     def _details(self, attempt: Building, agent: int) -> list[str]:
         blocks = attempt.blocks
-        equal = [p for p in sorted(blocks) if any(blocks.get(other) == blocks[p] for other in _neighbours(p))]
-        return [
-            *(f"{p}: no block yet" for p in attempt.share(sorted(attempt.wanted.keys() - blocks.keys()), agent)),
-            *(f"{p}: outside of the drawing" for p in attempt.share(attempt.outside, agent)),
-            *(f"{p}: the same block as a neighbour, {blocks[p]}" for p in attempt.share(equal, agent)),
-        ]
+        missing = sorted(attempt.wanted.keys() - blocks.keys())
+        touching = []
+        for position in sorted(blocks):
+            if blocks[position] in map(blocks.get, _neighbours(position)):
+                touching.append(position)
+        lines = [f"{position}: no block yet" for position in attempt.share(missing, agent)]
+        lines += [f"{position}: outside of the drawing" for position in attempt.share(attempt.outside, agent)]
+        for position in attempt.share(touching, agent):
+            lines.append(f"{position}: the same block as a neighbour, {blocks[position]}")
+        return lines
 
 
 class HouseBuilder(Builder):
@@ -170,11 +174,14 @@ class HouseBuilder(Builder):
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> Building:
         wanted, size = house_blocks(task.fields["layers"], task.fields["inventory"])
-        stock, parts = self._stock(task), zip(responses, self.limits(), strict=True)
-        commands = tuple(read_commands(text, FILL, stock, size, limit, stock) for text, limit in parts)
-        blocks = build(command for own in commands for command in own.placed)
-        attack = 0.0 if any(own.kills for own in commands) else task.fields["attack"]
-        return Building(tuple(responses), commands, blocks, wanted, size, attack)
+        stock = self._stock(task)
+        attack = task.fields["attack"]
+        commands = []
+        for response, limit in zip(responses, self.limits(), strict=True):
+            commands.append(read_commands(response, FILL, stock, size, limit, stock))
+            if commands[-1].kills:
+                attack = 0.0
+        return Building(tuple(responses), tuple(commands), _built(commands), wanted, size, attack)
 
     def outcome(self, attempt: Building, report: None) -> Outcome:
         blocks, wanted = attempt.blocks, attempt.wanted
@@ -211,9 +218,12 @@ class HouseBuilder(Builder):
 @lru_cache(maxsize=1024)
 def drawn_blocks(rows: tuple[str, ...]) -> tuple[dict[Position, str], Position]:
     """Return the positions of a drawing's blocks, and the size of the site."""
-    top = len(rows) - 1
-    marks = ((x, top - down, mark) for down, row in enumerate(rows) for x, mark in enumerate(row))
-    return {(x, y, 0): FULL for x, y, mark in marks if mark == FULL}, (len(rows[0]), len(rows), 1)
+    blocks = {}
+    for y, row in zip(reversed(range(len(rows))), rows, strict=True):  # rows from top to bottom
+        for x, mark in enumerate(row):
+            if mark == FULL:
+                blocks[x, y, 0] = FULL
+    return blocks, (len(rows[0]), len(rows), 1)
 
 
 @lru_cache(maxsize=1024)
@@ -222,14 +232,20 @@ def house_blocks(
 ) -> tuple[dict[Position, str], Position]:
     """Return the blocks of a house without air, and the size of the site."""
     names = dict(inventory)
-    cells = (
-        ((x, y, z), names[letter])
-        for y, rows in enumerate(layers)
-        for z, row in enumerate(rows)
-        for x, letter in enumerate(row)
-    )
-    size = (len(layers[0][0]), len(layers), len(layers[0]))
-    return {position: block for position, block in cells if block != AIR}, size
+    blocks = {}
+    for y, rows in enumerate(layers):
+        for z, row in enumerate(rows):
+            for x, letter in enumerate(row):
+                if names[letter] != AIR:
+                    blocks[x, y, z] = names[letter]
+    return blocks, (len(layers[0][0]), len(layers), len(layers[0]))
+
+
+def _built(commands: Sequence[Commands]) -> dict[Position, str]:
+    placed: list[Command] = []
+    for agent_commands in commands:
+        placed += agent_commands.placed
+    return build(placed)
 
 
 def _neighbours(position: Position) -> tuple[Position, Position]:

@@ -37,37 +37,40 @@ class LetterGrid(TextEnvironment[FilledGrid]):
         return [prompts.revision(rows) for rows in self._rows(task)]
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> FilledGrid:
-        target, letters = task.fields["target"], task.fields["letters"]
-        parts = [
-            read_rows(text, len(rows), len(target[0]), letters)
-            for text, rows in zip(responses, self._rows(task), strict=True)
-        ]
-        answers = ("\n".join(map(prompts.spaced, rows)) for rows in parts)
-        return FilledGrid(tuple(answers), target, tuple(row for rows in parts for row in rows))
+        target = task.fields["target"]
+        width = len(target[0])
+        answers = []
+        filled: list[str] = []
+        for response, numbers in zip(responses, self._rows(task), strict=True):
+            rows = read_rows(response, len(numbers), width, task.fields["letters"])
+            answers.append("\n".join(map(prompts.spaced, rows)))
+            filled += rows
+        return FilledGrid(tuple(answers), target, tuple(filled))
 
     def outcome(self, attempt: FilledGrid, report: None) -> Outcome:
-        cells = [mark for row in attempt.marks for mark in row]
-        right, complete = cells.count("right") / len(cells), float(attempt.rows == attempt.target)
+        letters = "".join(attempt.rows)
+        right = _count_right(attempt) / len(letters)
+        complete = float(attempt.rows == attempt.target)
         levels = {"cells": right, "complete": complete}
         metrics = {
             "cells_right": right,
-            "cells_filled": sum(letter != prompts.EMPTY for row in attempt.rows for letter in row) / len(cells),
+            "cells_filled": (len(letters) - letters.count(prompts.EMPTY)) / len(letters),
             "all_passed": complete,
         }
         return Outcome(math.fsum(levels.values()), levels, metrics)
 
     def facts(self, attempt: FilledGrid, outcome: Outcome, mode: str, agent: int) -> list[str]:
         if mode == "level_passed":
-            marks = [mark for row in attempt.marks for mark in row]
-            return [f"right: {marks.count('right')} of {len(marks)} letters"]
+            return [f"right: {_count_right(attempt)} of {len(''.join(attempt.rows))} letters"]
         return self._details(attempt)
 
     def _details(self, attempt: FilledGrid) -> list[str]:
         """Return one line per row with the mark of each letter."""
-        return [
-            f"row {number}: {', '.join(f'{letter} {mark}' for letter, mark in zip(row, marks, strict=True))}"
-            for number, (row, marks) in enumerate(zip(attempt.rows, attempt.marks, strict=True), 1)
-        ]
+        lines = []
+        for number, (row, marks) in enumerate(zip(attempt.rows, attempt.marks, strict=True), 1):
+            cells = [f"{letter} {mark}" for letter, mark in zip(row, marks, strict=True)]
+            lines.append(f"row {number}: {', '.join(cells)}")
+        return lines
 
     def _rows(self, task: Task) -> list[range]:
         """Return the rows of each agent, as numbers from 1."""
@@ -88,15 +91,24 @@ class PrivateGrid(LetterGrid):
             raise UserError(f"task {task.id}: a single agent knows half of the rows, of which there is an odd number")
 
     def first_prompts(self, task: Task) -> list[str]:
-        target, rows = task.fields["target"], self._rows(task)
-        known = [*rows[1:], rows[0]] if self.num_agents > 1 else [range(1, len(target) // 2 + 1)]
-        return [
-            prompts.first_prompt(task.prompt, own, {number: target[number - 1] for number in others})
-            for own, others in zip(rows, known, strict=True)
-        ]
+        target = task.fields["target"]
+        rows = self._rows(task)
+        if self.num_agents > 1:
+            known = [*rows[1:], rows[0]]  # of the next agent
+        else:
+            known = [range(1, len(target) // 2 + 1)]
+        texts = []
+        for own_rows, known_rows in zip(rows, known, strict=True):
+            facts = {number: target[number - 1] for number in known_rows}
+            texts.append(prompts.first_prompt(task.prompt, own_rows, facts))
+        return texts
 
     def _details(self, attempt: FilledGrid) -> list[str]:
         return [f"row {number}: {prompts.spaced(row)}" for number, row in enumerate(attempt.rows, 1)]
+
+
+def _count_right(attempt: FilledGrid) -> int:
+    return sum(marks.count("right") for marks in attempt.marks)
 
 
 def single_agent_bound(rows: int, width: int, letters: int) -> float:

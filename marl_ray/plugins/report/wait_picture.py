@@ -12,7 +12,11 @@ from marl_ray.telemetry.sinks import Span
 
 STEPS = 6
 """Number of last steps in the picture."""
-WIDTH, LEFT, BAR, GAP = 940, 90, 20, 8
+# Pixels: the picture, the names of the tracks, a bar, and the space between two tracks.
+WIDTH = 940
+LEFT = 90
+BAR = 20
+GAP = 8
 HIDDEN = ("steps", "checkpoints")
 """Tracks on which nothing waits."""
 MIN_PIXELS = 0.5

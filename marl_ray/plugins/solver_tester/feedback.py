@@ -39,53 +39,73 @@ class SolverEvidence:
     written: tuple[tuple[WrittenTest, ...], ...]
 
     def data(self) -> dict[str, Any]:
-        tests = [
-            [{"test": t.solution.source, "valid": t.valid, "solution": t.solution.status} for t in w]
-            for w in self.written
-        ]
-        return {"report": self.report.to_dict(), "written": tests}
+        written = []
+        for tests in self.written:
+            records = []
+            for test in tests:
+                records.append({"test": test.solution.source, "valid": test.valid, "solution": test.solution.status})
+            written.append(records)
+        return {"report": self.report.to_dict(), "written": written}
 
     def lines(self) -> list[str]:
         """Return the results of the problem's tests and of the written tests."""
-        every = [test for tests in self.written for test in tests]
-        counts = f"{sum(t.valid for t in every)} valid, {sum(t.exposes_bug for t in every)} that the solution fails"
-        details = [f"    {_label(test)}: {test.solution.source}" for test in every]
-        return [*ExecutionEvidence(self.report).lines(), f"[tests] {len(every)} written, {counts}", *details]
+        count = 0
+        valid = 0
+        found = 0
+        details = []
+        for tests in self.written:
+            count += len(tests)
+            for test in tests:
+                valid += test.valid
+                found += test.exposes_bug
+                details.append(f"    {_label(test)}: {test.solution.source}")
+        summary = f"[tests] {count} written, {valid} valid, {found} that the solution fails"
+        return [*ExecutionEvidence(self.report).lines(), summary, *details]
 
 
 def evidence_from(written: Sequence[tuple[str, ...]], reports: Sequence[ExecutionReport]) -> SolverEvidence:
     """Return the evidence from the reports on the programs of a `SolutionAttempt`."""
-    own, *rest = reports
-    pairs = ((reference.tests, solution.tests) for solution, reference in zip(rest[0::2], rest[1::2], strict=True))
-    return SolverEvidence(own, tuple(tuple(map(WrittenTest, *next(pairs))) if tests else () for tests in written))
+    remaining = iter(reports)
+    report = next(remaining)
+    judged: list[tuple[WrittenTest, ...]] = []
+    for tests in written:
+        if not tests:  # a tester without tests has no programs
+            judged.append(())
+            continue
+        solution = next(remaining)
+        reference = next(remaining)
+        judged.append(tuple(map(WrittenTest, reference.tests, solution.tests)))
+    return SolverEvidence(report, tuple(judged))
 
 
 def _label(test: WrittenTest) -> str:
-    return "finds" if test.exposes_bug else "valid" if test.valid else "invalid"
+    if test.exposes_bug:
+        return "finds"
+    return "valid" if test.valid else "invalid"
 
 
 def feedback_lines(mode: str, diagnosis: Diagnosis, written: Sequence[Sequence[WrittenTest]], agent: int) -> list[str]:
     """Return the feedback for an agent; the testers, in the order of `written`, come before the solver."""
     if mode == "passed":
-        every = [test for tests in written for test in tests]
-        passed = all(written) and all(test.valid and not test.exposes_bug for test in every)
-        return ["All levels passed" if diagnosis.all_passed and passed else "Not all levels passed"]
+        passed = diagnosis.all_passed and all(written)
+        for tests in written:
+            passed = passed and all(test.valid and not test.exposes_bug for test in tests)
+        return ["All levels passed" if passed else "Not all levels passed"]
     lines = FEEDBACK_BY_MODE[mode](diagnosis, 0)
     if diagnosis.syntax is not None:
         return lines
-    own = [written[agent]] if agent < len(written) else written
-    return lines + [line for tests in own for line in (_detailed(tests) if mode == "level_feedback" else _brief(tests))]
+    # A tester reads the verdicts on its own tests, the solver all verdicts.
+    shown = [written[agent]] if agent < len(written) else written
+    for tests in shown:
+        valid = sum(test.valid for test in tests)
+        failed = sum(test.exposes_bug for test in tests)
+        lines.append(f"written tests: {valid} of {len(tests)} valid, {failed} failed")
+        if mode == "level_feedback":
+            lines += _details(tests)
+    return lines
 
 
-def _brief(tests: Sequence[WrittenTest]) -> list[str]:
-    valid = sum(test.valid for test in tests)
-    return [f"written tests: {valid} of {len(tests)} valid, {sum(test.exposes_bug for test in tests)} failed"]
-
-
-def _detailed(tests: Sequence[WrittenTest]) -> list[str]:
-    failed = [f"failed: {describe_failure(test.solution)}" for test in tests if test.exposes_bug]
-    return [
-        *_brief(tests),
-        *failed,
-        *(f"not valid: {shorten(test.solution.source)}" for test in tests if not test.valid),
-    ]
+def _details(tests: Sequence[WrittenTest]) -> list[str]:
+    lines = [f"failed: {describe_failure(test.solution)}" for test in tests if test.exposes_bug]
+    lines += [f"not valid: {shorten(test.solution.source)}" for test in tests if not test.valid]
+    return lines

@@ -60,11 +60,21 @@ class Tagging(TextEnvironment[Tags]):
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> Tags:
         """Read the words on the first line of each response."""
         content = content_words(task.prompt)
-        named = tuple(tuple(split_words(prompts.first_line(text))[: self.words_per_agent]) for text in responses)
-        valid = tuple(tuple(dict.fromkeys(word for word in own if word in content)) for own in named)
         places = relative_positions(task.prompt)
-        positions = tuple(fmean(places[word] for word in own) if own else NO_POSITION for own in valid)
-        return Tags(tuple(map(", ".join, named)), named, valid, positions)
+        named: list[tuple[str, ...]] = []
+        valid: list[tuple[str, ...]] = []
+        positions: list[float] = []
+        for response in responses:
+            words = split_words(prompts.first_line(response))[: self.words_per_agent]
+            # A word that an agent repeats counts once.
+            counting = tuple(dict.fromkeys(word for word in words if word in content))
+            position = NO_POSITION
+            if counting:
+                position = fmean(places[word] for word in counting)
+            named.append(tuple(words))
+            valid.append(counting)
+            positions.append(position)
+        return Tags(tuple(map(", ".join, named)), tuple(named), tuple(valid), tuple(positions))
 
     def outcome(self, attempt: Tags, report: None) -> Outcome:
         said = sum(map(len, attempt.valid))
@@ -75,15 +85,18 @@ class Tagging(TextEnvironment[Tags]):
             "shared_words": float(said - different),
             "all_passed": float(different == TOTAL_WORDS),
         }
-        metrics |= {f"position_{number}": place for number, place in enumerate(attempt.positions, 1)}
+        for number, position in enumerate(attempt.positions, 1):
+            metrics[f"position_{number}"] = position
         return Outcome(different / TOTAL_WORDS, levels, metrics)
 
     def facts(self, attempt: Tags, outcome: Outcome, mode: str, agent: int) -> list[str]:
         lines = [f"different words together: {outcome.metrics['different_words']:.0f} of {TOTAL_WORDS}"]
         if mode == "level_passed":
             return lines
-        own = attempt.valid[agent]
-        others = set().union(*(words for number, words in enumerate(attempt.valid) if number != agent))
-        missing = dict.fromkeys(word for word in attempt.named[agent] if word not in own)
-        lines += [f"also named by another reader: {word}" for word in own if word in others]
-        return lines + [f"does not count: {word}" for word in missing]
+        valid = attempt.valid[agent]
+        of_others = set().union(*attempt.valid[:agent], *attempt.valid[agent + 1 :])
+        lines += [f"also named by another reader: {word}" for word in valid if word in of_others]
+        for word in dict.fromkeys(attempt.named[agent]):
+            if word not in valid:
+                lines.append(f"does not count: {word}")
+        return lines

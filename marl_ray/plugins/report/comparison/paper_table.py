@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from marl_ray.core.text import pluralize
 from marl_ray.evaluation.statistics import Estimate
 from marl_ray.plugins.report.comparison.seed_statistics import MethodComparison
 
@@ -11,29 +12,38 @@ from marl_ray.plugins.report.comparison.seed_statistics import MethodComparison
 def table_rows(comparison: MethodComparison) -> list[list[str]]:
     """Return the header and one row per metric: the methods, then the differences from the first method."""
     first = next(iter(comparison.methods))
-    seeds = {name: len(seeds) for name, seeds in comparison.seeds.items()}
-    header = [f"{name} ({seeds[name]} seed{'s' * (seeds[name] > 1)})" for name in comparison.methods]
-    rows = [["metric", *header, *(f"{name} - {first}" for name in comparison.differences)]]
-    for metric in dict.fromkeys(metric for block in comparison.methods.values() for metric in block):
-        cells = [_cell(block.get(metric), False) for block in comparison.methods.values()]
-        cells += [_cell(block.get(metric), True) for block in comparison.differences.values()]
-        rows.append([metric, *cells])
+    header = ["metric"]
+    metrics: dict[str, None] = {}  # in order of first appearance
+    for name, estimates in comparison.methods.items():
+        header.append(f"{name} ({pluralize(len(comparison.seeds[name]), 'seed')})")
+        metrics.update(dict.fromkeys(estimates))
+    header += [f"{name} - {first}" for name in comparison.differences]
+    rows = [header]
+    for metric in metrics:
+        row = [metric]
+        for estimates in comparison.methods.values():
+            row.append(_cell(estimates.get(metric), signed=False))
+        for estimates in comparison.differences.values():
+            row.append(_cell(estimates.get(metric), signed=True))
+        rows.append(row)
     return rows
 
 
 def markdown_table(comparison: MethodComparison) -> str:
     """Return the table as Markdown. A star marks a difference whose interval excludes zero."""
-    header, *rows = [" | ".join(row) for row in table_rows(comparison)]
-    rule = "|".join(["---"] * len(table_rows(comparison)[0]))
-    return (
-        "\n".join(f"| {row} |" for row in [header]) + f"\n|{rule}|\n" + "\n".join(f"| {row} |" for row in rows) + "\n"
-    )
+    header, *rows = table_rows(comparison)
+    rule = "|".join(["---"] * len(header))
+    lines = [f"| {' | '.join(header)} |", f"|{rule}|"]
+    for row in rows:
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines) + "\n"
 
 
 def latex_table(comparison: MethodComparison) -> str:
     """Return the table as a LaTeX `tabular`, which needs the package booktabs."""
-    header, *rows = [" & ".join(map(_escape, row)) + r" \\" for row in table_rows(comparison)]
-    columns = "l" + "r" * (len(table_rows(comparison)[0]) - 1)
+    table = table_rows(comparison)
+    columns = "l" + "r" * (len(table[0]) - 1)
+    header, *rows = [" & ".join(map(_escape, row)) + r" \\" for row in table]
     lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule", *rows, r"\bottomrule"]
     return "\n".join([*lines, r"\end{tabular}"]) + "\n"
 
