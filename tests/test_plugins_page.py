@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from marl_ray import contracts
+from marl_ray import testing
 from marl_ray.config import from_tree
 from marl_ray.config.validation import PLUGINS
 from marl_ray.core.errors import UserError
@@ -41,7 +41,7 @@ def test_the_table_has_every_extension_point() -> None:
     assert {setting for _, _, setting, _ in rows} == {key.format(algorithm="magrpo") for key in PLUGINS} | {
         "output.sinks"
     }
-    assert {name for *_, name in rows} == set(contracts.__all__)
+    assert {name for *_, name in rows} == set(testing.__all__)
     headings = {f"#{title.lower().replace(' ', '-')}" for title in re.findall(r"^## (.+)$", PAGE, re.M)}
     assert {link for _, link, _, _ in rows if link.startswith("#")} <= headings
 
