@@ -84,8 +84,10 @@ def check_loss(loss: Callable[[OptimizerConfig], PolicyLoss]) -> None:
         function.start_tokens(LossTokens(logprobs.detach(), old, behaviour, weights, owners))
         owners_in_part = owners[part] - owners[part].min()
         copies = [tensor.clone() for tensor in inputs]
-        views = [tensor[part] for tensor in copies]
-        tokens: LossTokens = LossTokens(logprobs[part], *views, owners_in_part)
+        old_copy, behaviour_copy, weights_copy = copies
+        tokens: LossTokens = LossTokens(
+            logprobs[part], old_copy[part], behaviour_copy[part], weights_copy[part], owners_in_part
+        )
         total, ratios = function.token_loss(tokens)
         require(all(map(torch.equal, copies, inputs)), "token_loss must not modify its input")
         is_scalar = isinstance(total, torch.Tensor) and total.shape == ()

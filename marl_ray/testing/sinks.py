@@ -30,6 +30,6 @@ def check_sink(sink: Callable[[Config, Path], Sink]) -> None:
             row: dict[str, Any] = {"step": step + 1, "env_steps": 8, "agent_0/loss": 0.5, "note": "text"}
             opened.row(row, "")
             # A number that is not finite is null in metrics.jsonl.
-            opened.row({**row, "agent_0/loss": None}, "")
+            opened.row({**row, "agent_0/loss": None}, "")  # type: ignore[dict-item]
             opened.episodes(step + 1, "train", [record, record])
             opened.close()
