@@ -12,7 +12,6 @@ import pytest
 
 from marl_ray import registry
 from marl_ray.config import load
-from marl_ray.contracts import check_dataset, check_environment
 from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.core.errors import UserError
 from marl_ray.data import DATASETS
@@ -21,6 +20,7 @@ from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external.llm_judge import Judgement
 from marl_ray.rollout.turn_player import TurnPlayer
 from marl_ray.telemetry.metrics import episode_metrics, rollout_metrics
+from marl_ray.testing import check_dataset, check_environment
 from tests.end_to_end.helpers import rows, train
 from tests.external.fake_endpoint import Server, fails, says
 from tests.factories import make_completion

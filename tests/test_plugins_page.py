@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from marl_ray import contracts
+from marl_ray import testing
 from marl_ray.config import from_tree
 from marl_ray.config.validation import PLUGINS
 from marl_ray.core.errors import UserError
@@ -40,7 +40,7 @@ def test_the_table_has_every_extension_point() -> None:
     rows = re.findall(r"^\| \[([\w ]+)\]\((\S+)\) \| `([\w.]+)` \| .* \| `(\w+)` \|$", PAGE, re.M)
     settings = {key.format(algorithm="magrpo") for key in PLUGINS} - {"compat"} | {"output.sinks"}
     assert {setting for _, _, setting, _ in rows} == settings
-    assert {name for *_, name in rows} == set(contracts.__all__)
+    assert {name for *_, name in rows} == set(testing.__all__)
     headings = {f"#{title.lower().replace(' ', '-')}" for title in re.findall(r"^## (.+)$", PAGE, re.M)}
     assert {link for _, link, _, _ in rows if link.startswith("#")} <= headings
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from marl_ray.config import from_tree
-from marl_ray.contracts import check_dataset, check_environment
 from marl_ray.core.episode import Outcome, bounded_outcome
 from marl_ray.core.errors import UserError
 from marl_ray.data.prompts import PROMPTS
 from marl_ray.environments.chat_rows import copied
 from marl_ray.environments.reward import fingerprint_of_rows, prompt_task, rows_of
+from marl_ray.testing import check_dataset, check_environment
 from tests.environments.reward_builders import BY_AGENT, environment, outcomes, tasks_of
 
 

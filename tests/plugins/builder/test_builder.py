@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from marl_ray.contracts import check_environment
 from marl_ray.core.errors import UserError
 from marl_ray.data.loading import load_tasks
 from marl_ray.plugins.builder.commands import build, read_commands
 from marl_ray.plugins.builder.environment import HouseBuilder, WordBuilder
 from marl_ray.plugins.builder.glyphs import GLYPHS
 from marl_ray.plugins.builder.rows import HOUSE_BUILDER, WORD_BUILDER
+from marl_ray.testing import check_environment
 
 PUBLISHED = [json.loads(line) for line in (Path(__file__).parent / "published_rewards.jsonl").open()]
 WALL = WORD_BUILDER.task({"target": ["##.", "#.."]}, 0)

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_ray.config import from_tree
-from marl_ray.contracts import check_environment
 from marl_ray.core.episode import Outcome
 from marl_ray.core.errors import UserError
 from marl_ray.data.loading import load_tasks
@@ -20,6 +19,7 @@ from marl_ray.plugins.centralized.environment import Centralized
 from marl_ray.plugins.centralized.parts import join_parts, split_parts
 from marl_ray.plugins.tags.environment import Tagging
 from marl_ray.sandbox import Sandbox
+from marl_ray.testing import check_environment
 from tests.environments.talk import TASK, Said, Talk
 
 plain = st.lists(st.text("ab <>/\n", max_size=8), min_size=1, max_size=4)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from marl_ray.contracts import check_dataset
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.plugins.code_completion.rows import CLASSEVAL
 from marl_ray.plugins.code_completion.skeleton import parse_skeleton
+from marl_ray.testing import check_dataset
 
 SKELETON = '''\
 import os

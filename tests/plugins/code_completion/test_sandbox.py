@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from marl_ray.contracts import check_dataset, check_environment
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.environments.execution import report_of
 from marl_ray.plugins.code_completion.attempt import shares_of
@@ -15,6 +14,7 @@ from marl_ray.plugins.code_completion.feedback import diagnose
 from marl_ray.plugins.code_completion.rows import CLASSEVAL, methods_of_solution
 from marl_ray.sandbox import Sandbox, SandboxSettings
 from marl_ray.sandbox.inside.isolation import file_access
+from marl_ray.testing import check_dataset, check_environment
 from tests.plugins.code_completion.helpers import POP, RIGHT, ROOT, TASK
 from tests.sandbox.datasets import CLASSEVAL_FAILING, CLASSEVAL_OF_NOW, CLASSEVAL_WITH_FILES, load
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from marl_ray.config import Config
-from marl_ray.contracts import check_environment
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.data.loading import load_tasks
@@ -16,6 +15,7 @@ from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.plugins.frozen_partners.environment import FrozenPartners, outcomes_of
 from marl_ray.plugins.tags.environment import Tagging
 from marl_ray.sandbox import Sandbox
+from marl_ray.testing import check_environment
 from tests.environments.talk import TASK, Said, Talk
 from tests.factories import make_config
 

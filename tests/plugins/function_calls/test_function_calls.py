@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from marl_ray.contracts import check_environment
 from marl_ray.core.errors import UserError
 from marl_ray.data import infer_type
 from marl_ray.data.loading import load_tasks
 from marl_ray.plugins.function_calls.calls import FunctionCall, expected_calls, read_calls, similarity
 from marl_ray.plugins.function_calls.environment import FunctionCalls
 from marl_ray.plugins.function_calls.rows import FUNCTION_CALLS
+from marl_ray.testing import check_environment
 
 PUBLISHED = [json.loads(line) for line in (Path(__file__).parent / "published_rewards.jsonl").open()]
 FUNCTION = {"name": "f", "parameters": {"properties": {"a": {}, "b": {}}, "required": ["b"]}}

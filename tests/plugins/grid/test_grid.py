@@ -6,13 +6,13 @@ import itertools
 
 import pytest
 
-from marl_ray.contracts import check_environment
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.data.loading import load_rows, load_tasks
 from marl_ray.plugins.grid.attempt import FilledGrid, read_rows
 from marl_ray.plugins.grid.environment import LetterGrid, PrivateGrid, single_agent_bound
 from marl_ray.plugins.grid.rows import GRID
+from marl_ray.testing import check_environment
 
 TASK = Task("t", "Fill.", {"target": ("abc", "aab"), "letters": "abc"})
 

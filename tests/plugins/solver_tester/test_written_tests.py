@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from marl_ray.contracts import UNUSUAL_RESPONSES
 from marl_ray.core.episode import Task
 from marl_ray.plugins.solver_tester.attempt import MAX_TESTS, solution_attempt, written_tests
+from marl_ray.testing.environments import UNUSUAL_RESPONSES
 
 FENCED = "Here are the tests:\n```python\nassert f(1) == 2\nassert f(x=[1, 2], y=-3) == {'a': (None, True)}\n```\n"
 

@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 
-from marl_ray.contracts import check_environment
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.data.loading import load_rows, load_tasks
 from marl_ray.plugins.tags.environment import Tagging, Tags
 from marl_ray.plugins.tags.prompts import EXAMPLES
 from marl_ray.plugins.tags.words import content_words, relative_positions
+from marl_ray.testing import check_environment
 
 TASK = Task("t", "The ferry crew check ropes and radio, then the ferry leaves before sunrise.", {})
 """Words by position: the 0, ferry 1, crew 2, check 3, ropes 4, and 5, radio 6, then 7, leaves 10, before 11, sunrise

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from marl_ray.contracts import check_environment
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.data import infer_type
@@ -19,6 +18,7 @@ from marl_ray.plugins.travel.prompts import fields_of
 from marl_ray.plugins.travel.rows import TRAVEL
 from marl_ray.plugins.travel.scores import score_plan
 from marl_ray.plugins.travel.trip import Slot, Trip
+from marl_ray.testing import check_environment
 
 TABLES = {
     "Restaurants in Ulm": "Name Average Cost Cuisines Aggregate Rating City\nOld Inn 10 French, Thai 4.0 Ulm\n"

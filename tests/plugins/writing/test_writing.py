@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from marl_ray.contracts import check_environment
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.data import DATASETS, infer_type
@@ -12,6 +11,7 @@ from marl_ray.data.loading import load_tasks
 from marl_ray.plugins.writing.environment import PaperIntroduction, SummaryAndDetails
 from marl_ray.plugins.writing.levels import ARXIV, TLDR, Comparison, compare, level_rewards
 from marl_ray.plugins.writing.transitions import transition_kinds
+from marl_ray.testing import check_environment
 
 TASK = Task("t", "A post.", {})
 

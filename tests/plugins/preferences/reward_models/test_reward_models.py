@@ -14,7 +14,6 @@ from transformers import AutoModel
 
 from marl_ray.cli.main import main
 from marl_ray.config import OptimizerConfig
-from marl_ray.contracts import check_environment
 from marl_ray.core.errors import UserError
 from marl_ray.data.loading import load_rows, load_tasks
 from marl_ray.environments import ENVIRONMENTS
@@ -27,6 +26,7 @@ from marl_ray.plugins.preferences.reward_models.options import RewardModelConfig
 from marl_ray.plugins.preferences.reward_models.preference_fit import RewardModelTrainer, TextPair
 from marl_ray.plugins.preferences.reward_models.reward_model import RewardModel, is_reward_model
 from marl_ray.sandbox import Sandbox
+from marl_ray.testing import check_environment
 from tests.environments.talk import TASK, Talk
 from tests.factories import QUICKSTART, quickstart_config
 

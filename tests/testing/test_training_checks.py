@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,18 @@ from typing import Any
 import pytest
 import torch
 
-from marl_ray import contracts
-from marl_ray.contracts import (
+from marl_ray import testing
+from marl_ray.core.episode import Task
+from marl_ray.credit import CRITICS, ESTIMATORS
+from marl_ray.credit.requirements import requires
+from marl_ray.data import SAMPLERS
+from marl_ray.learning import LOSSES, OPTIMIZERS
+from marl_ray.learning.losses.policy_gradient import PolicyGradient
+from marl_ray.learning.losses.policy_loss import PolicyLoss
+from marl_ray.rollout import HANDOFFS, JOINT_MODES
+from marl_ray.telemetry.sinks import Sink
+from marl_ray.telemetry.trackers import TensorBoardSink
+from marl_ray.testing import (
     check_critic,
     check_estimator,
     check_handoff,
@@ -21,17 +33,6 @@ from marl_ray.contracts import (
     check_sampler,
     check_sink,
 )
-from marl_ray.core.episode import Task
-from marl_ray.credit import CRITICS, ESTIMATORS
-from marl_ray.credit.requirements import requires
-from marl_ray.data import SAMPLERS
-from marl_ray.environments import plugin_checks
-from marl_ray.learning import LOSSES, OPTIMIZERS
-from marl_ray.learning.losses.policy_gradient import PolicyGradient
-from marl_ray.learning.losses.policy_loss import PolicyLoss
-from marl_ray.rollout import HANDOFFS, JOINT_MODES
-from marl_ray.telemetry.sinks import Sink
-from marl_ray.telemetry.trackers import TensorBoardSink
 
 TASKS = [Task(str(number), "x" * number, {}) for number in range(6)]
 
@@ -63,8 +64,14 @@ def test_bundled_critics_conform() -> None:
 
 
 def test_every_check_is_exported() -> None:
-    checks = {name for name in dir(contracts) if name.startswith("check_")}
-    assert checks - set(dir(plugin_checks)) == set(contracts.__all__)
+    assert {name for name in dir(testing) if name.startswith("check_")} == set(testing.__all__)
+
+
+def test_the_former_module_warns() -> None:
+    sys.modules.pop("marl_ray.contracts", None)
+    with pytest.warns(DeprecationWarning, match=r"marl_ray\.testing: import from there"):
+        contracts = importlib.import_module("marl_ray.contracts")
+    assert contracts.check_loss is check_loss
 
 
 @requires(greedy_sample=True)

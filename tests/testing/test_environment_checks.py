@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from marl_ray.config import ExternalConfig
-from marl_ray.contracts import check_dataset, check_environment, check_estimator, check_mode
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.credit import ESTIMATORS
@@ -23,6 +22,7 @@ from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.external import MODES
 from marl_ray.external.modes import Message, Mode
 from marl_ray.sandbox import Program, Sandbox
+from marl_ray.testing import check_dataset, check_environment, check_estimator, check_mode
 from tests.environments.talk import TASK, Said, Talk
 from tests.plugins.code_completion.helpers import TASK as CLASS_TASK
 
