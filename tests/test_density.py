@@ -51,13 +51,13 @@ def test_counts_of_files_add_up(tmp_path: Path) -> None:
 
 LIMITS = {
     "core": (2.1, 0.8, 0.2, 33.8),
-    "rollout": (4.3, 1.2, 0.2, 43.1),
+    "rollout": (4.1, 1.2, 0.2, 43.3),
     "credit": (3.5, 0.9, 0.4, 44.6),
     "learning": (3.5, 1.1, 0.1, 40.7),
     "weights": (2.2, 0.4, 0.0, 40.7),
     "actors": (2.0, 1.2, 0.0, 40.1),
     "trainer": (2.7, 0.3, 0.0, 40.4),
-    "the spine": (2.8, 1.0, 0.1, 40.3),
+    "the spine": (2.8, 1.0, 0.1, 40.4),
     "the core": (3.9, 1.7, 0.4, 42.1),
 }
 """Per room of the spine, the spine and the core: comprehensions, conditional expressions and assignments of unrelated

@@ -105,7 +105,7 @@ def test_clip_cov_drops_some_tokens_of_high_covariance(given: list[Token]) -> No
     high = {number for number, value in enumerate(values) if 0.2 < value < 2.0}
     dropped = {number for number, one in enumerate(ratios.clipped.tolist()) if one}
     assert dropped <= high
-    draws = {old for _, old, _ in given}
+    draws = {np.float32(old) for _, old, _ in given}  # a draw depends on the bits of a float32
     if len(draws) == len(given):  # tokens of one draw are dropped together
         assert len(dropped) == min(len(high), max(1, len(given) // 4))
     for number, (new, old, weight) in enumerate(given):

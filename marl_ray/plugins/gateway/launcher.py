@@ -29,7 +29,8 @@ from typing import Any, NoReturn
 
 PARENT_DEATH_SIGNAL, CHILD_SUBREAPER = 1, 36
 """PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of prctl(2)."""
-SANDBOX = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "sandbox")
+PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SANDBOX = os.path.join(PACKAGE, "sandbox")
 CHUNK = 1 << 16
 WAITED = {signal.SIGTERM, signal.SIGCHLD}
 """Signals that all threads block and `wait` takes: a handler would not run while the main thread waits for a child and
