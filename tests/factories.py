@@ -12,6 +12,11 @@ from marl_ray.core.batch import Group
 from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Stop, Task, sibling_calls
 
 ROOT = Path(__file__).resolve().parent.parent
+PLUGINS_OF_CONFIGS = (
+    *("comlrl", "bug_fix", "gateway", "grid", "travel", "writing", "builder", "function_calls"),
+    *("code_completion", "solver_tester", "tags", "games"),
+)
+"""Plug-ins that the shipped configs use."""
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"
 TASK = Task("toy/1", "Write double.", {"entry_point": "double"})
 

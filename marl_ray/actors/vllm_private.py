@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import Any
 
-VLLM_VERSION = "0.32.0"
+from marl_ray.weights.vllm_private import VLLM_VERSION as VLLM_VERSION
 
 
 def _core(engine: Any) -> Any:

@@ -11,7 +11,7 @@ from marl_ray.config.compat import KEY_ALIASES, canonical_key
 from marl_ray.config.descriptions import describe_setting, explain, json_schema
 from marl_ray.config.keys import agent_keys, settings
 from marl_ray.core.errors import UserError
-from tests.factories import ROOT
+from tests.factories import PLUGINS_OF_CONFIGS, ROOT
 
 
 @pytest.mark.parametrize("algorithm", ["magrpo", "grpo"])
@@ -168,19 +168,7 @@ def validator() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(schema)
 
 
-@pytest.mark.plugins(
-    "comlrl",
-    "gateway",
-    "grid",
-    "travel",
-    "writing",
-    "builder",
-    "function_calls",
-    "code_completion",
-    "solver_tester",
-    "tags",
-    "games",
-)
+@pytest.mark.plugins(*PLUGINS_OF_CONFIGS)
 def test_every_shipped_config_is_valid_by_the_json_schema() -> None:
     schema = validator()
     files = [*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "docs" / "examples").rglob("*.yaml")]

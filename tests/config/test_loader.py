@@ -14,7 +14,7 @@ from marl_ray.config.budget import training_budget
 from marl_ray.config.values import parse_value
 from marl_ray.core.errors import UserError
 from tests.config.helpers import config_tree
-from tests.factories import ROOT
+from tests.factories import PLUGINS_OF_CONFIGS, ROOT
 
 CONFIGS = ROOT / "configs"
 EXPERIMENTS = [
@@ -28,20 +28,7 @@ def names(config: Config) -> list[str]:
     return [agent.name for agent in config.agents]
 
 
-@pytest.mark.plugins(
-    "comlrl",
-    "bug_fix",
-    "gateway",
-    "grid",
-    "travel",
-    "writing",
-    "builder",
-    "function_calls",
-    "code_completion",
-    "solver_tester",
-    "tags",
-    "games",
-)
+@pytest.mark.plugins(*PLUGINS_OF_CONFIGS)
 @pytest.mark.parametrize("name", [*EXPERIMENTS, "mt_magrpo_bug_fix_config", "quickstart"])
 def test_every_shipped_config_loads_and_survives_a_round_trip(name: str) -> None:
     algorithm = "grpo" if "_grpo" in f"_{name}" and "magrpo" not in name else "magrpo"
@@ -52,20 +39,7 @@ def test_every_shipped_config_loads_and_survives_a_round_trip(name: str) -> None
     assert config.rollout.num_turns == (2 if name.startswith("mt_") or name == "quickstart" else 1)
 
 
-@pytest.mark.plugins(
-    "comlrl",
-    "bug_fix",
-    "gateway",
-    "grid",
-    "travel",
-    "writing",
-    "builder",
-    "function_calls",
-    "code_completion",
-    "solver_tester",
-    "tags",
-    "games",
-)
+@pytest.mark.plugins(*PLUGINS_OF_CONFIGS)
 @pytest.mark.parametrize(
     ("name", "parity"),
     [*((name, False) for name in EXPERIMENTS if "mbpp" not in name), *((name, True) for name in PARITY)],
