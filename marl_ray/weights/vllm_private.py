@@ -1,14 +1,16 @@
 """All uses of vLLM's private API: names that begin with an underscore, and attributes that its documentation omits.
 
 Read in VLLM_VERSION, the only version that setup.py allows. A test compares the names with the installed vLLM's source.
-Review these functions before changing the version. Importing this file does not import vLLM.
+Review these functions before changing the version. Importing this file imports neither vLLM nor torch, which the driver
+does not load.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 VLLM_VERSION = "0.32.0"
 PLAIN_METHODS = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod", "UnquantizedFusedMoEMethod")
