@@ -203,7 +203,7 @@ def reward_model_update(
     config: Config, texts: list[tuple[str, str]], head: dict[str, torch.Tensor], model: str
 ) -> tuple[Update, Callable[[], Gradients]]:
     """Return the update of a reward model and its gradients."""
-    trainer = RewardModelTrainer(RewardModel.load(model), config.optimizer, 1e-5, steps=100)
+    trainer = RewardModelTrainer(RewardModel.load(model), config.training, 1e-5, steps=100)
     network = trainer.model.model
     with torch.no_grad():
         network.score.weight.copy_(head["weight"])

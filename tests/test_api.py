@@ -91,7 +91,7 @@ def test_keywords_are_the_keys_of_a_file(started: list[Config]) -> None:
 
 def test_a_config_can_be_a_file_a_mapping_or_a_config(started: list[Config], tmp_path: Path) -> None:
     config = config_of(started, QUICKSTART, max_steps=3, output={"run_name": "r"})
-    assert (config.loop.max_steps, config.loop.num_train_epochs, config.output.run_name) == (3, 3, "r")
+    assert (config.training.max_steps, config.training.num_train_epochs, config.output.run_name) == (3, 3, "r")
     assert config.output.base_dir == "runs", "a mapping is merged into its section"
     (tmp_path / "again.yaml").write_text(config.to_yaml())
     assert config_of(started, tmp_path / "again.yaml") == config
@@ -124,7 +124,7 @@ def test_a_mistake_has_the_message_of_the_commands(settings: dict[str, Any], mes
 def test_an_environment_brings_its_prompts_and_its_number_of_agents(started: list[Config]) -> None:
     config = config_of(started, model=MODEL, environment=environment(agents=["x", "y", "z"]), max_steps=3)
     assert (config.num_agents, config.dataset.type, config.dataset.eval_split) == (3, "prompts", None)
-    assert (config.environment, config.loop.num_train_epochs) == ("in_memory:RewardEnvironment", None)
+    assert (config.environment, config.training.num_train_epochs) == ("in_memory:RewardEnvironment", None)
     assert re.fullmatch(r"in_memory:prompts_\w{8}", config.dataset.name)
     assert config.model.max_length == 1024, "the positions of the model"
     held_out = config_of(started, model=MODEL, environment=environment(eval_prompts=["c"]))

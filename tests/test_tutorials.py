@@ -38,7 +38,7 @@ def test_migrated_programs_have_a_valid_config(number: int) -> None:
         answers = ["5"] * config.num_agents
         (score,) = mr.score([{"task_id": "prompt/0", "completions": answers}], environment=names["env"])
     assert score["reward"] == float(number == 1)
-    assert config.optimizer.max_grad_norm == (None if config.compat == "comlrl" else 1.0)
+    assert config.training.max_grad_norm == (None if config.compat == "comlrl" else 1.0)
 
 
 def test_the_tables_name_existing_settings() -> None:

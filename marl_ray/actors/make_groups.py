@@ -103,7 +103,7 @@ def make_generator_group(
         device.lock_for_engine_start,
         reserve_replica if can_grow else None,
         placement.remove,
-        drains=config.rollout.inflight == "drain",
+        drains=config.training.inflight == "drain",
     )
 
 

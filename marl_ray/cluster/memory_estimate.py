@@ -133,17 +133,17 @@ class ModelInfo:
 
         # The largest micro-batch has as many whole groups as fit, or a part of one group.
         new_tokens = agent.max_new_tokens
-        completions = max(config.rollout.group_sizes)
+        completions = max(config.training.group_sizes)
         group_tokens = self.prompt + completions * new_tokens
         tokens = microbatch_tokens(config, on_gpu)
-        groups_of_step = config.rollout.rollout_buffer_size * config.rollout.num_turns
+        groups_of_step = config.training.rollout_buffer_size * config.training.num_turns
         groups = min(tokens // group_tokens, groups_of_step)
         if groups == 0:
             groups = 1
             completions = max(1, (tokens - self.prompt) // new_tokens)
         shape = MicroBatchShape(groups, self.prompt, completions, new_tokens, accumulated=True)
         dtype = wire_dtype(agent, on_gpu)
-        profile = _profile(self, shape, config.lora, config.optimizer.gradient_checkpointing, dtype, on_gpu)
+        profile = _profile(self, shape, config.lora, config.training.gradient_checkpointing, dtype, on_gpu)
         base = profile.parameters
         if config.lora.rank:
             base -= profile.trained
@@ -228,7 +228,7 @@ def estimate_learner_memory(
     ranks = agent.learner.ranks
     trained = size.trained * policies
     weights = size.parameters + trained if config.lora.rank else size.parameters
-    state = optimizer_state_bytes(config.optimizer.optimizer, trained, size.rows * policies)
+    state = optimizer_state_bytes(config.training.optimizer, trained, size.rows * policies)
     parts = {
         "weights": FLOAT_BYTES * weights / ranks,
         "gradients": FLOAT_BYTES * trained / ranks,
@@ -243,7 +243,7 @@ def estimate_learner_memory(
         if on_gpu and FLOAT_BYTES * trained <= MAX_UNREDUCED_BYTES:
             parts["gathered"] += FLOAT_BYTES * float(trained)
     reference = FLOAT_BYTES * references / ranks
-    if config.credit.critic == "maac" or config.credit.critic_body == "own":
+    if config.training.critic == "maac" or config.training.critic_body == "own":
         parts["critic"] = parts["weights"] + parts["gradients"] + parts["optimizer"]
     offloaded = on_gpu and agent.learner.offload_reference
     if reference and not offloaded:

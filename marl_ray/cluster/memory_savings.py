@@ -42,7 +42,7 @@ def memory_savings(config: Config, gpus: int) -> list[Saving]:
     for tokens in (2048, 512):
         if tokens < microbatch_tokens(config, has_gpus):
             savings.append(_of_optimizer(config, "microbatch_tokens", tokens))
-    if not config.optimizer.gradient_checkpointing:
+    if not config.training.gradient_checkpointing:
         savings.append(_of_optimizer(config, "gradient_checkpointing", True))
     for on_gpus, section, key, value, helps in SAVINGS_OF_ACTORS:
         if on_gpus in (None, has_gpus) and any(map(helps, config.agents)):
@@ -55,10 +55,10 @@ def memory_savings(config: Config, gpus: int) -> list[Saving]:
                 savings.append(_of_actors("learner", "ranks", ranks))
             ranks *= 2
         is_offloaded = all(learner.cpu_offload for learner in learners)
-        if not is_offloaded and config.optimizer.optimizer == "adamw":
+        if not is_offloaded and config.training.optimizer == "adamw":
             savings.append(Saving("resources.learner.cpu_offload", "true", _offload))
     # From here on the settings change training.
-    for name in SMALLER_OPTIMIZERS.get(config.optimizer.optimizer, ()):
+    for name in SMALLER_OPTIMIZERS.get(config.training.optimizer, ()):
         savings.append(Saving(f"{config.algorithm}.optimizer", name, _switch_optimizer(name)))
     if not config.lora.rank and not any(learner.offload_reference for learner in learners):
         savings.append(Saving("lora.rank", "16", _use_lora))

@@ -52,7 +52,7 @@ def decide_residency(config: Config, models: ModelInfos, nodes: Sequence[NodeSpe
 def _fits_with_one_base(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> bool:
     """Return whether policies that train adapters could all stay on a GPU with one base model in one engine and one
     learner."""
-    if not config.lora.rank or config.rollout.inflight == "drain":  # requests of other policies cannot be drained
+    if not config.lora.rank or config.training.inflight == "drain":  # requests of other policies cannot be drained
         return False
     lora = replace(config.lora, in_engine=None, share_engine=True, share_base=True)
     together = replace(_with_residency(config, "resident"), lora=lora)
@@ -119,7 +119,7 @@ def _has_too_few_gpus(config: Config, nodes: Sequence[NodeSpec]) -> bool:
 def _first_that_fits(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> tuple[Config, str]:
     """Return the config with the first residency that fits in memory, and the reason."""
     # Rollouts that run ahead, and the other policies of a shared process, need the device while a learner updates.
-    is_always_busy = config.rollout.max_staleness > 0 or config.lora.share_engine or config.lora.share_base
+    is_always_busy = config.training.max_staleness > 0 or config.lora.share_engine or config.lora.share_base
     choices = RESIDENCIES[:1] if is_always_busy else RESIDENCIES  # the first one needs no turns
     last = choices[-1]
     too_large: list[str] = []

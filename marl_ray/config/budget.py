@@ -36,7 +36,7 @@ class TrainingBudget:
 def joint_actions_by_turn(config: Config) -> list[int]:
     """Return the number of joint actions of a node in each turn: every combination of completions with joint_mode
     cross."""
-    return [_joint_actions(config.rollout.joint_mode, size, config.num_agents) for size in config.rollout.group_sizes]
+    return [_joint_actions(config.training.joint_mode, size, config.num_agents) for size in config.training.group_sizes]
 
 
 def _joint_actions(mode: str, size: int, agents: int) -> int:
@@ -49,10 +49,10 @@ def _joint_actions(mode: str, size: int, agents: int) -> int:
 
 def max_prompts_per_step(config: Config, tasks: int) -> int:
     """Return the maximum number of tasks sampled for a step that learns from `tasks`, with dynamic_sampling more."""
-    if not config.rollout.dynamic_sampling:
+    if not config.training.dynamic_sampling:
         return tasks
-    extra = config.rollout.max_extra_draws
-    return tasks + (3 * config.rollout.rollout_buffer_size if extra is None else extra)
+    extra = config.training.max_extra_draws
+    return tasks + (3 * config.training.rollout_buffer_size if extra is None else extra)
 
 
 def samples_greedily(config: Config) -> bool:
@@ -67,14 +67,14 @@ def nodes_per_episode(config: Config) -> int:
 
 def nodes_by_turn(config: Config) -> list[int]:
     """Return the number of nodes of an episode in each turn."""
-    if config.rollout.handoff != "all":
-        return [1] * config.rollout.num_turns
-    return [math.prod(joint_actions_by_turn(config)[:turn]) for turn in range(config.rollout.num_turns)]
+    if config.training.handoff != "all":
+        return [1] * config.training.num_turns
+    return [math.prod(joint_actions_by_turn(config)[:turn]) for turn in range(config.training.num_turns)]
 
 
 def completions_per_episode(config: Config) -> int:
     """Return the number of completions per agent in an episode, without greedy samples."""
-    return sum(map(operator.mul, nodes_by_turn(config), config.rollout.group_sizes))
+    return sum(map(operator.mul, nodes_by_turn(config), config.training.group_sizes))
 
 
 def joint_samples_per_episode(config: Config) -> int:
@@ -91,7 +91,7 @@ def sequences_in_flight(config: Config, policy: PolicyId) -> int | None:
     policies that use it, at least MIN_SEQUENCES and a multiple of 8; None if programs decide it."""
     if config.environment == "gateway":
         return None
-    rollout, replicas = config.rollout, config.agents[policy.number].generator.replicas
+    rollout, replicas = config.training, config.agents[policy.number].generator.replicas
     greedy = int(samples_greedily(config))
     per_turn = (nodes * (size + greedy) for nodes, size in zip(nodes_by_turn(config), rollout.group_sizes, strict=True))
     batches = 1 + rollout.max_staleness
@@ -104,7 +104,7 @@ def sequences_in_flight(config: Config, policy: PolicyId) -> int | None:
 
 def training_budget(config: Config, num_tasks: int) -> TrainingBudget:
     """Return the budget for a training set of `num_tasks`."""
-    rollout, loop = config.rollout, config.loop
+    rollout, loop = config.training, config.training
     tasks = min(rollout.rollout_buffer_size, num_tasks)
     steps_per_epoch = -(-num_tasks // rollout.rollout_buffer_size)
     epochs = None if loop.num_train_epochs is None else steps_per_epoch * loop.num_train_epochs
@@ -113,13 +113,13 @@ def training_budget(config: Config, num_tasks: int) -> TrainingBudget:
     per_episode = joint_samples_per_episode(config) + nodes * samples_greedily(config)
     samples = max_prompts_per_step(config, tasks) * per_episode
     groups = tasks * nodes
-    optimizer_steps = -(-groups // (config.optimizer.train_batch_size or groups))
+    optimizer_steps = -(-groups // (config.training.train_batch_size or groups))
     return TrainingBudget(steps_per_epoch, total, groups, samples, optimizer_steps, learning_steps(config, total))
 
 
 def learning_steps(config: Config, total: int) -> int:
     """Return in how many of `total` steps the policy learns whose turn is first."""
-    if not (length := config.credit.learn_in_turns):
+    if not (length := config.training.learn_in_turns):
         return total
     cycles, rest = divmod(total, length * len(config.learning_policies))
     return cycles * length + min(rest, length)
@@ -127,7 +127,7 @@ def learning_steps(config: Config, total: int) -> int:
 
 def describe_budget(config: Config, num_tasks: int | None) -> str:
     """Return the budget in words. Without `num_tasks` (the dataset is not downloaded) only a step is described."""
-    rollout = config.rollout
+    rollout = config.training
     budget = training_budget(config, num_tasks if num_tasks is not None else rollout.rollout_buffer_size)
     tasks = rollout.rollout_buffer_size if num_tasks is None else min(rollout.rollout_buffer_size, num_tasks)
     cross, tree = rollout.joint_mode == "cross", rollout.handoff == "all"
@@ -149,8 +149,8 @@ def describe_budget(config: Config, num_tasks: int | None) -> str:
             agent.estimator for agent in config.agents if estimator_requirements(agent.estimator).greedy_sample
         )
         lines.append(f"estimator {', '.join(names)}: one more greedy joint sample per node, as baseline only")
-    if config.credit.learn_in_turns:
-        steps, policies = pluralize(config.credit.learn_in_turns, "step"), len(config.learning_policies)
+    if config.training.learn_in_turns:
+        steps, policies = pluralize(config.training.learn_in_turns, "step"), len(config.learning_policies)
         lines.append(f"learn_in_turns: {policies} policies learn alternately, {steps} each")
     if rollout.dynamic_sampling:
         lines.append(

@@ -35,7 +35,7 @@ DIFFER_WITHIN_POLICY = {
 def learning_problems(config: Config) -> Iterator[str]:
     """Yield a message per problem, with the key to change."""
     yield from _turn_problems(config)
-    for need in loss_class(config.optimizer.loss).needs:
+    for need in loss_class(config.training.loss).needs:
         if problem := need(config):
             yield problem
     for number in range(config.num_agents):
@@ -52,7 +52,7 @@ def learning_problems(config: Config) -> Iterator[str]:
 def _choices(config: Config, number: int) -> Iterator[Choice]:
     """Yield the choices that an agent learns with, and their requirements."""
     section = config.algorithm
-    critic = config.credit.critic
+    critic = config.training.critic
 
     def choice(key: str, value: str, needs: Requirements) -> Choice:
         return Choice(
@@ -65,14 +65,14 @@ def _choices(config: Config, number: int) -> Iterator[Choice]:
             key_of=partial(key_of, config, number),
         )
 
-    declared = getattr(loss_class(config.optimizer.loss), "requirements", Requirements())  # only by plug-ins
-    yield choice(f"{section}.loss", config.optimizer.loss, declared)
+    declared = getattr(loss_class(config.training.loss), "requirements", Requirements())  # only by plug-ins
+    yield choice(f"{section}.loss", config.training.loss, declared)
     if critic == "none":
         estimator = config.agents[number].estimator
         yield choice(key_of(config, number, "estimator"), estimator, estimator_requirements(estimator))
     else:  # replaces the estimator
         yield choice(f"{section}.critic", critic, critic_requirements(critic))
-    if config.credit.normalize_advantages:
+    if config.training.normalize_advantages:
         whitening = requirements.GROUP_WHITENING if critic == "none" else requirements.BATCH_WHITENING
         yield choice(f"{section}.normalize_advantages", "", whitening)
     if config.lora.rank:
@@ -80,7 +80,7 @@ def _choices(config: Config, number: int) -> Iterator[Choice]:
 
 
 def _turn_problems(config: Config) -> Iterator[str]:
-    weights, section, rollout = config.credit.turn_gradient_weights, config.algorithm, config.rollout
+    weights, section, rollout = config.training.turn_gradient_weights, config.algorithm, config.training
     if len(weights) != rollout.num_turns:
         values, turns = pluralize(len(weights), "value"), pluralize(rollout.num_turns, "turn")
         yield f"{section}.turn_gradient_weights has {values} for {turns}: give one per turn"
@@ -96,9 +96,9 @@ def _turn_problems(config: Config) -> Iterator[str]:
     if config.external.stop != "never" and rollout.num_turns == 1:
         yield f"""external.stop {config.external.stop} ends an episode before its last turn, and {section}.num_turns is
         1: set it to never"""
-    if config.external.stop != "never" and config.credit.critic != "none":
+    if config.external.stop != "never" and config.training.critic != "none":
         yield f"""external.stop {config.external.stop} leaves no next prompts, whose value {section}.critic
-        {config.credit.critic} needs: set external.stop to never, or {section}.critic to none"""
+        {config.training.critic} needs: set external.stop to never, or {section}.critic to none"""
     if _ends_branches(config) and rollout.num_turns > 2 and config.compat == "none":
         # At the root all branches end or none does; below it they end one by one.
         yield f"""{section}.early_termination_threshold with handoff all and {rollout.num_turns} turns would rank a
@@ -108,40 +108,41 @@ def _turn_problems(config: Config) -> Iterator[str]:
 
 def _ends_branches(config: Config) -> bool:
     """Return whether some branches of a tree may have fewer turns than others."""
-    rollout = config.rollout
+    rollout = config.training
     return rollout.handoff == "all" and rollout.early_termination_threshold is not None and rollout.num_turns > 1
 
 
 def unequal_returns(config: Config) -> str | None:
     """Return a note if `compat: comlrl` allows returns over different numbers of turns to be compared, else None."""
-    comparing = config.credit.critic != "none" or any(
+    comparing = config.training.critic != "none" or any(
         estimator_requirements(agent.estimator).complete_returns for agent in config.agents
     )
-    if config.compat == "none" or not _ends_branches(config) or not (comparing or config.rollout.num_turns > 2):
+    if config.compat == "none" or not _ends_branches(config) or not (comparing or config.training.num_turns > 2):
         return None
+    threshold = config.training.early_termination_threshold
     return (
-        f"{config.algorithm}.early_termination_threshold {config.rollout.early_termination_threshold:g} ends branches, "
-        "as in CoMLRL: their returns have fewer turns than those they are compared with. null plays all turns"
+        f"{config.algorithm}.early_termination_threshold {threshold:g} ends branches, as in CoMLRL: "
+        "their returns have fewer turns than those they are compared with. null plays all turns"
     )
 
 
 def unused_discount(config: Config) -> str | None:
     """Return a note if `discount` is set and changes no gradient, else None."""
-    section, rollout = config.algorithm, config.rollout
-    if config.credit.discount == 1.0 or (rollout.num_turns > 1 and rollout.handoff == "all"):
+    section, rollout = config.algorithm, config.training
+    if config.training.discount == 1.0 or (rollout.num_turns > 1 and rollout.handoff == "all"):
         return None
     if rollout.num_turns == 1:
-        return f"{section}.discount {config.credit.discount} has no effect: there is one turn"
+        return f"{section}.discount {config.training.discount} has no effect: there is one turn"
     sizes = [rollout.group_sizes[0], *(1 for _ in rollout.group_sizes[1:])]
     return (
-        f"{section}.discount {config.credit.discount} changes logged returns only: with handoff {rollout.handoff} no "
+        f"{section}.discount {config.training.discount} changes logged returns only: with handoff {rollout.handoff} no "
         f"turn is credited with later turns. {section}.handoff all does so, at the same budget with num_generations "
         f"{sizes}"
     )
 
 
 def _optimizer_problems(config: Config) -> Iterator[str]:
-    optimizer, section = config.optimizer, config.algorithm
+    optimizer, section = config.training, config.algorithm
     if all(agent.learning_rate == 0 for agent in config.agents):
         yield f"{section}.learning_rate is 0 for every agent, so nothing would be learned: raise one of them"
     for number, agent in enumerate(config.agents):
@@ -186,7 +187,7 @@ def _shared_engine_problems(config: Config) -> Iterator[str]:
     if takes_turns(config.resources.residency):
         yield f"""lora.share_engine: with resources.colocate {config.resources.residency} an engine sleeps while its
         learner uses the device, and other policies would wait: set colocate to auto or resident"""
-    if config.rollout.inflight == "drain":
+    if config.training.inflight == "drain":
         yield f"""lora.share_engine: {config.algorithm}.inflight drain would stop the requests of all policies for the
         update of one: set it to continue"""
 
@@ -209,18 +210,18 @@ def _policy_problems(config: Config) -> Iterator[str]:
 
 
 def _learn_in_turns_problems(config: Config) -> Iterator[str]:
-    if not config.credit.learn_in_turns:
+    if not config.training.learn_in_turns:
         return
     key = f"{config.algorithm}.learn_in_turns"
     if len(config.learning_policies) < 2:
-        yield f"{key} is {config.credit.learn_in_turns}, and fewer than two policies learn: set it to 0"
-    if config.rollout.dynamic_sampling:
-        yield f"""{key} is {config.credit.learn_in_turns}, and with dynamic_sampling the step of an episode, and so its
-        learner, is not known when it is judged: set {config.algorithm}.dynamic_sampling to false"""
+        yield f"{key} is {config.training.learn_in_turns}, and fewer than two policies learn: set it to 0"
+    if config.training.dynamic_sampling:
+        yield f"""{key} is {config.training.learn_in_turns}, and with dynamic_sampling the step of an episode, and so
+        its learner, is not known when it is judged: set {config.algorithm}.dynamic_sampling to false"""
 
 
 def _unused_settings(config: Config) -> Iterator[str]:
-    credit, optimizer, rollout, section = config.credit, config.optimizer, config.rollout, config.algorithm
+    credit, optimizer, rollout, section = config.training, config.training, config.training, config.algorithm
     if credit.critic == "none":
         no_critic = f"is for a critic, and there is none: set {section}.critic, or leave it out"
         if credit.critic_target != "td":
@@ -269,7 +270,7 @@ def _unused_settings(config: Config) -> Iterator[str]:
 def _length_problems(config: Config) -> Iterator[str]:
     for number, agent in enumerate(config.agents):
         max_new_tokens = f"{key_of(config, number, 'max_new_tokens')} {agent.max_new_tokens}"
-        if (buffer := config.credit.overlong_buffer) > agent.max_new_tokens:
+        if (buffer := config.training.overlong_buffer) > agent.max_new_tokens:
             yield f"{config.algorithm}.overlong_buffer is {buffer}, more than {max_new_tokens}: lower it"
         if agent.min_new_tokens > agent.max_new_tokens:
             yield f"""{key_of(config, number, "min_new_tokens")} is {agent.min_new_tokens}, more than {max_new_tokens}:

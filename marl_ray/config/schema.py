@@ -13,15 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from marl_ray.config import sections, tracker_sections
 from marl_ray.config.agent_section import AgentConfig
-from marl_ray.config.algorithm_section import (
-    AlgorithmConfig,
-    CreditConfig,
-    EvaluationConfig,
-    Importance,
-    LoopConfig,
-    OptimizerConfig,
-    RolloutConfig,
-)
+from marl_ray.config.algorithm_section import AlgorithmConfig, Importance
 from marl_ray.config.lora_section import LoraConfig
 from marl_ray.config.resource_sections import GeneratorResources, LearnerResources, ResourcesConfig
 from marl_ray.config.values import Derived, OrDefault, Section
@@ -78,26 +70,6 @@ class Config(Section):
         section: Section = self.plugin_sections[name]
         return section
 
-    @property
-    def rollout(self) -> RolloutConfig:
-        return self.training
-
-    @property
-    def credit(self) -> CreditConfig:
-        return self.training
-
-    @property
-    def optimizer(self) -> OptimizerConfig:
-        return self.training
-
-    @property
-    def evaluation(self) -> EvaluationConfig:
-        return self.training
-
-    @property
-    def loop(self) -> LoopConfig:
-        return self.training
-
     def section(self, cls: type[SectionT]) -> SectionT:
         """Return the section of a plug-in by its class; its defaults if the config has none."""
         for section in self.plugin_sections.values():
@@ -108,11 +80,11 @@ class Config(Section):
     @property
     def importance(self) -> Importance:
         """Resolved value of `optimizer.importance`."""
-        if self.optimizer.importance != "auto":
-            return self.optimizer.importance
-        if loss_class(self.optimizer.loss).compares_with_sampler:
+        if self.training.importance != "auto":
+            return self.training.importance
+        if loss_class(self.training.loss).compares_with_sampler:
             return "none"
-        return "truncate" if self.truncates_sampling or self.rollout.max_staleness else "none"
+        return "truncate" if self.truncates_sampling or self.training.max_staleness else "none"
 
     @property
     def truncates_sampling(self) -> bool:

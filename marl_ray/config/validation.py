@@ -145,11 +145,11 @@ def plugins_of_run(config: Config) -> list[tuple[Registry, str]]:
         (MODES, config.external.mode),
         (DATASETS, config.dataset.type),
         (SAMPLERS, config.dataset.sampler),
-        (LOSSES, config.optimizer.loss),
-        (CRITICS, config.credit.critic),
-        (OPTIMIZERS, config.optimizer.optimizer),
-        (JOINT_MODES, config.rollout.joint_mode),
-        (HANDOFFS, config.rollout.handoff),
+        (LOSSES, config.training.loss),
+        (CRITICS, config.training.critic),
+        (OPTIMIZERS, config.training.optimizer),
+        (JOINT_MODES, config.training.joint_mode),
+        (HANDOFFS, config.training.handoff),
         *((SINKS, name) for name in config.output.sinks),
     ]
 
@@ -171,8 +171,8 @@ def _basic_problems(config: Config) -> Iterator[str]:
         conversation anyway: leave it out"""
     if config.reward_processor.scale_factor == 0 and config.reward_processor.enabled:
         yield "reward_processor.scale_factor is 0, which makes all rewards equal: nothing would be learned"
-    evaluation, section = config.evaluation, config.algorithm
-    if config.loop.num_train_epochs is None and config.loop.max_steps is None:
+    evaluation, section = config.training, config.algorithm
+    if config.training.num_train_epochs is None and config.training.max_steps is None:
         yield f"{section}.num_train_epochs and {section}.max_steps are null, so the run has no end: set one of them"
     if evaluation.eval_temperature == 0 and evaluation.eval_num_generations > 1:
         yield f"""{section}.eval_temperature is 0, so all {evaluation.eval_num_generations} samples of
@@ -227,7 +227,7 @@ def _is_plain(value: Any, levels: int = 20) -> bool:
 
 
 def _size_problems(config: Config) -> Iterator[str]:
-    rollout, section = config.rollout, config.algorithm
+    rollout, section = config.training, config.algorithm
     tasks = max_prompts_per_step(config, rollout.rollout_buffer_size)
     completions = completions_per_episode(config) * config.num_agents
     if tasks * max(joint_samples_per_episode(config), completions) > MAX_SAMPLES:
@@ -261,9 +261,9 @@ def _colocation_problems(config: Config, number: int) -> Iterator[str]:
     if config.lora.share_base and config.resources.residency != "resident":
         yield f"""resources.colocate {config.resources.residency}: a learner alternates with its own engine, and with
         lora.share_base several learners are one process: set colocate to auto or resident, or share_base to false"""
-    if config.rollout.max_staleness > 0 and config.resources.residency != "resident":
+    if config.training.max_staleness > 0 and config.resources.residency != "resident":
         yield f"""resources.colocate: engines sleep during updates, so no rollouts can run ahead, and
-        {config.algorithm}.max_staleness is {config.rollout.max_staleness}: set it to 0, or colocate to false or
+        {config.algorithm}.max_staleness is {config.training.max_staleness}: set it to 0, or colocate to false or
         resident"""
     if config.agents[number].learner.gpus is not None:
         yield f"""resources.colocate: a learner uses its engine's device, so {key_of(config, number, "learner.gpus")}

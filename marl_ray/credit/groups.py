@@ -29,11 +29,11 @@ from marl_ray.credit.returns import (
 
 def ordered_by_turn(config: Config) -> bool:
     """Return True if a batch's groups are ordered by turn, then by episode; otherwise the order is by episode alone."""
-    rollout = config.rollout
+    rollout = config.training
     if config.external.composition == "chat":
         # The learner joins the turns of a conversation into one row, so they have to follow each other.
         return False
-    return config.optimizer.train_batch_size is None and rollout.handoff != "all" and not rollout.dynamic_sampling
+    return config.training.train_batch_size is None and rollout.handoff != "all" and not rollout.dynamic_sampling
 
 
 def trainable_nodes(episode: Episode, config: Config) -> list[Node]:
@@ -42,9 +42,9 @@ def trainable_nodes(episode: Episode, config: Config) -> list[Node]:
     A lost branch is left out of the returns of all siblings above it, which are then not comparable with other groups:
     critics and whole-batch estimators skip the nodes above a lost branch.
     """
-    has_critic = config.credit.critic != "none"
+    has_critic = config.training.critic != "none"
     compares_groups = has_critic or any(map(needs_whole_batch, config.agents))
-    skips_lost = compares_groups and config.rollout.handoff == "all"
+    skips_lost = compares_groups and config.training.handoff == "all"
     nodes: list[Node] = []
     for _, node in episode.nodes():
         if not skips_lost or not has_lost_branches(node):
@@ -70,7 +70,7 @@ def learns(agent: int, step: int, config: Config) -> bool:
     region policy optimisation in multi-agent reinforcement learning") updates all policies on one batch instead, one
     after another, and multiplies the advantages by the ratios of the policies that are already updated.
     """
-    length = config.credit.learn_in_turns
+    length = config.training.learn_in_turns
     if not length:
         return True
     policies = config.learning_policies
@@ -87,10 +87,10 @@ def build_group(node: Node, agent: int, config: Config) -> Group:
     Calls are sorted by sibling and prompt, so that the order does not depend on the timing of a program's concurrent
     calls, and a call follows the calls whose conversation it continues.
     """
-    credit = config.credit
+    credit = config.training
     settings = config.agents[agent]
     calls = tuple(sorted(node.group(agent), key=_place))
-    returns = action_returns(node, agent, credit.discount, config.rollout.handoff == "all")
+    returns = action_returns(node, agent, credit.discount, config.training.handoff == "all")
     credited = completion_returns(node, agent, returns)
     inputs: dict[str, tuple[float, ...]] = {}
     if calls[0].branch == 0:
@@ -187,7 +187,7 @@ def group_shares(group: Group, agent: AgentConfig, credit: CreditConfig) -> tupl
 
 def build_batch(groups: Sequence[Group], step: int, config: Config) -> Batch:
     """Return all groups of one agent in a step as mini-batches of `train_batch_size` groups."""
-    size = config.optimizer.train_batch_size or max(len(groups), 1)
+    size = config.training.train_batch_size or max(len(groups), 1)
     mini_batches: list[MiniBatch] = []
     for start in range(0, len(groups), size):
         mini_batches.append(_mini_batch(groups[start : start + size], config))
@@ -214,7 +214,7 @@ def build_agent_batch(episodes: Sequence[Episode], agent: int, step: int, config
     if learns(agent, step, config):
         groups = [build_group(node, agent, config) for node in in_order(episodes, config)]
     if needs_whole_batch(config.agents[agent]):
-        groups = weight_batch(groups, config.agents[agent], config.credit)
+        groups = weight_batch(groups, config.agents[agent], config.training)
     return build_batch(groups, step, config)
 
 
@@ -229,19 +229,19 @@ def build_critic_sample(node: Node, agent: int, config: Config) -> CriticSample:
     successors: list[list[tuple[int, ...]]] = [[] for _ in group]
     for index, action in enumerate(node.joint_actions):
         answer = action.indices[agent]
-        is_continued = config.rollout.handoff == "all" and index in node.children
+        is_continued = config.training.handoff == "all" and index in node.children
         if is_continued and answer < len(group):
             successors[answer].append(state_of(node.children[index], agent, config))
     return CriticSample(
         state_of(node, agent, config),
-        tuple(penalize_overlong(rewards, completions, config.agents[agent].max_new_tokens, config.credit)),
+        tuple(penalize_overlong(rewards, completions, config.agents[agent].max_new_tokens, config.training)),
         tuple(map(tuple, successors)),
     )
 
 
 def state_of(node: Node, agent: int, config: Config) -> tuple[int, ...]:
     """Return the token ids that the critic reads: the agent's prompt (iac) or all prompts (maac), as in CoMLRL 1.4."""
-    if critic_requirements(config.credit.critic).joint_prompts:
+    if critic_requirements(config.training.critic).joint_prompts:
         return joint_state([calls[0].prompt_ids for calls in node.calls], config.model.max_length)
     return node.calls[agent][0].prompt_ids
 
@@ -257,11 +257,11 @@ def joint_state(prompts: Sequence[tuple[int, ...]], max_length: int) -> tuple[in
 
 def _mini_batch(groups: Sequence[Group], config: Config) -> MiniBatch:
     """Return a mini-batch. With token_mean its normalizer is the number of unmasked tokens, otherwise of groups."""
-    if config.credit.loss_aggregation != "token_mean":
+    if config.training.loss_aggregation != "token_mean":
         return MiniBatch(tuple(groups), len(groups))
     tokens = 0
     for group in groups:
         for completion in group.completions:
-            if not is_masked(completion, config.credit):
+            if not is_masked(completion, config.training):
                 tokens += len(completion.token_ids)
     return MiniBatch(tuple(groups), max(tokens, 1))

@@ -66,8 +66,8 @@ def preferences_of(node: Node, agent: int, config: Config, action_returns: Seque
     """Return the weights of preferences by the returns of the joint actions, less the agent's overlong penalty."""
     settings = config.agents[agent]
     answers = [node.calls[agent][action.indices[agent]].completion for action in node.joint_actions]
-    penalized = penalize_overlong(action_returns, answers, settings.max_new_tokens, config.credit)
-    preferences = preferences_by_return(penalized, config.credit.preference_pairs)
+    penalized = penalize_overlong(action_returns, answers, settings.max_new_tokens, config.training)
+    preferences = preferences_by_return(penalized, config.training.preference_pairs)
     return preference_weights(node, agent, preferences, joint_logprobs(node), settings.preference_beta)
 
 

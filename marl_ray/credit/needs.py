@@ -25,7 +25,7 @@ Need = Callable[["Choice"], str | None]
 
 
 def _siblings(choice: Choice) -> str | None:
-    rollout, section = choice.config.rollout, choice.section
+    rollout, section = choice.config.training, choice.section
     if max(rollout.group_sizes) == 1:
         return f"""{section}.num_generations is 1, but {choice.name} compares the completions of a group: set it to 2 or
         more, or {choice.remedy}"""
@@ -37,8 +37,8 @@ def _siblings(choice: Choice) -> str | None:
 
 
 def _counterfactual_sample(choice: Choice) -> str | None:
-    kind = choice.config.credit.counterfactual
-    if kind == "empty" or min(choice.config.rollout.group_sizes) > 1:
+    kind = choice.config.training.counterfactual
+    if kind == "empty" or min(choice.config.training.group_sizes) > 1:
         return None
     return f"""{choice.section}.counterfactual {kind} needs siblings, and {choice.section}.num_generations is 1: set it
     to 2 or more, or counterfactual to empty"""
@@ -53,7 +53,7 @@ def _coalition_samples(choice: Choice) -> str | None:
 
 
 def _whole_batch(choice: Choice) -> str | None:
-    rollout = choice.config.rollout
+    rollout = choice.config.training
     if min(rollout.group_sizes) * rollout.rollout_buffer_size > 1:
         return None
     return f"""{choice.subject} compares the completions of a batch, and with num_generations 1 and rollout_buffer_size
@@ -61,7 +61,7 @@ def _whole_batch(choice: Choice) -> str | None:
 
 
 def _immediate_rewards(choice: Choice) -> str | None:
-    rollout = choice.config.rollout
+    rollout = choice.config.training
     if rollout.handoff != "all" or rollout.num_turns == 1:
         return None
     return f"""{choice.subject} uses the reward of a joint action that is not continued, and with handoff all siblings
@@ -69,7 +69,7 @@ def _immediate_rewards(choice: Choice) -> str | None:
 
 
 def _full_tree(choice: Choice) -> str | None:
-    rollout = choice.config.rollout
+    rollout = choice.config.training
     if rollout.handoff == "all" or rollout.num_turns == 1:
         return None
     return f"""{choice.subject} needs the continuation of every completion, and handoff {rollout.handoff} continues only
@@ -77,14 +77,14 @@ def _full_tree(choice: Choice) -> str | None:
 
 
 def _equal_return_groups(choice: Choice) -> str | None:
-    if not choice.config.rollout.dynamic_sampling:
+    if not choice.config.training.dynamic_sampling:
         return None
     return f"""{choice.subject} learns from groups of equal returns too, and {choice.section}.dynamic_sampling would
     skip them: set it to false"""
 
 
 def _fixed_returns(choice: Choice) -> str | None:
-    optimizer = choice.config.optimizer
+    optimizer = choice.config.training
     if not choice.agent.reference_kl_coef or optimizer.kl_in_loss:
         return None
     return f"""{choice.subject} needs the final returns of a batch, and {choice.section}.reference_kl
@@ -106,14 +106,14 @@ def _complete_returns(choice: Choice) -> str | None:
 
 
 def _magrpo_if_whitened(choice: Choice) -> str | None:
-    if not choice.config.credit.normalize_advantages:
+    if not choice.config.training.normalize_advantages:
         return None
     return f"""{choice.whitening_key} makes {choice.name} the same as magrpo (each is an affine map of the returns): set
     it to false, or use {choice.estimator_key} magrpo"""
 
 
 def _own_scale(choice: Choice) -> str | None:
-    if not choice.config.credit.normalize_advantages:
+    if not choice.config.training.normalize_advantages:
         return None
     return f"""{choice.whitening_key} would replace the scale that {choice.name} gives its advantages: set it to
     false"""
@@ -121,16 +121,16 @@ def _own_scale(choice: Choice) -> str | None:
 
 def _magrpo_if_one_baseline(choice: Choice) -> str | None:
     config = choice.config
-    if not config.credit.normalize_advantages:
+    if not config.training.normalize_advantages:
         return None
-    if config.num_agents > 1 and config.rollout.joint_mode != "cross":
+    if config.num_agents > 1 and config.training.joint_mode != "cross":
         return None
     return f"""{choice.whitening_key} makes {choice.name} the same as magrpo if all siblings have one baseline, as with
     joint_mode cross or one agent: set it to false, or use {choice.estimator_key} magrpo"""
 
 
 def _trains_from_zero(choice: Choice) -> str | None:
-    if choice.config.optimizer.optimizer != "adafactor":
+    if choice.config.training.optimizer != "adafactor":
         return None
     return f"""{choice.section}.optimizer adafactor scales steps by the size of the weights, and {choice.key} adds
     weights that start at 0 and would stay near it: set it to adamw or adamw_8bit"""

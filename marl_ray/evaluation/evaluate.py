@@ -244,7 +244,7 @@ def plan_evaluation(config: Config, request: EvaluationRequest) -> EvaluationPla
         raise UserError(f"unknown protocol {request.protocol!r}: there are {', '.join(PROTOCOLS)}")
     if request.samples < max(request.ks):
         raise UserError(f"pass@{max(request.ks)} needs as many samples, there are {request.samples}: raise --samples")
-    if config.evaluation.eval_temperature == 0 and request.samples > 1:
+    if config.training.eval_temperature == 0 and request.samples > 1:
         raise UserError("eval_temperature is 0, so all samples of a task are equal: set --samples 1, or raise it")
     sources = find_model_sources(request.models, config)
     models = evaluated_models(sources, config, request.swap)
@@ -354,7 +354,7 @@ def _tasks(config: Config, split: str | None) -> list[Task]:
     if split is None and dataset.eval_split is None:
         raise UserError("the config has no dataset.eval_split: give --split")
     tasks = load_tasks(dataset.name, split or dataset.eval_split or "", dataset.type, dataset.on_bad_row)
-    return tasks if split is not None else tasks[: config.evaluation.eval_num_samples]
+    return tasks if split is not None else tasks[: config.training.eval_num_samples]
 
 
 def _new_folder(path: Path) -> Path:

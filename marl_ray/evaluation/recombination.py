@@ -25,7 +25,7 @@ class Recombiner:
 
     def __init__(self, config: Config, tasks: Sequence[Task], enabled: bool, sandbox: Executor) -> None:
         self._environment = ENVIRONMENTS.get(config.environment).from_config(config)
-        self._discount = config.credit.discount
+        self._discount = config.training.discount
         self._tasks = tasks
         self._scorer: Scorer | None = None
         if enabled:

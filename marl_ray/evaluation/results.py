@@ -64,12 +64,12 @@ class EvaluationSummary:
 
 def measure_task(episodes: Sequence[Episode], config: Config, ks: Sequence[int]) -> TaskMetrics:
     """Return the metrics of independent episodes of one task. Turns reached by fewer than k episodes have no pass@k."""
-    metrics = episode_metrics(episodes, config.credit.discount, config.rollout.num_turns)
+    metrics = episode_metrics(episodes, config.training.discount, config.training.num_turns)
     complete = (e for e in episodes if not e.stopped_by("infra_error") and not e.stopped_by("unscored"))
-    returns = [expected_return(e.root, config.credit.discount) for e in complete if e.root is not None]
+    returns = [expected_return(e.root, config.training.discount) for e in complete if e.root is not None]
     numbers = {"return": statistics.fmean(returns)} if returns else {}
-    nodes, stops = nodes_by_turn(episodes, config.rollout.num_turns, whole=False), config.external.stop != "never"
-    for turn in range(config.rollout.num_turns):
+    nodes, stops = nodes_by_turn(episodes, config.training.num_turns, whole=False), config.external.stop != "never"
+    for turn in range(config.training.num_turns):
         prefix = f"turn_{turn + 1}/"
         outcomes = [a.outcome for node in nodes.get(turn, ()) for a in node.joint_actions]
         passed = [outcome.metrics["all_passed"] == 1.0 for outcome in outcomes if "all_passed" in outcome.metrics]

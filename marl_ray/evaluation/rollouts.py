@@ -56,7 +56,7 @@ async def _play(running: RunningModel, tasks: list[Task], on_episode: OnEpisode)
     player = make_player(config, running.environment, running.generators, running.sandbox)
 
     async def play(task: Task) -> Episode:
-        episode = await player.run_episode(task, config.rollout.group_sizes, "train", 0)
+        episode = await player.run_episode(task, config.training.group_sizes, "train", 0)
         on_episode(describe_episode(episode))
         return episode
 

@@ -54,7 +54,7 @@ def check_prompts_of_agents(
             prompts.append(_encode(config, environment, task, agent, tokenizer, use_template))
         first = prompts[0]
         rendered.append(RenderedPrompt(agent, tasks[0].id, tokenizer.decode(first), len(first)))
-        has_conversations = config.external.composition == "chat" and config.rollout.num_turns > 1
+        has_conversations = config.external.composition == "chat" and config.training.num_turns > 1
         if has_conversations and use_template:
             _check_conversation(config, environment.first_prompts(tasks[0])[agent], agent, tokenizer)
         _warn_of_length(config, agent, list(map(len, prompts)), dry)
@@ -111,7 +111,7 @@ def _warn_of_length(config: Config, agent: int, lengths: Sequence[int], dry: boo
     """Warn of prompts that leave no room for `max_new_tokens`, in the first turn or certainly in the last."""
     limit = config.model.max_length
     new_tokens = config.agents[agent].max_new_tokens
-    turns = config.rollout.num_turns
+    turns = config.training.num_turns
     external = config.external
     key = f"{key_of(config, agent, 'max_new_tokens')} {new_tokens}"
     too_long = sum(length + new_tokens > limit for length in lengths)

@@ -146,7 +146,7 @@ def _make_learner(config: Config, policy: PolicyId, span: ReplayRange, previous:
 
 def _schedule_steps(config: Config) -> int:
     """Return the optimizer steps for the learning rate schedule; 1 for a constant schedule, which ignores them."""
-    if config.optimizer.lr_scheduler == "constant":
+    if config.training.lr_scheduler == "constant":
         return 1
     dataset = config.dataset
     tasks = load_tasks(dataset.name, dataset.train_split, dataset.type, dataset.on_bad_row)

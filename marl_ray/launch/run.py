@@ -157,7 +157,7 @@ def _describe_disk_error(error: Exception, folder: RunFolder) -> str | None:
 
 
 def _log_plan(config: Config, folder: RunFolder, num_tasks: int) -> None:
-    if config.importance == "none" and (config.truncates_sampling or config.rollout.max_staleness):
+    if config.importance == "none" and (config.truncates_sampling or config.training.max_staleness):
         logger.info(
             "note: the sampling distribution differs from the policy (top_p, top_k, min_new_tokens or max_staleness), "
             f"and {config.algorithm}.importance is none, so gradients are slightly off-policy; see agent_*/logprob_gap"

@@ -71,7 +71,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
             registry.get(name)
     require_trackers(config)
     require_peft(config.lora)
-    require_optimizer(config.optimizer)
+    require_optimizer(config.training)
     check_sandbox(config.sandbox)
     describe_demands(config)
     _check_schemas(config)
@@ -82,7 +82,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
         environment.check_task(task)
     _check_order(config, environment, tasks)
     rendered = check_prompts_of_agents(config, environment, train_tasks, templates, dry)
-    if critic_requirements(config.credit.critic).joint_prompts and train_tasks and not dry:
+    if critic_requirements(config.training.critic).joint_prompts and train_tasks and not dry:
         first_prompts = environment.first_prompts(train_tasks[0])
         _check_central_critic(config, list(map(as_text, first_prompts)))
     if transition is not None and transition.note:
@@ -138,15 +138,15 @@ def _check_order(config: Config, environment: BaseEnvironment, tasks: Sequence[T
     rounds = max((len(environment.order(task)) for task in tasks), default=1)
     if rounds == 1:
         return
-    if config.rollout.handoff == "all":
+    if config.training.handoff == "all":
         raise UserError(
             f"{config.algorithm}.handoff all needs agents that answer at the same time, but in environment "
             f"{config.environment} agents answer one after another: set it to random or best"
         )
-    if critic_requirements(config.credit.critic).parallel_agents:
+    if critic_requirements(config.training.critic).parallel_agents:
         raise UserError(
-            f"{config.algorithm}.critic {config.credit.critic} reads all agents' prompts before any agent answers, but "
-            f"in environment {config.environment} agents answer one after another: set it to iac"
+            f"{config.algorithm}.critic {config.training.critic} reads all agents' prompts before any agent answers, "
+            f"but in environment {config.environment} agents answer one after another: set it to iac"
         )
     for agent in config.agents:
         if estimator_requirements(agent.estimator).parallel_agents:
@@ -288,7 +288,7 @@ async def check_logprob_agreement(config: Config, actors: RunActors, inputs: Run
     Completions are sampled without top_p and top_k, so that truncation neither hides a difference nor causes one.
     Raises UserError if an agent's mean absolute difference exceeds max_logprob_gap (nats per token).
     """
-    bound = config.loop.max_logprob_gap
+    bound = config.training.max_logprob_gap
     if bound is None:
         return
     sampled = await gather(*(_sample(config, actors, inputs, agent) for agent in range(config.num_agents)))
@@ -308,7 +308,7 @@ def agreement_probe(config: Config, inputs: RunInputs, agent: int) -> AgreementP
     engine and learner at once, and without a bound."""
     from marl_ray.actors.weight_update_client import AgreementProbe
 
-    bound = config.loop.max_logprob_gap
+    bound = config.training.max_logprob_gap
     if bound is None or takes_turns(config.resources.residency):
         return None
     return AgreementProbe(inputs.probe_texts(agent)[0], _sampling(config, agent), bound)

@@ -131,7 +131,7 @@ def open_metric_stream(
     folder.write_config(to_yaml(config), done)
     sinks: list[Sink] = [
         JsonlSink(folder.metrics, folder.episodes, done, resume_state.logged, folder.timeline),
-        ConsoleSink(total, done, config.policies, config.rollout.num_turns, config.loop.logging_steps),
+        ConsoleSink(total, done, config.policies, config.training.num_turns, config.training.logging_steps),
     ]
     # Trackers talk to other machines, so they have threads of their own, which also create them.
     make_tracker: dict[str, Callable[[], Sink]] = {}

@@ -56,8 +56,8 @@ def learner_arguments(config: Config, policy: PolicyId, on_gpu: bool, total_step
         resolve_model(settings.name),
         settings,
         config.model,
-        config.credit,
-        replace(config.optimizer, importance=config.importance, microbatch_tokens=tokens),
+        config.training,
+        replace(config.training, importance=config.importance, microbatch_tokens=tokens),
         wire_dtype(settings, on_gpu),
         total_steps,
         max(1, round(settings.learner.cpus)),
@@ -78,9 +78,9 @@ def local_learner_arguments(config: Config, policy: PolicyId, total_steps: int) 
 
 def microbatch_tokens(config: Config, on_gpu: bool) -> int:
     """Return the maximum number of tokens per micro-batch, by default more on a GPU."""
-    if on_gpu and config.optimizer.microbatch_tokens is None:
+    if on_gpu and config.training.microbatch_tokens is None:
         return GPU_MICROBATCH_TOKENS
-    return config.optimizer.tokens_per_microbatch
+    return config.training.tokens_per_microbatch
 
 
 def narrows_frozen_matrices(lora: LoraConfig, ranks: int, on_gpu: bool, item: int) -> bool:

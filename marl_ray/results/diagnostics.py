@@ -61,7 +61,7 @@ def describe_wait_times(config: Config, rows: Rows) -> list[str]:
         lines.append(
             f"{slowest} was the last to update its weights in {longest / (idle * seconds):.0%} of that idle time: give "
             f"its learner more resources (agents.{agent}.resources.learner), or let rollouts run ahead "
-            f"({config.algorithm}.max_staleness {config.rollout.max_staleness + 1})."
+            f"({config.algorithm}.max_staleness {config.training.max_staleness + 1})."
         )
     if min(waits) > max(MIN_SHARE_REPORTED, idle):
         lines.append("Rollouts are the bottleneck: raise resources.generator.replicas if the cluster has room.")

@@ -26,7 +26,7 @@ def write_run_summary(config: Config, folder: RunFolder, result: TrainingResult,
     rows = read_metrics(folder)
     plot_run(rows, folder.plot, plot_title(config))
     files = [folder.metrics.name, folder.plot.name]
-    method: str = config.credit.critic
+    method: str = config.training.critic
     if method == "none":
         # A dict keeps the agents' order, and each estimator once.
         method = ", ".join(dict.fromkeys(agent.estimator for agent in config.agents))
@@ -40,7 +40,7 @@ def write_run_summary(config: Config, folder: RunFolder, result: TrainingResult,
         title = f"Episodes of the last evaluation, {plot_title(config)}"
         folder.samples.write_text(f"{title}\n\n" + "\n".join(texts), encoding="utf-8")
         files.append(folder.samples.name)
-        rewards = ", ".join(_held_out_rewards(rows, result.last_evaluation, config.rollout.num_turns))
+        rewards = ", ".join(_held_out_rewards(rows, result.last_evaluation, config.training.num_turns))
         lines.append(f"Mean reward on held-out tasks: {rewards}.")
     # Rows up to the first step are of an earlier part of a resumed run, on other machines perhaps.
     own_rows = [row for row in rows if row["step"] > result.first_step]

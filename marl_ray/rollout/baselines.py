@@ -20,7 +20,7 @@ class Baselines:
     """The joint actions that the agents' estimators need beside the sampled ones."""
 
     def __init__(self, config: Config) -> None:
-        self.counterfactual = config.credit.counterfactual
+        self.counterfactual = config.training.counterfactual
         self.greedy = False
         """Whether nodes have a greedy joint sample."""
         self.counterfactual_agents: list[int] = []

@@ -41,7 +41,7 @@ class Player(ABC):
     async def run_batch(self, tasks: Sequence[Task], step: int, listener: RolloutListener) -> list[Episode]:
         """Return the episodes of training step `step` (from 0), and report them to `listener` while they run."""
 
-        sizes = self.config.rollout.group_sizes
+        sizes = self.config.training.group_sizes
 
         async def run(index: int, task: Task) -> Episode:
             on_node = partial(listener.add_node, index)
@@ -53,7 +53,7 @@ class Player(ABC):
 
     async def evaluate(self, tasks: Sequence[Task]) -> list[Episode]:
         """Return the episodes of an evaluation during training."""
-        size = self.config.evaluation.eval_num_generations
+        size = self.config.training.eval_num_generations
         return await gather(*(self.evaluate_task(task, size) for task in tasks))
 
     async def evaluate_task(self, task: Task, num_generations: int, sample: int = 0) -> Episode:
@@ -85,8 +85,8 @@ def sampling_of(
     """Return the sampling parameters of an agent's group, whose random stream is called `key`."""
     settings = config.agents[agent]
     temperature = settings.temperature
-    if evaluation and config.evaluation.eval_temperature is not None:
-        temperature = config.evaluation.eval_temperature
+    if evaluation and config.training.eval_temperature is not None:
+        temperature = config.training.eval_temperature
     return SamplingSpec(
         num_generations=num_generations,
         max_new_tokens=settings.max_new_tokens,

@@ -59,7 +59,7 @@ class Scorer:
     ) -> ScoredTurn:
         """Return the node of the sampled joint actions. In training it has the baselines of the estimators, of which
         `greedy` are the agents' greedy completions. Raises NoVerdict."""
-        last = turn + 1 == self.config.rollout.num_turns
+        last = turn + 1 == self.config.training.num_turns
         attempts: list[Attempt] = []
         for indices in sampled.indices:
             texts = [calls[index].completion.text for calls, index in zip(sampled.calls, indices, strict=True)]
@@ -105,7 +105,7 @@ class Scorer:
 
     async def rewards_of(self, task: Task, joint: Sequence[Sequence[str]]) -> list[float]:
         """Return the reward of each joint answer to the first prompts, NaN without a verdict."""
-        last = self.config.rollout.num_turns == 1
+        last = self.config.training.num_turns == 1
         attempts = [self.environment.attempt(task, list(texts), last) for texts in joint]
         rewards: list[float] = []
         for outcome in await self.outcomes(attempts):

@@ -84,7 +84,7 @@ class StepMeasures:
         counts: list[dict[str, float]] = []
         for episode in episodes:
             order = self._environment.order(episode.task)
-            row = token_counts([episode], order, self._config.credit.discount)
+            row = token_counts([episode], order, self._config.training.discount)
             if row:
                 counts.append(row)
         return counts
@@ -124,7 +124,7 @@ class StepMeasures:
 
     def _rewarded(self, scorer: Scorer, task: Task, node: Node) -> Rewarded:
         """Return the function from joint answers at a node to their rewards, as far as they are known."""
-        last = node.turn + 1 == self._config.rollout.num_turns
+        last = node.turn + 1 == self._config.training.num_turns
         known = dict(node.recombined)
         for action in node.joint_actions:
             known[node.texts(action)] = action
@@ -144,9 +144,9 @@ class StepMeasures:
         """Add an agent's advantages at a node, and the replays of its completions if their rewards are known."""
         settings = self._config.agents[agent]
         advantages: list[float] = []
-        if self._config.credit.critic == "none" and not needs_whole_batch(settings):
+        if self._config.training.critic == "none" and not needs_whole_batch(settings):
             group = build_group(node, agent, self._config)
-            advantages = group_advantages(group, settings, self._config.credit)
+            advantages = group_advantages(group, settings, self._config.training)
             diagnostics.add_advantages(advantages)
         if rewarded is None:
             return
@@ -155,7 +155,7 @@ class StepMeasures:
         if replayed is None or not advantages:
             return
         # An advantage is comparable with replayed rewards if it is of the node's own rewards, one per answer.
-        returns_are_rewards = self._config.rollout.handoff != "all" or not node.children
+        returns_are_rewards = self._config.training.handoff != "all" or not node.children
         if returns_are_rewards and len(node.joint_actions) == len(node.group(agent)):
             diagnostics.add_credit(agent, advantages, replayed)
 

@@ -70,8 +70,8 @@ class TurnPlayer(Player):
         self.transition = transition or Transition(config.external, environment)
         self.generators = generators
         self.scorer = Scorer(config, environment, executor)
-        self.joint_actions = JOINT_MODES.get(config.rollout.joint_mode)
-        self.handoff = HANDOFFS.get(config.rollout.handoff)
+        self.joint_actions = JOINT_MODES.get(config.training.joint_mode)
+        self.handoff = HANDOFFS.get(config.training.handoff)
 
     async def run_episode(
         self,
@@ -105,7 +105,7 @@ class TurnPlayer(Player):
         priority: int = 0,
     ) -> _Run:
         if isinstance(num_generations, int):
-            group_sizes: Sequence[int] = (num_generations,) * self.config.rollout.num_turns
+            group_sizes: Sequence[int] = (num_generations,) * self.config.training.num_turns
         else:
             group_sizes = num_generations
         first_prompts = self.environment.first_prompts(task)
@@ -115,10 +115,10 @@ class TurnPlayer(Player):
     async def _run_node(self, run: _Run, given: _Input, path: tuple[int, ...]) -> Node | None:
         """Return the node at `path` with all nodes below it. Return None if it failed, with a `Stop` in `run.stops`."""
         turn = len(path)
-        last = turn + 1 == self.config.rollout.num_turns
+        last = turn + 1 == self.config.training.num_turns
         # With one expanded joint action per node the turn identifies the node; in a whole tree the path does.
         key: tuple[str | int, ...] = (*run.key, turn)
-        if self.config.rollout.handoff == "all":
+        if self.config.training.handoff == "all":
             key += path
         sampled, greedy = await gather(self._sample(run, given, turn, key), self._sample_greedy(run, given, key))
         if sampled is None:
@@ -135,12 +135,12 @@ class TurnPlayer(Player):
         if last:
             return node
         # An evaluation plays every turn, so that turns are measured on the same tasks.
-        threshold = None if run.evaluation else self.config.rollout.early_termination_threshold
+        threshold = None if run.evaluation else self.config.training.early_termination_threshold
         if threshold is not None and sum(rewards) / len(rewards) > threshold:
             run.stops.append(Stop(path, "early_termination"))
             return node
         chosen = self.handoff(rewards, random_stream(self.config.seed, *key))
-        check_handoff(self.config.rollout.handoff, chosen, len(rewards))
+        check_handoff(self.config.training.handoff, chosen, len(rewards))
         if self.config.external.stop != "never":
             chosen = self._end_solved(run, node, scored.attempts, chosen, path)
         await gather(*(self._expand(run, node, g, scored.attempts[g], path) for g in chosen))
@@ -150,7 +150,7 @@ class TurnPlayer(Player):
         self, run: _Run, node: Node, attempts: Sequence[Attempt], chosen: Sequence[int], path: tuple[int, ...]
     ) -> list[int]:
         """End the branches of chosen joint actions that solve the task, and return the others."""
-        turns_left = self.config.rollout.num_turns - node.turn - 1
+        turns_left = self.config.training.num_turns - node.turn - 1
         scope = self.config.external.stop
         going_on: list[int] = []
         for g in chosen:

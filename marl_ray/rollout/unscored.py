@@ -53,7 +53,7 @@ def check_failed_rewards(episodes: Sequence[Episode], place: str, config: Config
         for outcome in episode.unscored:
             if outcome.unscored == "error":
                 failures.append(outcome.failure)
-    share = config.rollout.max_failed_rewards
+    share = config.training.max_failed_rewards
     tolerated = 0.0
     if calls > 1:
         tolerated = max(1.0, share * calls)

@@ -121,8 +121,8 @@ def check_resume(config: Config, saved: SavedRun, num_tasks: int) -> None:
         if not is_exported or not is_evaluated:
             return
     section = config.algorithm
-    epochs = config.loop.num_train_epochs or "null"
-    max_steps = config.loop.max_steps or "null"
+    epochs = config.training.num_train_epochs or "null"
+    max_steps = config.training.max_steps or "null"
     raise RunIsDone(
         f"{saved.folder} has done all of its {step} steps: to go on, raise {section}.num_train_epochs (now {epochs}) "
         f"and {section}.max_steps (now {max_steps}) with --override"
@@ -145,7 +145,7 @@ def _learning(config: Config, num_tasks: int) -> tuple[Any, ...]:
     for part in (RolloutConfig, CreditConfig, OptimizerConfig):
         training |= {name: getattr(settings, name) for name in vars(part())}
     schedule = 0
-    if config.optimizer.lr_scheduler != "constant":
+    if config.training.lr_scheduler != "constant":
         schedule = training_budget(config, num_tasks).optimizer_steps
     return (agents, config.model, training, schedule, config.reward_processor)
 
@@ -161,14 +161,14 @@ def _check_same_run(config: Config, saved: Config) -> None:
         ("algorithm", config.algorithm, saved.algorithm),
         ("seed", config.seed, saved.seed),
         ("dataset", config.dataset, saved.dataset),
-        ("rollout_buffer_size", config.rollout.rollout_buffer_size, saved.rollout.rollout_buffer_size),
-        ("dynamic_sampling", config.rollout.dynamic_sampling, saved.rollout.dynamic_sampling),
+        ("rollout_buffer_size", config.training.rollout_buffer_size, saved.training.rollout_buffer_size),
+        ("dynamic_sampling", config.training.dynamic_sampling, saved.training.dynamic_sampling),
         ("num_agents", config.num_agents, saved.num_agents),
         ("policies", config.policies, saved.policies),
         ("models", [agent.name for agent in config.agents], [agent.name for agent in saved.agents]),
-        ("critic", config.credit.critic, saved.credit.critic),
+        ("critic", config.training.critic, saved.training.critic),
         ("lora", adapters(config), adapters(saved)),
-        ("optimizer", config.optimizer.optimizer, saved.optimizer.optimizer),
+        ("optimizer", config.training.optimizer, saved.training.optimizer),
         ("run_name", config.output.run_name, saved.output.run_name),
     ):
         if now != before:

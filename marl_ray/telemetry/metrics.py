@@ -33,7 +33,9 @@ def rollout_row(
     config: Config, episodes: Sequence[Episode], batches: Sequence[Batch], seconds: float, executions: int
 ) -> MetricRow:
     """Return the metrics of a rollout of `seconds` with one batch per agent and `executions` sandboxed programs."""
-    row = episode_metrics(episodes, config.credit.discount, config.rollout.num_turns, config.rollout.handoff == "all")
+    row = episode_metrics(
+        episodes, config.training.discount, config.training.num_turns, config.training.handoff == "all"
+    )
     for agent, batch in enumerate(batches):
         row |= staleness_metrics(agent, batch)
     row |= rollout_metrics(episodes, seconds)
@@ -74,8 +76,8 @@ def evaluation_row(
 ) -> MetricRow:
     """Return the row of an evaluation at `state`; `seconds["eval"]` is its duration, `measures` are its measures of
     cooperation."""
-    rollout = config.rollout
-    metrics = episode_metrics(episodes, config.credit.discount, rollout.num_turns, rollout.handoff == "all")
+    rollout = config.training
+    metrics = episode_metrics(episodes, config.training.discount, rollout.num_turns, rollout.handoff == "all")
     row: MetricRow = {"step": state.step, "env_steps": state.env_steps}
     row |= _under("eval", {**metrics, **measures})
     row["eval/episodes"] = len(episodes)

@@ -53,9 +53,9 @@ class BatchBuilder:
             # Without such an estimator both are the same list, so a group can be learned from as soon as it is built.
             self._unweighted.append([] if needs_whole_batch(settings) else groups)
         self._learning = [agent for agent in range(config.num_agents) if learns(agent, step, config)]
-        self._plays_trees = config.rollout.handoff == "all"
+        self._plays_trees = config.training.handoff == "all"
         # The groups of a tree have their returns only when the whole tree is known: one position per episode.
-        self._turns = range(1 if self._plays_trees else config.rollout.num_turns)
+        self._turns = range(1 if self._plays_trees else config.training.num_turns)
         self._open = episodes is None
         """Whether episodes beyond the known ones may be added."""
         self._order = list(product(range(episodes or 0), self._turns))
@@ -106,14 +106,14 @@ class BatchBuilder:
     def _build_batches(self) -> None:
         for settings, groups, unweighted in zip(self.config.agents, self.groups, self._unweighted, strict=True):
             if needs_whole_batch(settings):
-                groups += weight_batch(unweighted, settings, self.config.credit)
+                groups += weight_batch(unweighted, settings, self.config.training)
         self.batches = [build_batch(groups, self.step, self.config) for groups in self.groups]
 
     def _put_groups(self) -> None:
         """Put the groups of nodes that are complete for all agents of a policy, within the first mini-batch."""
-        if critic_needs_whole_batch(self.config.credit):
+        if critic_needs_whole_batch(self.config.training):
             return  # the learner reads all groups with the complete batch
-        size = self.config.optimizer.train_batch_size  # of a mini-batch; None: the whole batch
+        size = self.config.training.train_batch_size  # of a mini-batch; None: the whole batch
         for policy, queue in self.queues.items():
             groups_by_agent = [self.groups[agent] for agent in policy.agents]
             # The queue has the groups of all agents of the policy in turn.

@@ -49,7 +49,7 @@ class BatchProducer:
         self.resume_state = context.resume_state
         self.log = context.folder.log
         self.total = context.gate.total
-        self.size = min(context.config.rollout.rollout_buffer_size, len(inputs.train_tasks))
+        self.size = min(context.config.training.rollout_buffer_size, len(inputs.train_tasks))
         """Episodes that a step learns from; the last step of an epoch may have fewer."""
         self._queues: dict[int, dict[PolicyId, GroupQueue]] = {}
         """By step, until the step is recorded."""
@@ -94,11 +94,11 @@ class BatchProducer:
 
     def coroutines(self) -> list[Coroutine[Any, Any, None]]:
         """Return the coroutines that produce all batches, each as soon as the gate permits."""
-        if self.context.config.rollout.dynamic_sampling:
+        if self.context.config.training.dynamic_sampling:
             sampler = self._sampler()
             return [self._read_log(), self._sample_episodes(sampler), self._log_sampled(sampler)]
         # With staleness bound k, batch b + k + 1 waits for batch b anyway: at most k + 1 batches are open.
-        lanes = min(self.context.config.rollout.max_staleness, self.total) + 1
+        lanes = min(self.context.config.training.max_staleness, self.total) + 1
         return [self._roll_out_lane(lane, lanes) for lane in range(lanes)]
 
     async def _roll_out_lane(self, lane: int, lanes: int) -> None:
@@ -112,7 +112,7 @@ class BatchProducer:
     async def roll_out(self, step: int) -> None:
         """Roll out one batch and write it to the log."""
         config = self.context.config
-        tasks = self.tasks.for_step(step, config.rollout.rollout_buffer_size)
+        tasks = self.tasks.for_step(step, config.training.rollout_buffer_size)
         builder = self._start_batch(len(tasks))
         episodes = await self.player.run_batch(tasks, step, builder)
         await self._complete(step, episodes)
@@ -138,7 +138,7 @@ class BatchProducer:
         batches = self._builders.pop(step).batches
         row = rollout_row(config, episodes, batches, seconds, executions) | measures
         samples = 0  # otherwise the step tells the number of prompt samples
-        if config.rollout.dynamic_sampling:
+        if config.training.dynamic_sampling:
             samples = len(episodes)
             row["rollout/skipped"] = len(skipped)
             is_resumed = self.resume_state.logged > 0
@@ -188,7 +188,7 @@ class BatchProducer:
         as a result."""
         config = self.context.config
         task = self.tasks.for_sample(sample)
-        episode = await self.player.run_episode(task, config.rollout.group_sizes, "train", sample, priority=batch)
+        episode = await self.player.run_episode(task, config.training.group_sizes, "train", sample, priority=batch)
         self._unassigned[sample] = episode
         for assignment in sampler.finished(sample, has_learning_signal(episode, config)):
             assigned_episode = self._unassigned.pop(assignment.sample)
@@ -218,5 +218,5 @@ class BatchProducer:
             await context.condition.wait_for(lambda b: b <= min(context.gate.versions) + 1, step)
             logged = await asyncio.to_thread(self.log.read, step, context.config.num_agents)
             self._logged[step] = logged
-            put_logged_groups(logged.batches, self._queues_of(step), context.config.credit)
+            put_logged_groups(logged.batches, self._queues_of(step), context.config.training)
             self.release_batches()

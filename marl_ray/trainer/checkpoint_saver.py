@@ -44,7 +44,7 @@ class CheckpointSaver:
 
     def is_due(self, step: int) -> bool:
         """Return whether there is a checkpoint after `step` steps."""
-        return step % self.context.config.loop.save_steps == 0 or step == self.context.gate.total
+        return step % self.context.config.training.save_steps == 0 or step == self.context.gate.total
 
     def recorded(self, state: TrainerState) -> None:
         """Note the progress after a step. The caller notifies the condition."""

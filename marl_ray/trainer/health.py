@@ -51,7 +51,7 @@ class HealthMonitor:
             raise UserError(f"no episode of {steps} had a reward: {episodes[0].stops[0].detail}")
         check_failed_rewards(episodes, f"step {step}", self.config)
         # Invariant 3: no sample is staler than the bound, for any agent.
-        allowed = range(batch - self.config.rollout.max_staleness, batch + 1)
+        allowed = range(batch - self.config.training.max_staleness, batch + 1)
         for agent in range(self.config.num_agents):
             versions = _sampled_versions(episodes, agent)
             if not versions <= set(allowed):
@@ -89,7 +89,7 @@ class HealthMonitor:
             logger.warning(f"step {step}: loss or gradient not finite, update skipped ({self.bad_steps} in a row)")
         else:
             self.bad_steps = 0
-        if self.bad_steps >= self.config.loop.max_bad_steps:
+        if self.bad_steps >= self.config.training.max_bad_steps:
             problem = f"{self.bad_steps} steps in a row had a loss or gradient that is not finite"
             raise UserError(f"{problem}: lower {self.config.algorithm}.learning_rate and --resume")
         largest_gap = 0.0
@@ -104,7 +104,7 @@ class HealthMonitor:
 
     def _warn_of_gap(self, gap: float) -> None:
         cause = "top_p or top_k below neutral, or a dtype too coarse"
-        staleness = self.config.rollout.max_staleness
+        staleness = self.config.training.max_staleness
         if staleness:
             cause = f"weights up to {staleness} versions old, {cause}"
         logger.warning(

@@ -80,12 +80,12 @@ class Trainer:
         self.first = resume_state.state.step
         self.logged = resume_state.logged
         self.total = training_budget(config, len(inputs.train_tasks)).total_steps
-        self.eval_tasks = inputs.eval_tasks[: config.evaluation.eval_num_samples]
+        self.eval_tasks = inputs.eval_tasks[: config.training.eval_num_samples]
         self.evaluations: list[int] = []
         """Steps of the evaluations that are still due."""
         if self.eval_tasks:
-            self.evaluations = resume_state.evaluations(config.evaluation.eval_interval, self.total)
-        staleness = config.rollout.max_staleness
+            self.evaluations = resume_state.evaluations(config.training.eval_interval, self.total)
+        staleness = config.training.max_staleness
         self.gate = SchedulingGate(config.num_agents, staleness, self.first, self.total, self.evaluations, self.logged)
         self.condition = Condition()
         self.health = HealthMonitor(config)
@@ -155,7 +155,7 @@ class Trainer:
         if stats.optimizer_steps > 0:
             self._changed[policy] = True
         # Batches below `logged` are learned from the log: no episode is sampled for them.
-        is_sampled = version >= self.logged - self.config.rollout.max_staleness
+        is_sampled = version >= self.logged - self.config.training.max_staleness
         if not is_sampled and version not in self.evaluations:
             return None
         result = await learner.update_weights(self._changed[policy])
@@ -180,7 +180,7 @@ class Trainer:
             check_failed_rewards(episodes, f"the evaluation at step {step}", self.config)
             measures = await self.producer.measures.measure(episodes, evaluation=True)
             seconds = self.timeline.finish_rollout()
-            if self.config.rollout.max_staleness == 0:
+            if self.config.training.max_staleness == 0:
                 self.actors.sandbox.take_executions()  # the next step counts its own executions only
             self.recorder.evaluated(episodes, measures, seconds)
             self.gate.evaluated(step)

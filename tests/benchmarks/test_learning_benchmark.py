@@ -43,7 +43,7 @@ def test_an_arm_is_a_config_of_as_many_steps_and_about_as_many_answers_as_the_jo
         overrides = parse_overrides([f"{key}={value}" for key, value in settings.items()])
         config = from_tree(yaml.safe_load(study.config.read_text()), "magrpo", overrides)
         found = training_budget(config, 214)
-        return found.total_steps, found.groups_per_step * config.rollout.num_generations * config.num_agents
+        return found.total_steps, found.groups_per_step * config.training.num_generations * config.num_agents
 
     (steps, own), (joint_steps, joint) = answers(name), answers(JOINT)
     assert steps == joint_steps

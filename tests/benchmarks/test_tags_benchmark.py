@@ -53,7 +53,7 @@ def test_an_arm_is_a_config_with_as_many_steps_and_joint_actions_as_the_pair(nam
     overrides = parse_overrides([f"{key}={value}" for key, value in TAGS.arms[name].overrides.items()])
     config = from_tree(yaml.safe_load(TAGS.config.read_text()), "magrpo", overrides)
     assert training_budget(config, 240).total_steps == 40
-    assert (config.rollout.rollout_buffer_size, config.rollout.num_generations) == (4, 8)
+    assert (config.training.rollout_buffer_size, config.training.num_generations) == (4, 8)
 
 
 def test_table_and_figure(tmp_path: Path) -> None:

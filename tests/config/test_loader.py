@@ -36,7 +36,7 @@ def test_every_shipped_config_loads_and_survives_a_round_trip(name: str) -> None
     again = from_tree(yaml.safe_load(to_yaml(config)), algorithm)
     assert again == config
     assert config.num_agents == (1 if algorithm == "grpo" else 2)
-    assert config.rollout.num_turns == (2 if name.startswith("mt_") or name == "quickstart" else 1)
+    assert config.training.num_turns == (2 if name.startswith("mt_") or name == "quickstart" else 1)
 
 
 @pytest.mark.plugins(*PLUGINS_OF_CONFIGS)
@@ -48,14 +48,14 @@ def test_shipped_configs_have_the_settings_that_their_comments_state(name: str, 
     path = CONFIGS / ("parity" if parity else "") / f"{name}.yaml"
     algorithm_name = "magrpo" if "magrpo" in name else "grpo"
     config = load(path, algorithm_name)
-    rollout = config.rollout
+    rollout = config.training
     for agent in config.agents:
         assert (agent.name, agent.dtype) == ("Qwen/Qwen2.5-Coder-3B", "bfloat16")
         assert (agent.temperature, agent.top_p) == ((0.6, 0.6) if parity else (0.8, 0.95))
         assert (agent.learning_rate, agent.max_new_tokens) == (2e-5, 256)
-    assert config.credit.normalize_advantages is parity
+    assert config.training.normalize_advantages is parity
     assert rollout.num_generations == 4
-    assert 6 <= config.loop.num_train_epochs <= 8
+    assert 6 <= config.training.num_train_epochs <= 8
     assert config.reward_processor.shift == (-4.0 if algorithm_name == "magrpo" else -2.1)
     tasks = 66 if "_che_" in name else 130
     assert rollout.rollout_buffer_size * rollout.num_turns == (2 if parity else 8 * rollout.num_turns)
@@ -106,11 +106,11 @@ def test_overrides_with_aliases_and_quotes() -> None:
     config = load(CONFIGS / "magrpo_che_config.yaml", "magrpo", overrides)
     assert names(config) == ["bigcode/starcoder2-3b"] * 2
     assert config.dataset.train_split == "test[16:]"
-    assert config.credit.turn_gradient_weights == (1.5, 0.5)
+    assert config.training.turn_gradient_weights == (1.5, 0.5)
     assert config.agents[0].learning_rate == 3e-5
     assert config.external.original_prompt is True
     assert config.external.sandbox_slice == -2
-    assert config.rollout.handoff == "best"
+    assert config.training.handoff == "best"
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_values_are_converted_leniently(override: str, read: str, value: object)
 def test_losses_are_read_by_the_names_of_other_libraries(alias: str, loss: str) -> None:
     section = {"loss": alias, "rollout_buffer_size": 2, "train_batch_size": 1}
     config = from_tree(config_tree(magrpo=section), "magrpo")
-    assert config.optimizer.loss == loss
+    assert config.training.loss == loss
     assert config == from_tree(config_tree(magrpo=section | {"loss": loss}), "magrpo")
 
 
@@ -237,7 +237,7 @@ def test_an_unknown_setting_names_the_nearest(key: str, nearest: str) -> None:
 def test_an_override_of_num_turns_truncates_turn_weights_with_a_note() -> None:
     path, notes = CONFIGS / "mt_magrpo_he_config.yaml", []
     config = load(path, "magrpo", {"magrpo.num_turns": 1}, notes.append)
-    assert config.credit.turn_gradient_weights == (1.2,)
+    assert config.training.turn_gradient_weights == (1.2,)
     (line,) = notes
     assert line.startswith("note: magrpo.num_turns is 1, so of turn_gradient_weights [1.2, 0.8]")
     with pytest.raises(UserError, match="has 2 values for 3 turns: give one per turn"):

@@ -265,7 +265,7 @@ def test_the_largest_numbers_of_turns_and_agents_are_accepted() -> None:
     config = from_tree(
         config_tree(magrpo={"num_turns": 100, "num_agents": 100}, output={"run_name": "n" * 255}), "magrpo"
     )
-    assert (config.rollout.num_turns, config.num_agents) == (100, 100)
+    assert (config.training.num_turns, config.num_agents) == (100, 100)
 
 
 @pytest.mark.parametrize(

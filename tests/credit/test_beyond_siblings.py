@@ -57,7 +57,7 @@ def oracle(episodes: list[Episode], agent: int, group: int, mode: str, run: Conf
         else:
             turn = np.concatenate([r for other, r in zip(nodes, returns, strict=True) if other.turn == one.turn])
             advantage = (own - turn.mean()) / (turn.std() + 1e-6) if np.ptp(turn) else own * 0.0
-        found.append(run.credit.turn_gradient_weights[one.turn] / group * advantage)
+        found.append(run.training.turn_gradient_weights[one.turn] / group * advantage)
     return found
 
 
@@ -193,4 +193,4 @@ def test_a_group_stores_its_baselines() -> None:
     run = tree_config(1, 1, 2, estimator="remax")
     group = build_group(one, 0, run)
     assert group == Group(0, tuple(one.calls[0]), (4.0, 1.0), (0.5, -1.0), {"greedy_rewards": (3.0, 3.0)})
-    assert weight_group(replace(group, returns=(3.5, 1.0)), run.agents[0], run.credit).weights == (0.25, -1.0)
+    assert weight_group(replace(group, returns=(3.5, 1.0)), run.agents[0], run.training).weights == (0.25, -1.0)

@@ -45,15 +45,15 @@ def oracle(
     for one in episodes:
         assert one.root is not None
         walk(one.root)
-    if run.optimizer.train_batch_size is None and handoff != "all":
+    if run.training.train_batch_size is None and handoff != "all":
         nodes.sort(key=lambda node: node.turn)
-    size = run.optimizer.train_batch_size or len(nodes)
+    size = run.training.train_batch_size or len(nodes)
     found = []
     for start in range(0, len(nodes), size):
         part = nodes[start : start + size]
         tokens = sum(len(call.completion.token_ids) for n in part for call in n.calls[agent])
         for n in part:
-            values = tensor(n, agent, group, agents, mode, handoff, run.credit.discount)
+            values = tensor(n, agent, group, agents, mode, handoff, run.training.discount)
             if mode == "cross":
                 values = values.mean(axis=tuple(a for a in range(agents) if a != agent))
             estimator = run.agents[agent].estimator
@@ -62,14 +62,14 @@ def oracle(
             else:
                 baseline = {"magrpo": values.mean(), "maremax": values.max(), "mareinforce": 0.0}[estimator]
             advantage = values - baseline
-            if run.credit.normalize_advantages:
+            if run.training.normalize_advantages:
                 advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-6)
             scale = {
                 "sequence_sum": 1 / (group * len(part)),
                 "token_mean": 1 / tokens,
                 "constant": 1 / (group * len(part) * run.agents[agent].max_new_tokens),
-            }[run.credit.loss_aggregation]
-            found.append(run.credit.turn_gradient_weights[n.turn] * scale * advantage)
+            }[run.training.loss_aggregation]
+            found.append(run.training.turn_gradient_weights[n.turn] * scale * advantage)
     return found
 
 

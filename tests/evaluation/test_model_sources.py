@@ -184,7 +184,7 @@ def test_greedy_sampling_allows_one_sample(config: Config) -> None:
 def test_the_command_samples_one_joint_action_per_turn(run: RunFolder) -> None:
     for config, model in ((QUICKSTART, "base"), (None, str(run.path))):
         evaluated = evaluation_config([model], config, overrides={"magrpo.eval_temperature": 0})
-        assert evaluated.evaluation.eval_num_generations == 1
+        assert evaluated.training.eval_num_generations == 1
 
 
 def test_the_default_tasks_are_those_of_training_evaluations(config: Config) -> None:

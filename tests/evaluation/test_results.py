@@ -31,7 +31,7 @@ def chain(first: float, second: float | None, passed: tuple[bool, bool] = (False
 def test_a_task_is_measured_turn_by_turn() -> None:
     episodes = [chain(1.0, 3.0, (False, True)), chain(2.0, 4.0, (True, True)), chain(3.0, None), chain(2.0, 2.0)]
     metrics = measure_task(episodes, make_config(num_turns=2), [1, 2, 4])
-    discount = make_config(num_turns=2).credit.discount
+    discount = make_config(num_turns=2).training.discount
     assert (metrics.samples, metrics.too_long_prompts, metrics.infra_errors) == (4, 1, 0)
     assert metrics.numbers == pytest.approx(
         {
@@ -59,7 +59,7 @@ def test_an_episode_with_a_sandbox_error_has_no_return() -> None:
     assert root is not None
     metrics = measure_task([whole, make_episode(root, ((0,), "infra_error"))], make_config(num_turns=2), [1])
     assert metrics.infra_errors == 1
-    assert metrics.numbers["return"] == 1 + make_config(num_turns=2).credit.discount * 3
+    assert metrics.numbers["return"] == 1 + make_config(num_turns=2).training.discount * 3
     assert metrics.numbers["turn_1/reward_mean"] == 1.5
 
 

@@ -24,8 +24,8 @@ def learner(agents: Any = None, **settings: Any) -> Learner:
         "magrpo": {"learning_rate": 1e-3, "weight_decay": 0.1, "lr_scheduler": "linear"} | settings,
     }
     config = from_tree(tree, "magrpo")
-    optimizer = replace(config.optimizer, importance="none")
-    return Learner(str(BASE_PATH), config.agents[0], config.model, config.credit, optimizer, "float32", 10, 1)
+    optimizer = replace(config.training, importance="none")
+    return Learner(str(BASE_PATH), config.agents[0], config.model, config.training, optimizer, "float32", 10, 1)
 
 
 def update(of: Learner, *groups: Group, size: int = 9) -> UpdateStats:

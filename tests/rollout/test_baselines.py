@@ -35,7 +35,7 @@ def run_episode(
     run = rollout_config(**({"num_turns": 1} | settings))
     environment = CodeGeneration.from_config(run)
     runner = TurnPlayer(run, environment, agents, executor)  # type: ignore[arg-type]
-    return asyncio.run(runner.run_episode(TASK, run.rollout.num_generations, "train", 0, evaluation=evaluation))
+    return asyncio.run(runner.run_episode(TASK, run.training.num_generations, "train", 0, evaluation=evaluation))
 
 
 def root(episode: Episode) -> Node:

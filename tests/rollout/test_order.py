@@ -72,7 +72,7 @@ def run_episode(rounds: Any, echoes: Sequence[Echo] | None = None, of: int | Non
     base = {"num_agents": agents, "num_turns": 1, "num_generations": 3}
     run = make_config(sections={"external": {"mode": "passed"}}, **(base | settings))
     runner = TurnPlayer(run, environment, echoes, NoExecutor())
-    return asyncio.run(asyncio.wait_for(runner.run_episode(TASK, run.rollout.num_generations, "train", 0), timeout=10))
+    return asyncio.run(asyncio.wait_for(runner.run_episode(TASK, run.training.num_generations, "train", 0), timeout=10))
 
 
 def texts(node: Node) -> list[list[str]]:

@@ -41,7 +41,7 @@ class Scripted:
 def run_episode(run: Config, executor: object, aux: Scripted, main: Scripted, *, evaluation: bool = False) -> Episode:
     environment = CodeGeneration.from_config(run)
     runner = TurnPlayer(run, environment, [aux, main], executor)  # type: ignore[arg-type]
-    group = run.rollout.num_generations
+    group = run.training.num_generations
     return asyncio.run(runner.run_episode(TASK, group, "train", 0, evaluation=evaluation))
 
 

@@ -85,7 +85,7 @@ def test_a_damaged_file_of_version_0_2_is_refused(tmp_path: Path) -> None:
 def test_its_baselines_are_the_input_of_the_estimator() -> None:
     # A learner that subtracts a KL term from the returns applies the estimator a second time.
     run = tree_config(2, 2, 2, estimator="remax", turn_gradient_weights=[1.0, 1.0])
-    again = weight_group(BASELINES, run.agents[1], run.credit)
+    again = weight_group(BASELINES, run.agents[1], run.training)
     assert again.weights == pytest.approx((-0.1, -0.1))
 
 

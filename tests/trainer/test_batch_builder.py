@@ -46,7 +46,7 @@ def build(run: Config, episodes: Sequence[Episode], step: int = 0) -> tuple[Batc
 def logged_queue(run: Config, batches: Sequence[Batch], policy: PolicyId) -> GroupQueue:
     """Return the queue of a batch that was read from the log."""
     queue = GroupQueue(0)
-    put_logged_groups(batches, {policy: queue}, run.credit)
+    put_logged_groups(batches, {policy: queue}, run.training)
     queue.close(policy_batch(batches, policy))
     return queue
 

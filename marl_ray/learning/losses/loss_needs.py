@@ -26,7 +26,7 @@ def several_optimizer_steps(config: Config) -> str | None:
 def off_policy_tokens(config: Config) -> str | None:
     """Return a problem if the policy that learns is the policy that sampled, up to rounding."""
     # The second step of a batch learns from tokens of the policy before the first one.
-    if config.rollout.max_staleness > 0 or not _has_one_step(config):
+    if config.training.max_staleness > 0 or not _has_one_step(config):
         return None
     return f"""{_subject(config)} is for stale tokens, and with max_staleness 0 and one optimizer step per batch there
     are none: set {config.algorithm}.max_staleness above 0, or loss to policy_gradient"""
@@ -34,20 +34,20 @@ def off_policy_tokens(config: Config) -> str | None:
 
 def no_importance_factor(config: Config) -> str | None:
     """Return a problem if `importance` would multiply a loss by a ratio that it contains already."""
-    if config.optimizer.importance not in ("truncate", "mask"):
+    if config.training.importance not in ("truncate", "mask"):
         return None
-    return f"""{config.algorithm}.importance {config.optimizer.importance} would apply the ratio of loss
-    {config.optimizer.loss} a second time: set it to auto"""
+    return f"""{config.algorithm}.importance {config.training.importance} would apply the ratio of loss
+    {config.training.loss} a second time: set it to auto"""
 
 
 def aggregates(aggregation: str) -> LossNeed:
     """Return the need of a loss that averages over a completion itself, for one value of `loss_aggregation`."""
 
     def loss_aggregation(config: Config) -> str | None:
-        if config.credit.loss_aggregation == aggregation:
+        if config.training.loss_aggregation == aggregation:
             return None
         return f"""{_subject(config)} averages over the tokens of a completion itself: set
-        {config.algorithm}.loss_aggregation to {aggregation}, not {config.credit.loss_aggregation}"""
+        {config.algorithm}.loss_aggregation to {aggregation}, not {config.training.loss_aggregation}"""
 
     return loss_aggregation
 
@@ -67,13 +67,13 @@ def declared_needs(requirements: Any) -> tuple[LossNeed, ...]:
 
 
 def _subject(config: Config) -> str:
-    return f"{config.algorithm}.loss {config.optimizer.loss}"
+    return f"{config.algorithm}.loss {config.training.loss}"
 
 
 def _groups_per_step(config: Config) -> int:
-    return config.rollout.rollout_buffer_size * nodes_per_episode(config)
+    return config.training.rollout_buffer_size * nodes_per_episode(config)
 
 
 def _has_one_step(config: Config) -> bool:
-    size = config.optimizer.train_batch_size  # None: all groups
+    size = config.training.train_batch_size  # None: all groups
     return size is None or size >= _groups_per_step(config)

@@ -131,13 +131,13 @@ def check_settings(config: Config) -> None:
     for module in ("starlette", "uvicorn"):
         if importlib.util.find_spec(module) is None:
             raise UserError(f"environment gateway needs {module}: pip install 'marl-ray[serve]'")
-    if config.rollout.num_turns != 1:
-        raise UserError(f"{section}.num_turns is {config.rollout.num_turns}, but the program decides: set it to 1")
-    if config.rollout.joint_mode != "aligned":
-        mode = config.rollout.joint_mode
+    if config.training.num_turns != 1:
+        raise UserError(f"{section}.num_turns is {config.training.num_turns}, but the program decides: set it to 1")
+    if config.training.joint_mode != "aligned":
+        mode = config.training.joint_mode
         raise UserError(f"{section}.joint_mode is {mode}, but a program is one joint action: set it to aligned")
     check_credit(config, NAME)
-    if config.credit.overlong == "penalty":
+    if config.training.overlong == "penalty":
         raise UserError(f"{section}.overlong penalty is for one answer per episode: set it to mask or none")
     if gateway.roles and len(set(gateway.roles)) != config.num_agents:
         raise UserError(f"gateway.roles should have {config.num_agents} different names, one per agent")
@@ -157,8 +157,10 @@ def check_settings(config: Config) -> None:
 def check_credit(config: Config, name: str) -> None:
     """Raise UserError for a critic or an estimator that needs more than the rewards of the episodes of a task. The
     environment `name` has no more."""
-    if config.credit.critic != "none":
-        raise UserError(f"{config.algorithm}.critic {config.credit.critic} needs one state per episode: set it to none")
+    if config.training.critic != "none":
+        raise UserError(
+            f"{config.algorithm}.critic {config.training.critic} needs one state per episode: set it to none"
+        )
     for number, agent in enumerate(config.agents):
         needs, key = estimator_requirements(agent.estimator), key_of(config, number, "estimator")
         if needs.inputs or needs.whole_batch:

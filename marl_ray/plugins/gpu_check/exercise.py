@@ -145,7 +145,7 @@ async def exercise(machine: Machine, config: Config) -> AsyncIterator[tuple[Exer
 
 async def sample(config: Config, generators: GeneratorGroup, prompts: int = PROMPTS) -> list[Generation]:
     """Return one group per prompt."""
-    agent, group = config.agents[0], config.rollout.group_sizes[0]
+    agent, group = config.agents[0], config.training.group_sizes[0]
     texts = first_prompts(config, prompts)
     specs = [
         SamplingSpec(group, agent.max_new_tokens, agent.temperature, 1.0, None, seed) for seed in range(len(texts))

@@ -276,11 +276,11 @@ def _estimate(
     engine = agent.generator
     learner = agent.learner
     on_gpu = placement.generator_gpus > 0
-    turns = config.rollout.num_turns
+    turns = config.training.num_turns
     new_tokens = agent.max_new_tokens
     item = DTYPE_BYTES[wire_dtype(agent, on_gpu)]
-    groups = config.rollout.rollout_buffer_size * nodes_per_episode(config)
-    completions = config.rollout.rollout_buffer_size * completions_per_episode(config)
+    groups = config.training.rollout_buffer_size * nodes_per_episode(config)
+    completions = config.training.rollout_buffer_size * completions_per_episode(config)
     sampled = completions * new_tokens
 
     # Each engine samples its share of a turn in waves of at most max_num_seqs sequences.
@@ -329,7 +329,7 @@ def _move_seconds(config: Config, agent: AgentConfig, size: LearnerSize) -> floa
     if residency is None or residency == "resident":
         return 0.0
     weights = FLOAT_BYTES * size.parameters / agent.learner.ranks
-    state = optimizer_state_bytes(config.optimizer.optimizer, size.trained, size.rows) / agent.learner.ranks
+    state = optimizer_state_bytes(config.training.optimizer, size.trained, size.rows) / agent.learner.ranks
     # In turns all state moves in, and out after the update. Streamed state moves both ways at the same time.
     moved = {"kv": 0.0, "stream": state, "turns": 2 * (weights + state)}
     return moved[residency] / BUS + ENGINE_SLEEP[residency]

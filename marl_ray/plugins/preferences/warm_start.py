@@ -174,7 +174,7 @@ def _train(
     settings = config.agents[policy.number]
 
     def step(groups: Sequence[Group]) -> float:
-        weighted = [weight_group(group, settings, config.credit) for group in groups]
+        weighted = [weight_group(group, settings, config.training) for group in groups]
         stats = learner.update(build_batch(weighted, learner.step, config))
         if stats.skipped_steps:
             raise UserError(f"{policy}: the loss is not finite in step {learner.step}: lower --learning-rate")

@@ -30,10 +30,10 @@ OTHER = {"model": {"name": "m"}, "dataset": {"name": "bundled:toy"}}
 def test_a_section_alone_becomes_a_valid_config_with_comlrl_s_defaults(trainer: str) -> None:
     tree, notes = convert_comlrl({**OTHER, trainer: {}})
     config = from_tree(tree, "magrpo")
-    assert (config.rollout.num_turns, config.agents[0].temperature) == (1 if trainer == CENTRALIZED else 2, 0.6)
-    assert config.credit.critic == {"iac": "iac", "maac": "maac", "ac": "iac"}.get(trainer, "none")
+    assert (config.training.num_turns, config.agents[0].temperature) == (1 if trainer == CENTRALIZED else 2, 0.6)
+    assert config.training.critic == {"iac": "iac", "maac": "maac", "ac": "iac"}.get(trainer, "none")
     assert config.num_agents == (1 if trainer in ("grpo", "ac", CENTRALIZED) else 2)
-    assert (config.rollout.early_termination_threshold, config.rollout.handoff) == (-0.2, "all")
+    assert (config.training.early_termination_threshold, config.training.handoff) == (-0.2, "all")
     changed = {"marloo": ["marloo"], "maremax": ["maremax"]}
     assert (config.environment == "centralized") == (trainer == CENTRALIZED)
     assert [note.split(" ")[0] for note in notes] == changed.get(trainer, [])

@@ -121,9 +121,9 @@ def read(name: str, tmp_path: Path, **overrides: Any) -> tuple[Config, list[str]
 def test_a_file_runs_as_it_is_and_each_difference_is_a_line(name: str, tmp_path: Path) -> None:
     config, notes = read(name, tmp_path)
     trainer = next(section for section in TRAINERS if section in FILES[name])
-    assert (config.compat, config.rollout.handoff, config.agents[0].name) == ("comlrl", "all", "owner/model")
+    assert (config.compat, config.training.handoff, config.agents[0].name) == ("comlrl", "all", "owner/model")
     assert config.num_agents == (1 if trainer in ("grpo", "ac") else 2)
-    assert config.credit.critic == {"ac": "iac", "iac": "iac", "maac": "maac"}.get(trainer, "none")
+    assert config.training.critic == {"ac": "iac", "iac": "iac", "maac": "maac"}.get(trainer, "none")
     assert notes[0] == "a config of CoMLRL, read with its defaults and compat comlrl"
     assert len(set(notes)) == len(notes)
     assert not any("\n" in note for note in notes)
@@ -134,8 +134,8 @@ def test_a_file_runs_as_it_is_and_each_difference_is_a_line(name: str, tmp_path:
 def test_values_arrive(tmp_path: Path) -> None:
     config, notes = read("an earlier version", tmp_path)
     assert (config.agents[0].learning_rate, config.agents[0].temperature, config.agents[0].top_p) == (2e-5, 0.8, 0.6)
-    assert (config.rollout.early_termination_threshold, config.credit.normalize_advantages) == (-0.1, False)
-    assert (config.evaluation.eval_num_samples, config.dataset.eval_split) == (None, None)
+    assert (config.training.early_termination_threshold, config.training.normalize_advantages) == (-0.1, False)
+    assert (config.training.eval_num_samples, config.dataset.eval_split) == (None, None)
     assert config.agents[0].dtype == "bfloat16"
     assert "temperature 0.7 of the model is left out: magrpo.temperature is 0.8" in notes
     words, notes = read("words", tmp_path)
@@ -196,7 +196,7 @@ def test_the_critics_may_be_the_agents_models() -> None:
 @pytest.mark.parametrize("critic", ["none", "iac", "maac"])
 def test_early_ends_are_allowed_with_compat(turns: int, critic: str) -> None:
     config = make_config(sections={"compat": "comlrl"}, critic=critic, num_turns=turns)
-    assert config.rollout.early_termination_threshold == -0.2
+    assert config.training.early_termination_threshold == -0.2
     note = unequal_returns(config)
     if (turns, critic) == (2, "none"):
         assert note is None

@@ -22,27 +22,27 @@ def test_comlrl_sets_the_defaults_of_comlrl(algorithm: str) -> None:
     for agent in found.agents:
         assert (agent.temperature, agent.top_p) == (0.6, 0.6)
     assert found.model.top_k == 50
-    assert (found.rollout.handoff, found.rollout.early_termination_threshold) == ("all", -0.2)
-    assert found.credit.normalize_advantages
+    assert (found.training.handoff, found.training.early_termination_threshold) == ("all", -0.2)
+    assert found.training.normalize_advantages
     assert found.importance == "none"
-    assert (found.optimizer.weight_decay, found.optimizer.max_grad_norm) == (0.01, None)
-    assert found.optimizer.reference_kl == "k1_in_reward", "without a reference policy"
+    assert (found.training.weight_decay, found.training.max_grad_norm) == (0.01, None)
+    assert found.training.reference_kl == "k1_in_reward", "without a reference policy"
 
 
 @pytest.mark.parametrize("critic", ["iac", "maac"])
 def test_comlrl_critics_have_other_defaults(critic: str) -> None:
     found = config(critic=critic, num_turns=2)
-    assert (found.credit.normalize_advantages, found.rollout.handoff) == (True, "all")
-    assert (found.model.top_k, found.rollout.early_termination_threshold) == (None, -0.2)
+    assert (found.training.normalize_advantages, found.training.handoff) == (True, "all")
+    assert (found.model.top_k, found.training.early_termination_threshold) == (None, -0.2)
     assert config(critic="none", num_turns=2).model.top_k == 50
 
 
 def test_given_settings_take_precedence() -> None:
     given = {"handoff": "random", "weight_decay": 0.0, "max_grad_norm": 1.0, "importance": "truncate"}
     found = config(model={"temperature": 1.0, "top_k": None}, **given, early_termination_threshold=None)
-    assert (found.rollout.handoff, found.importance, found.model.top_k) == ("random", "truncate", None)
-    assert (found.optimizer.weight_decay, found.optimizer.max_grad_norm) == (0.0, 1.0)
-    assert found.rollout.early_termination_threshold is None
+    assert (found.training.handoff, found.importance, found.model.top_k) == ("random", "truncate", None)
+    assert (found.training.weight_decay, found.training.max_grad_norm) == (0.0, 1.0)
+    assert found.training.early_termination_threshold is None
     assert [agent.temperature for agent in found.agents] == [1.0, 1.0]
     assert from_tree(to_tree(found), "magrpo") == found, "a saved config loads unchanged"
     own = config(top={"agents": [{"temperature": 0.9}, {}]})

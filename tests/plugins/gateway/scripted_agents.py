@@ -116,7 +116,7 @@ async def play(config: Config, agents: Sequence[ScriptedAgent], *tasks: Task, ex
     environment = ENVIRONMENTS.get("gateway").from_config(config)
     runner = environment.player(config, agents, executor or NoExecutor())
     try:
-        episodes = (runner.run_episode(task, config.rollout.group_sizes, "train", 0) for task in tasks or (TASK,))
+        episodes = (runner.run_episode(task, config.training.group_sizes, "train", 0) for task in tasks or (TASK,))
         return list(await asyncio.gather(*episodes))
     finally:
         await environment.close()

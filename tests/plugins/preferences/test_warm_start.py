@@ -60,7 +60,7 @@ def test_the_update_is_that_of_cross_entropy() -> None:
     expected.backward()
     norm = math.sqrt(sum(float(p.grad.double().square().sum()) for p in model.parameters() if p.grad is not None))
     settings = config.agents[0]
-    stats = learner.update(build_batch([weight_group(g, settings, config.credit) for g in groups], 0, config))
+    stats = learner.update(build_batch([weight_group(g, settings, config.training) for g in groups], 0, config))
     assert stats.loss == pytest.approx(expected.item(), rel=1e-4)
     assert stats.grad_norm == pytest.approx(norm, rel=1e-3)
     assert stats.optimizer_steps == 1

@@ -86,10 +86,10 @@ def check_settings(config: Config, name: str, judge: BaseEnvironment) -> None:
             f"tool run_tests returns the feedback of external.mode {config.external.mode}, which environment {name} "
             f"does not have: set it to one of {', '.join(judge.modes)}"
         )
-    if config.rollout.num_turns != 1:
-        raise UserError(f"{section}.num_turns is {config.rollout.num_turns}, and environment tool_use has 1: set it")
-    if config.rollout.joint_mode != "aligned":
-        raise UserError(f"{section}.joint_mode {config.rollout.joint_mode} is for one completion: set it to aligned")
+    if config.training.num_turns != 1:
+        raise UserError(f"{section}.num_turns is {config.training.num_turns}, and environment tool_use has 1: set it")
+    if config.training.joint_mode != "aligned":
+        raise UserError(f"{section}.joint_mode {config.training.joint_mode} is for one completion: set it to aligned")
     check_credit(config, NAME)
-    if config.credit.overlong == "penalty":
+    if config.training.overlong == "penalty":
         raise UserError(f"{section}.overlong penalty is for one completion per answer: set it to mask or none")

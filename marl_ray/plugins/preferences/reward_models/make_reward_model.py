@@ -54,7 +54,7 @@ def make_reward_model(config: Config, request: RewardModelRequest) -> str:
     name = request.name or config.agents[0].name
     model = RewardModel.load(name, settings.device, settings.max_length, settings.threads)
     steps = request.epochs * math.ceil(len(trained) / request.batch_size)
-    trainer = RewardModelTrainer(model, config.optimizer, learning_rate, steps, request.head_only)
+    trainer = RewardModelTrainer(model, config.training, learning_rate, steps, request.head_only)
     parts, sizes = (trained, held_out), (request.epochs, request.batch_size)
     fits = train_epochs(
         "reward model", "preference", parts, *sizes, config.seed, ["reward_model"], trainer.step, trainer.fit

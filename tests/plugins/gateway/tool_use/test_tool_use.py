@@ -57,7 +57,7 @@ def played(config: Config, sandbox: Sandbox, *answers: Answer) -> tuple[Episode,
     agents = [ScriptedAgent(agent.name, answer) for agent, answer in zip(config.agents, answers, strict=True)]
     environment = ENVIRONMENTS.get("tool_use").from_config(config)
     runner = environment.player(config, agents, DirectExecutor(sandbox))
-    return asyncio.run(runner.run_episode(TASK, config.rollout.group_sizes, "train", 0)), agents
+    return asyncio.run(runner.run_episode(TASK, config.training.group_sizes, "train", 0)), agents
 
 
 def node_of(episode: Episode) -> Node:

@@ -68,7 +68,7 @@ def test_an_export_is_evaluated_like_its_run(run: RunFolder, tmp_path: Path) -> 
     folder = export(run, tmp_path / "team")
     config = SavedRun.read(folder).config()
     original = SavedRun.read(run.path).config()
-    assert (config.rollout, config.external, config.model) == (original.rollout, original.external, original.model)
+    assert (config.training, config.external, config.model) == (original.training, original.external, original.model)
     (source,) = find_model_sources([str(folder)], config)
     assert source.weights == tuple(str(folder / "models" / f"agent_{i}") for i in range(2))
     request = EvaluationRequest([str(folder)], "eval[:2]", 1, [1], "parallel", False, tmp_path / "out", False)
