@@ -250,14 +250,14 @@ def test_early_termination_is_allowed_if_siblings_end_together(
     turns: int, handoff: str, threshold: float | None
 ) -> None:
     given = {"num_turns": turns, "handoff": handoff, "early_termination_threshold": threshold}
-    rollout = from_tree(config_tree(magrpo=given), "magrpo").rollout
+    rollout = from_tree(config_tree(magrpo=given), "magrpo").training
     assert (rollout.num_turns, rollout.handoff, rollout.early_termination_threshold) == (turns, handoff, threshold)
 
 
 @pytest.mark.parametrize("turns", [1, 2])
 def test_a_critic_works_with_groups_of_one(turns: int) -> None:
     given = {"critic": "iac", "num_turns": turns, "handoff": "all", "num_generations": 1}
-    credit = from_tree(config_tree(magrpo=given), "magrpo").credit
+    credit = from_tree(config_tree(magrpo=given), "magrpo").training
     assert (credit.critic, credit.critic_target) == ("iac", "td")
 
 

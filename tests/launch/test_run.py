@@ -244,5 +244,5 @@ def test_a_saved_config_is_read_once(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").unlink()
     assert saved.algorithm == "magrpo"
     assert saved.config() == load(QUICKSTART, "magrpo")
-    assert saved.config({"magrpo.max_steps": 7}).loop.max_steps == 7
-    assert saved.config().loop.max_steps == load(QUICKSTART, "magrpo").loop.max_steps
+    assert saved.config({"magrpo.max_steps": 7}).training.max_steps == 7
+    assert saved.config().training.max_steps == load(QUICKSTART, "magrpo").training.max_steps

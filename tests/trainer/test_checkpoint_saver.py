@@ -52,7 +52,7 @@ class Run:
         self.folder.log = SimpleNamespace(drop_before=lambda step: None)  # type: ignore[assignment]
         config = SimpleNamespace(
             policies=POLICIES,
-            loop=SimpleNamespace(save_steps=2),
+            training=SimpleNamespace(save_steps=2),
             output=SimpleNamespace(keep_checkpoints=keep, keep_batches=False),
         )
         context: Any = SimpleNamespace(

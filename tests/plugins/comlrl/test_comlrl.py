@@ -58,7 +58,7 @@ def test_a_centralised_actor_keeps_its_tokens() -> None:
 def test_given_values_win_and_devices_are_left_out() -> None:
     given = {"num_turns": 1, "agent_devices": ["cuda:0"], "eval_batch_size": 1, "critic_type": "v", "top_k": None}
     tree, notes = convert_comlrl({**OTHER, "iac": {**given, "use_separate_critic": False}})
-    assert from_tree(tree, "magrpo").credit.critic_body == "shared"
+    assert from_tree(tree, "magrpo").training.critic_body == "shared"
     assert tree["magrpo"]["num_turns"] == 1
     assert [note.split(" ")[0] for note in notes] == ["iac.agent_devices", "iac.eval_batch_size"]
 
@@ -68,7 +68,7 @@ def test_the_head_and_the_clipping_belong_to_the_model_of_the_critic(
     separate: bool, width: int, clip_range: float | None
 ) -> None:
     given = {"use_separate_critic": separate, "critic_value_head_hidden_dim": 16, "value_head_hidden_dim": 8}
-    optimizer = from_tree(convert_comlrl({**OTHER, "iac": given})[0], "magrpo").optimizer
+    optimizer = from_tree(convert_comlrl({**OTHER, "iac": given})[0], "magrpo").training
     assert (optimizer.value_head_hidden_dim, optimizer.value_clip_range) == (width, clip_range)
 
 
@@ -185,7 +185,7 @@ def test_values_of_environments_have_their_names_here() -> None:
     assert (houses.dataset.train_split, houses.dataset.eval_split) == ("train[:8]", "train[8:]")
     assert travel.dataset.name == "owner/trips:train"
     assert (travel.dataset.train_split, travel.dataset.eval_split) == ("train[:40]", "train[40:45]")
-    assert (travel.agents[0].system_prompt, travel.optimizer.gradient_checkpointing) == ("Plan.", True)
+    assert (travel.agents[0].system_prompt, travel.training.gradient_checkpointing) == ("Plan.", True)
     assert converted("writing").model.tokenizer_kwargs == {"padding_side": "left"}
 
 
@@ -211,7 +211,7 @@ def test_the_command_writes_a_config(tmp_path: Path, capsys: pytest.CaptureFixtu
     source.write_text(yaml.safe_dump({**OTHER, "magrpo": {"parallel_training": "mp"}}))
     assert main(["convert", str(source), "--to", "config", "--output", str(target)]) == 0
     assert "magrpo.parallel_training is left out" in capsys.readouterr().out
-    assert from_tree(yaml.safe_load(target.read_text()), "magrpo").rollout.num_turns == 2
+    assert from_tree(yaml.safe_load(target.read_text()), "magrpo").training.num_turns == 2
     source.write_text(yaml.safe_dump({**OTHER, "grpo": {"agent_devices": ["cuda:0"]}}))
     assert main(["convert", str(source), "--to", "config", "--output", str(tmp_path / "alone.yaml")]) == 0
     assert from_tree(yaml.safe_load((tmp_path / "alone.yaml").read_text()), "grpo").num_agents == 1

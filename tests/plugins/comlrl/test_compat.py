@@ -58,8 +58,8 @@ def test_given_settings_take_precedence() -> None:
     ],
 )
 def test_the_kl_term_has_the_form_of_comlrl(given: dict[str, Any], place: str) -> None:
-    assert config(**given).optimizer.reference_kl == place
-    assert config(top={"agents": [{"reference_kl_coef": 0.1}, {}]}).optimizer.reference_kl == "k3_in_reward"
+    assert config(**given).training.reference_kl == place
+    assert config(top={"agents": [{"reference_kl_coef": 0.1}, {}]}).training.reference_kl == "k3_in_reward"
 
 
 def test_compat_null_changes_nothing() -> None:
