@@ -206,7 +206,7 @@ class OptimizerConfig(Section):
     @property
     def clip_range(self) -> tuple[float, float]:
         """Smallest and largest ratio of a clipped loss."""
-        defaults = loss_class(self.loss).defaults
+        defaults = loss_class(self.loss).default_options()
         low, high = self.clip_low, self.clip_high
         if low is None:
             low = getattr(defaults, "clip_low", 0.0)

@@ -1,21 +1,23 @@
 """Combinations of policies, critics, estimators, losses and batches that cannot learn as configured.
 
-A loss lists its needs (`marl_ray.learning.losses.loss_needs`); `marl_ray.credit.needs` checks the needs of estimators
-and critics.
+Losses, estimators and critics declare their needs, which `marl_ray.credit.needs` checks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import partial
 from operator import attrgetter
 
+from marl_ray.config.algorithm_section import AlgorithmConfig
+from marl_ray.config.budget import nodes_per_episode
 from marl_ray.config.keys import agent_keys, key_of
 from marl_ray.config.lora_section import MAX_SERVED_RANK, LoraConfig
 from marl_ray.config.resource_sections import takes_turns
 from marl_ray.config.schema import Config
 from marl_ray.core.text import pluralize
-from marl_ray.credit import requirements
+from marl_ray.credit import CRITICS, ESTIMATORS, requirements
 from marl_ray.credit.requirements import (
     Choice,
     Requirements,
@@ -25,6 +27,7 @@ from marl_ray.credit.requirements import (
 from marl_ray.learning import LOSSES
 from marl_ray.learning.losses import loss_class
 
+DEFAULTS = AlgorithmConfig()
 DIFFER_WITHIN_POLICY = {
     *("policy", "top_p", "max_new_tokens", "min_new_tokens", "estimator", "preference_beta"),
     *("system_prompt", "stop", "chat_template_kwargs", "reference_model", "json_schema"),
@@ -35,9 +38,6 @@ DIFFER_WITHIN_POLICY = {
 def learning_problems(config: Config) -> Iterator[str]:
     """Yield a message per problem, with the key to change."""
     yield from _turn_problems(config)
-    for need in loss_class(config.training.loss).needs:
-        if problem := need(config):
-            yield problem
     for number in range(config.num_agents):
         for choice in _choices(config, number):
             yield from choice.requirements.problems(choice)
@@ -45,6 +45,7 @@ def learning_problems(config: Config) -> Iterator[str]:
     yield from _lora_problems(config)
     yield from _policy_problems(config)
     yield from _learn_in_turns_problems(config)
+    yield from _unused_options(config)
     yield from _unused_settings(config)
     yield from _length_problems(config)
 
@@ -61,12 +62,13 @@ def _choices(config: Config, number: int) -> Iterator[Choice]:
             key=key,
             value=value,
             requirements=needs,
+            groups_per_step=config.training.rollout_buffer_size * nodes_per_episode(config),
             ends_early=_ends_branches(config) and config.compat == "none",
             key_of=partial(key_of, config, number),
         )
 
-    declared = getattr(loss_class(config.training.loss), "requirements", Requirements())  # only by plug-ins
-    yield choice(f"{section}.loss", config.training.loss, declared)
+    if number == 0:  # all agents have the same loss
+        yield choice(f"{section}.loss", config.training.loss, loss_class(config.training.loss).requirements)
     if critic == "none":
         estimator = config.agents[number].estimator
         yield choice(key_of(config, number, "estimator"), estimator, estimator_requirements(estimator))
@@ -220,15 +222,41 @@ def _learn_in_turns_problems(config: Config) -> Iterator[str]:
         its learner, is not known when it is judged: set {config.algorithm}.dynamic_sampling to false"""
 
 
+def _unused_options(config: Config) -> Iterator[str]:
+    """Check that the loss, the critic and the estimators have the options that are set."""
+    estimators = sorted({agent.estimator for agent in config.agents})
+    for kind, chosen, names, options_of in (
+        ("loss", [config.training.loss], LOSSES.entries, _loss_options),
+        ("critic", [config.training.critic], CRITICS.entries, _critic_options),
+        ("estimator", estimators, ESTIMATORS.entries, _estimator_options),
+    ):
+        owners: dict[str, list[str]] = {}
+        for name in names:
+            for option in options_of(name):
+                owners.setdefault(option, []).append(name)
+        for name in chosen:
+            for option in options_of(name):
+                owners.pop(option, None)
+        for option, having in owners.items():
+            if getattr(config.training, option) != getattr(DEFAULTS, option):
+                yield f"""{config.algorithm}.{option} is for {kind} {", ".join(having)}, not {", ".join(chosen)}: leave
+                it out"""
+
+
+def _loss_options(name: str) -> list[str]:
+    return [option.name for option in fields(loss_class(name).default_options())]
+
+
+def _critic_options(name: str) -> list[str]:
+    return critic_requirements(name).options
+
+
+def _estimator_options(name: str) -> list[str]:
+    return estimator_requirements(name).options
+
+
 def _unused_settings(config: Config) -> Iterator[str]:
     credit, optimizer, rollout, section = config.training, config.training, config.training, config.algorithm
-    if credit.critic == "none":
-        no_critic = f"is for a critic, and there is none: set {section}.critic, or leave it out"
-        if credit.critic_target != "td":
-            yield f"{section}.critic_target {no_critic}"
-        for key in ("critic_learning_rate", "value_clip_range", "value_head_hidden_dim"):
-            if getattr(optimizer, key) is not None:
-                yield f"{section}.{key} {no_critic}"
     measured = config.output.measure_cooperation
     if measured != "free" and config.num_agents == 1:
         yield f"""output.measure_cooperation {measured} recombines the answers of several agents, and there is one:
@@ -239,10 +267,6 @@ def _unused_settings(config: Config) -> Iterator[str]:
         yield f"{section}.clip_separately is for critic iac with critic_body shared: leave it out"
     if optimizer.clip_separately and optimizer.max_grad_norm is None:
         yield f"{section}.clip_separately clips to {section}.max_grad_norm, which is null: set it, or leave it out"
-    for key in ("clip_low", "clip_high"):
-        if getattr(optimizer, key) is not None and not hasattr(loss_class(optimizer.loss).defaults, key):
-            clipped = [name for name in LOSSES.entries if hasattr(loss_class(name).defaults, key)]
-            yield f"{section}.{key} is for loss {', '.join(clipped)}, not {optimizer.loss}: leave it out"
     if optimizer.reference_kl != "k1_in_reward" and not any(agent.reference_kl_coef for agent in config.agents):
         yield f"""{section}.reference_kl is {optimizer.reference_kl}, but there is no reference policy: set
         {section}.reference_kl_coef above 0, or leave it out"""
@@ -250,13 +274,6 @@ def _unused_settings(config: Config) -> Iterator[str]:
         if agent.reference_model is not None and not agent.reference_kl_coef:
             yield f"""{key_of(config, number, "reference_model")} is {agent.reference_model}, and
             {key_of(config, number, "reference_kl_coef")} is 0: set it above 0, or leave reference_model out"""
-    needs_counterfactual = (estimator_requirements(agent.estimator).counterfactual_sample for agent in config.agents)
-    if credit.counterfactual != "empty" and not any(needs_counterfactual):
-        yield f"""{section}.counterfactual {credit.counterfactual} is for estimator difference, which no agent
-        has: leave it out"""
-    compares_pairs = any(estimator_requirements(agent.estimator).joint_logprobs for agent in config.agents)
-    if credit.preference_pairs != 1 and not compares_pairs:
-        yield f"{section}.preference_pairs is for estimator madpo, which no agent has: leave it out"
     if rollout.max_extra_draws is not None and not rollout.dynamic_sampling:
         yield f"""{section}.max_extra_draws is for dynamic_sampling: set {section}.dynamic_sampling to true, or leave it
         out"""

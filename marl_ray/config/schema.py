@@ -82,7 +82,7 @@ class Config(Section):
         """Resolved value of `optimizer.importance`."""
         if self.training.importance != "auto":
             return self.training.importance
-        if loss_class(self.training.loss).compares_with_sampler:
+        if loss_class(self.training.loss).requirements.own_importance_ratio:
             return "none"
         return "truncate" if self.truncates_sampling or self.training.max_staleness else "none"
 

@@ -11,7 +11,10 @@ NEEDS, at the end, lists the needs in the order in which problems are reported.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from marl_ray.core.text import pluralize
 
 if TYPE_CHECKING:  # the config package reads this module
     from marl_ray.credit.requirements import Choice
@@ -20,8 +23,17 @@ MAX_COALITION_AGENTS = 6
 """Maximum number of agents of whose completions every subset is executed: 2^6 executions per joint action."""
 
 
-Need = Callable[["Choice"], str | None]
-"""Returns the problem of a choice, with the key to change; None if the config meets the need."""
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One need, by the name in NEEDS."""
+
+    check: Callable[[Choice], str | None] | None = None
+    """Returns the problem of a choice, with the key to change, or None if the config meets the need. A need without a
+    check is met by the rollout or the learner, or checked when a run starts."""
+    options: tuple[str, ...] = ()
+    """Settings of the algorithm's section without an effect where the need is not declared."""
+    undeclared: bool | None = False
+    """The value of the need where it is not declared."""
 
 
 def _siblings(choice: Choice) -> str | None:
@@ -151,65 +163,101 @@ def _single_rank(choice: Choice) -> str | None:
     {choice.key} to none"""
 
 
-NEEDS: dict[str, Need | None] = {
+def _several_optimizer_steps(choice: Choice) -> str | None:
+    if not _has_one_step(choice):
+        return None
+    groups = pluralize(choice.groups_per_step, "group")
+    return f"""{choice.subject} is for several optimizer steps per batch, and there is one, in which all ratios are 1:
+    set {choice.section}.train_batch_size below the {groups} of a step, or loss to policy_gradient"""
+
+
+def _off_policy_tokens(choice: Choice) -> str | None:
+    # The second step of a batch learns from tokens of the policy before the first one.
+    if choice.config.training.max_staleness > 0 or not _has_one_step(choice):
+        return None
+    return f"""{choice.subject} is for stale tokens, and with max_staleness 0 and one optimizer step per batch there
+    are none: set {choice.section}.max_staleness above 0, or loss to policy_gradient"""
+
+
+def _has_one_step(choice: Choice) -> bool:
+    size = choice.config.training.train_batch_size  # None: all groups
+    return size is None or size >= choice.groups_per_step
+
+
+def _own_importance_ratio(choice: Choice) -> str | None:
+    importance = choice.config.training.importance
+    if importance not in ("truncate", "mask"):
+        return None
+    return f"""{choice.section}.importance {importance} would apply the ratio of loss {choice.value} a second time: set
+    it to auto"""
+
+
+def _loss_aggregation(choice: Choice) -> str | None:
+    needed = choice.requirements.loss_aggregation
+    if choice.config.training.loss_aggregation == needed:
+        return None
+    return f"""{choice.subject} averages over the tokens of a completion itself: set {choice.section}.loss_aggregation
+    to {needed}, not {choice.config.training.loss_aggregation}"""
+
+
+VALUE_OPTIONS = ("critic_target", "critic_learning_rate", "value_clip_range", "value_head_hidden_dim")
+"""Options of every critic."""
+NEEDS: dict[str, Need] = {
     # At least two completions per group: num_generations > 1.
-    "siblings": _siblings,
+    "siblings": Need(_siblings),
     # The rewards of one greedy joint action per node, as a baseline.
-    "greedy_sample": None,
+    "greedy_sample": Need(),
     # The rewards of each joint action with one agent's completion replaced, as baselines.
-    "counterfactual_sample": _counterfactual_sample,
+    "counterfactual_sample": Need(_counterfactual_sample, ("counterfactual",)),
     # The rewards of each joint action with every subset of the completions replaced by empty ones.
-    "coalition_samples": _coalition_samples,
+    "coalition_samples": Need(_coalition_samples),
     # The lengths of the completions in tokens.
-    "lengths": None,
+    "lengths": Need(),
     # The sums of the levels of the reward, each normalised within the group.
-    "reward_levels": None,
+    "reward_levels": Need(),
     # The weights of preferences between joint actions, which depend on their log-probabilities.
-    "joint_logprobs": None,
+    "joint_logprobs": Need(options=("preference_pairs",)),
     # All groups of a batch, with more than one completion, before the first advantage is known.
-    "whole_batch": _whole_batch,
+    "whole_batch": Need(_whole_batch),
     # Returns that are rewards: one turn, or a handoff other than `all`.
-    "immediate_rewards": _immediate_rewards,
+    "immediate_rewards": Need(_immediate_rewards),
     # The continuation of every joint action: one turn, or handoff `all`.
-    "full_tree": _full_tree,
+    "full_tree": Need(_full_tree),
     # An environment in which all agents of a turn answer at the same time: checked when a run starts.
-    "parallel_agents": None,
+    "parallel_agents": Need(),
     # Groups of equal returns too, because their gradient is not zero: no dynamic_sampling.
-    "equal_return_groups": _equal_return_groups,
+    "equal_return_groups": Need(_equal_return_groups),
     # Returns that the learner does not change: a reference_kl in the loss where there is a reference policy.
-    "fixed_returns": _fixed_returns,
+    "fixed_returns": Need(_fixed_returns),
     # A reference policy: reference_kl_coef above 0.
-    "reference": _reference,
+    "reference": Need(_reference),
     # Returns over the same number of turns: no early_termination_threshold with handoff `all`.
-    "complete_returns": _complete_returns,
+    "complete_returns": Need(_complete_returns),
     # An affine map of the group's returns, which normalize_advantages turns into MAGRPO: no normalize_advantages.
-    "magrpo_if_whitened": _magrpo_if_whitened,
+    "magrpo_if_whitened": Need(_magrpo_if_whitened),
     # Advantages with a scale of their own: no normalize_advantages.
-    "own_scale": _own_scale,
+    "own_scale": Need(_own_scale),
     # Baselines that differ between siblings if advantages are normalised: several agents and joint_mode aligned.
-    "magrpo_if_one_baseline": _magrpo_if_one_baseline,
+    "magrpo_if_one_baseline": Need(_magrpo_if_one_baseline),
     # An optimizer for new weights that start at 0: not adafactor, whose steps scale with the weights.
-    "trains_from_zero": _trains_from_zero,
+    "trains_from_zero": Need(_trains_from_zero),
     # More than one optimizer step per batch.
-    "several_optimizer_steps": None,
+    "several_optimizer_steps": Need(_several_optimizer_steps),
     # The policy's log-probabilities before the batch's first optimizer step, if there are several steps.
-    "old_logprobs": None,
+    "old_logprobs": Need(),
     # More than one optimizer step per batch, or max_staleness above 0.
-    "off_policy_tokens": None,
+    "off_policy_tokens": Need(_off_policy_tokens),
     # No second importance weight: importance auto or none.
-    "own_importance_ratio": None,
+    "own_importance_ratio": Need(_own_importance_ratio),
     # This loss_aggregation and no other.
-    "loss_aggregation": None,
+    "loss_aggregation": Need(_loss_aggregation, undeclared=None),
     # Default distances below and above 1 at which a ratio is clipped; None: clip_low and clip_high do not apply.
-    "clip_range": None,
+    "clip_range": Need(undeclared=None),
     # Advantages from a critic, so that an agent names no estimator of its own.
-    "no_estimator": _no_estimator,
+    "no_estimator": Need(_no_estimator, VALUE_OPTIONS),
     # A learner of one rank.
-    "single_rank": _single_rank,
+    "single_rank": Need(_single_rank),
     # The prompts of all agents as a critic's state, and hence one tokenizer: checked when a run starts.
-    "joint_prompts": None,
+    "joint_prompts": Need(),
 }
-"""All needs by name. A need without a function is met by the rollout or the learner, or checked when a run starts. The
-needs of losses are checked by `marl_ray.learning.losses.loss_needs`."""
-WITHOUT_VALUE = {"loss_aggregation": None, "clip_range": None}
-"""Needs that are no flags, with their value where they are not declared."""
+"""All needs by name, in the order in which problems are reported."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from marl_ray.core.errors import UserError
 from marl_ray.credit import CRITICS, ESTIMATORS
-from marl_ray.credit.needs import NEEDS, WITHOUT_VALUE
+from marl_ray.credit.needs import NEEDS
 from marl_ray.registry import Registry
 
 if TYPE_CHECKING:  # the config package reads this module
@@ -53,17 +53,22 @@ class Requirements:
     def __getattr__(self, name: str) -> Any:
         if name not in NEEDS:
             raise AttributeError(name)
-        return self.values.get(name, WITHOUT_VALUE.get(name, False))
+        return self.values.get(name, NEEDS[name].undeclared)
 
     @property
     def inputs(self) -> list[str]:
         """The inputs of an estimator beside the returns, as fields of `SiblingValues`."""
         return [field for need, field in INPUTS.items() if need in self.values]
 
+    @property
+    def options(self) -> list[str]:
+        """The settings of the algorithm's section that have an effect because of these needs."""
+        return [option for need in self.values for option in NEEDS[need].options]
+
     def problems(self, choice: Choice) -> Iterator[str]:
         """Yield the problem of each need that the config of `choice` does not meet, with the key to change."""
         for name in self.values:
-            check = NEEDS[name]
+            check = NEEDS[name].check
             problem = None if check is None else check(choice)
             if problem is not None:
                 yield problem
@@ -82,6 +87,8 @@ class Choice:
     key: str
     value: str
     requirements: Requirements
+    groups_per_step: int
+    """Groups of an agent from which a step learns."""
     ends_early: bool
     """Whether some branches of a tree may have fewer turns than others with which they are compared."""
     key_of: Callable[[str], str]

@@ -236,7 +236,8 @@ class Learner:
         gradient = self._continue_mini_batch(batch.step, accumulated)
         self._accumulated = None
         prepared = self._prepare([mini_batch.groups for mini_batch in batch.mini_batches])
-        if loss_class(self.settings.loss).uses_old_logprobs:
+        needs = loss_class(self.settings.loss).requirements
+        if needs.several_optimizer_steps or needs.old_logprobs:
             prepared[1:] = [(self._add_old_logprobs(rows), estimates) for rows, estimates in prepared[1:]]
         results: list[MiniBatchResult] = []
         for mini_batch, (rows, estimates) in zip(batch.mini_batches, prepared, strict=True):

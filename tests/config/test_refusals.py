@@ -177,8 +177,8 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
         ({"model": {"temperature": 2.5}}, "model.temperature should be at most 2, got 2.5"),
         ({"dataset": {"name": ""}}, "set dataset.name"),
         ({"magrpo": {"critic": "q"}}, "unknown critic 'q': known: none, iac, maac (or module:Attr of your own)"),
-        ({"magrpo": {"critic_target": "mc"}}, "magrpo.critic_target is for a critic, and there is none"),
-        ({"magrpo": {"critic_learning_rate": 1e-3}}, "magrpo.critic_learning_rate is for a critic, and there is none"),
+        ({"magrpo": {"critic_target": "mc"}}, "magrpo.critic_target is for critic iac, maac, not none"),
+        ({"magrpo": {"critic_learning_rate": 1e-3}}, "magrpo.critic_learning_rate is for critic iac, maac, not none"),
         (
             {"magrpo": {"critic": "iac", "num_turns": 2}},
             "magrpo.critic iac needs the continuation of every completion, and handoff random continues only one of "

@@ -176,7 +176,7 @@ def test_agents_may_have_different_estimators() -> None:
         ({"estimator": "remax", "normalize_advantages": True}, "makes remax the same as magrpo"),
         ({"estimator": "reinforce_pp", "normalize_advantages": True}, "makes reinforce_pp the same as magrpo"),
         ({"estimator": "reinforce_pp", "reference_kl_coef": 0.1}, "set it to k3_in_loss"),
-        ({"counterfactual": "median"}, "is for estimator difference, which no agent has"),
+        ({"counterfactual": "median"}, "is for estimator difference, centred_difference, not magrpo"),
         ({"estimator": "difference", "counterfactual": "median", "num_generations": 1}, "set it to 2 or more"),
     ],
 )

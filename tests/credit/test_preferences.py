@@ -150,7 +150,7 @@ def test_agents_may_have_different_betas() -> None:
     [
         ({"estimator": "madpo", "normalize_advantages": True}, "would replace the scale that madpo gives"),
         ({"estimator": "madpo", "reference_kl_coef": 0.1}, "set it to k3_in_loss"),
-        ({"preference_pairs": 3}, "is for estimator madpo, which no agent has"),
+        ({"preference_pairs": 3}, "is for estimator madpo, not magrpo"),
     ],
 )
 def test_incompatible_settings_are_rejected(section: dict[str, Any], says: str) -> None:

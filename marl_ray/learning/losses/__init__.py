@@ -6,11 +6,9 @@ loss receives have the operations as methods.
 
 from __future__ import annotations
 
-from typing import Any
-
 from marl_ray.core.errors import UserError
 from marl_ray.learning import LOSSES
-from marl_ray.learning.losses.policy_loss import ClipOptions, PolicyLoss
+from marl_ray.learning.losses.policy_loss import PolicyLoss
 
 
 def loss_class(name: str) -> type[PolicyLoss]:
@@ -23,20 +21,4 @@ def loss_class(name: str) -> type[PolicyLoss]:
         loss: type[PolicyLoss] = LOSSES.get(name)
     except UserError:
         return PolicyLoss
-    requirements = getattr(loss, "requirements", None)
-    if requirements is not None:
-        _apply(requirements, loss)
     return loss
-
-
-def _apply(requirements: Any, loss: type[PolicyLoss]) -> None:
-    """Set the requirements of the decorator `marl_ray.credit.requirements.requires` as attributes of a plug-in."""
-    # The needs read the config, and the config's own modules import this package.
-    from marl_ray.learning.losses.loss_needs import declared_needs
-
-    loss.needs = declared_needs(requirements)
-    loss.uses_old_logprobs = requirements.several_optimizer_steps or requirements.old_logprobs
-    loss.compares_with_sampler = requirements.own_importance_ratio
-    if requirements.clip_range is not None:
-        low, high = requirements.clip_range
-        loss.defaults = ClipOptions(clip_low=low, clip_high=high)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from marl_ray.learning.losses.loss_needs import several_optimizer_steps
+from marl_ray.credit.requirements import Requirements
 from marl_ray.learning.losses.policy_gradient import policy_gradient
 from marl_ray.learning.losses.policy_loss import ClipOptions, LossRatios, LossTokens, PolicyLoss
 from marl_ray.learning.losses.ratios import no_token
@@ -20,11 +20,10 @@ class ClippedWeights(PolicyLoss):
     No token loses its gradient, so rare tokens that begin a new line of thought still count.
     """
 
-    needs = (several_optimizer_steps,)
+    requirements = Requirements(several_optimizer_steps=True)
     # Like the authors, no lower bound. An upper bound of 5 is in the range that was found good at scale by Khatri et
     # al. (2025, "The art of scaling reinforcement learning compute for LLMs").
     defaults = ClipOptions(clip_low=1.0, clip_high=4.0)
-    uses_old_logprobs = True
     options: ClipOptions
 
     def token_loss(self, tokens: LossTokens) -> tuple[Tensor, LossRatios | None]:

@@ -3,10 +3,10 @@ et al., 2025, "DAPO: an open-source LLM reinforcement learning system at scale")
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from marl_ray.learning.losses.loss_needs import several_optimizer_steps
-from marl_ray.learning.losses.policy_loss import ClipOptions, LossNeed, LossRatios, LossTokens, PolicyLoss
+from marl_ray.credit.requirements import Requirements
+from marl_ray.learning.losses.policy_loss import ClipOptions, LossRatios, LossTokens, PolicyLoss
 from marl_ray.learning.losses.ratios import clipped_loss, is_clipped, token_ratios
 
 if TYPE_CHECKING:
@@ -17,9 +17,8 @@ class TokenClip(PolicyLoss):
     """The loss `clip`: -sum(min(r * weight, clip(r, 1 - clip_low, 1 + clip_high) * weight)), where r = pi / old is the
     ratio of a token to the policy before the batch's first optimizer step."""
 
-    needs: ClassVar[tuple[LossNeed, ...]] = (several_optimizer_steps,)
+    requirements = Requirements(several_optimizer_steps=True)
     defaults = ClipOptions(clip_low=0.2, clip_high=0.28)  # DAPO's
-    uses_old_logprobs = True
     options: ClipOptions
 
     def token_loss(self, tokens: LossTokens) -> tuple[Tensor, LossRatios | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from marl_ray.credit.requirements import Requirements
 from marl_ray.learning.losses.covariance import TokenCovariances
 from marl_ray.learning.losses.policy_loss import LossRatios, LossTokens, PolicyLoss
 from marl_ray.learning.losses.ratios import token_ratios
@@ -22,7 +23,7 @@ class DroppedCovariances(PolicyLoss):
     sampler's log-probability, so that a token has the same draw in any micro-batch and on any rank.
     """
 
-    uses_old_logprobs = True
+    requirements = Requirements(old_logprobs=True)
     needs_whole_mini_batch = True
     fraction: ClassVar[float] = 2e-4
     """Share of a mini-batch's tokens that are dropped, at least one of them, as published."""

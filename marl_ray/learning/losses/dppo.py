@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from marl_ray.learning.losses.loss_needs import no_importance_factor, off_policy_tokens
+from marl_ray.credit.requirements import Requirements
 from marl_ray.learning.losses.policy_gradient import policy_gradient
 from marl_ray.learning.losses.policy_loss import ClipOptions, LossRatios, LossTokens, PolicyLoss
 
@@ -24,9 +24,8 @@ class TotalVariation(PolicyLoss):
     not lose much. `clip_low` and `clip_high` bound the divergence of tokens that become less and more likely.
     """
 
-    needs = (off_policy_tokens, no_importance_factor)
+    requirements = Requirements(off_policy_tokens=True, own_importance_ratio=True)
     defaults = ClipOptions(clip_low=0.15, clip_high=0.15)  # the authors'
-    compares_with_sampler = True
     options: ClipOptions
 
     def token_loss(self, tokens: LossTokens) -> tuple[Tensor, LossRatios | None]:

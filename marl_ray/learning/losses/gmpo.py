@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from marl_ray.learning.losses.loss_needs import aggregates, several_optimizer_steps
+from marl_ray.credit.requirements import Requirements
 from marl_ray.learning.losses.policy_loss import ClipOptions, LossRatios, LossTokens, PolicyLoss
 from marl_ray.learning.losses.ratios import is_clipped, lengths_of
 
@@ -21,9 +21,8 @@ class GeometricMean(PolicyLoss):
     bounds can be wide.
     """
 
-    needs = (several_optimizer_steps, aggregates("sequence_sum"))
+    requirements = Requirements(several_optimizer_steps=True, loss_aggregation="sequence_sum")
     defaults = ClipOptions(clip_low=0.33, clip_high=0.49)  # the authors'
-    uses_old_logprobs = True
     options: ClipOptions
 
     def token_loss(self, tokens: LossTokens) -> tuple[Tensor, LossRatios | None]:

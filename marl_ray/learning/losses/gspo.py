@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from marl_ray.credit.requirements import Requirements
 from marl_ray.learning.losses.clip import TokenClip
-from marl_ray.learning.losses.loss_needs import aggregates, several_optimizer_steps
 from marl_ray.learning.losses.policy_loss import ClipOptions, LossRatios, LossTokens
 from marl_ray.learning.losses.ratios import lengths_of
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class SequenceClip(TokenClip):
     """The loss `gspo`: as `clip`, with one ratio per completion, (pi / old)^(1 / length), averaged over its tokens."""
 
-    needs = (several_optimizer_steps, aggregates("sequence_sum"))
+    requirements = Requirements(several_optimizer_steps=True, loss_aggregation="sequence_sum")
     defaults = ClipOptions(clip_low=3e-4, clip_high=4e-4)  # the authors'
 
     def token_loss(self, tokens: LossTokens) -> tuple[Tensor, LossRatios | None]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar
 
+from marl_ray.credit.requirements import Requirements
 from marl_ray.learning.losses.covariance import TokenCovariances
-from marl_ray.learning.losses.loss_needs import several_optimizer_steps
 from marl_ray.learning.losses.policy_loss import LossRatios, LossTokens, PolicyLoss
 from marl_ray.learning.losses.ratios import no_token, token_ratios
 
@@ -22,8 +22,7 @@ class PenalizedCovariances(PolicyLoss):
     depend on the unit of the reward.
     """
 
-    needs = (several_optimizer_steps,)
-    uses_old_logprobs = True
+    requirements = Requirements(several_optimizer_steps=True)
     needs_whole_mini_batch = True
     fraction: ClassVar[float] = 2e-3
     """Share of a mini-batch's tokens that are penalised, at least one of them, as published for models of 7B."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from marl_ray.learning.losses.loss_needs import no_importance_factor, off_policy_tokens
+from marl_ray.credit.requirements import Requirements
 from marl_ray.learning.losses.policy_loss import LossOptions, LossRatios, LossTokens, PolicyLoss
 
 if TYPE_CHECKING:
@@ -29,9 +29,8 @@ class SecondMoment(PolicyLoss):
     The tokens whose log r is furthest from 0 are left out, until the mean of (log r)^2 is at most `m2_bound`.
     """
 
-    needs = (off_policy_tokens, no_importance_factor)
+    requirements = Requirements(off_policy_tokens=True, own_importance_ratio=True)
     defaults = SecondMomentOptions()
-    compares_with_sampler = True
     needs_whole_mini_batch = True
     options: SecondMomentOptions
 

@@ -6,17 +6,15 @@ mini-batch's normalizer at the end. docs/explanation/losses.md compares the loss
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+
+from marl_ray.credit.requirements import Requirements
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from marl_ray.config import Config, OptimizerConfig
-
-LossNeed = Callable[["Config"], str | None]
-"""A function from the config of a run to a problem in one line, or None."""
+    from marl_ray.config import OptimizerConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +25,7 @@ class LossTokens:
     """Log-probabilities of the policy, with a gradient, [S]."""
     old_logprobs: Tensor
     """Log-probabilities before the batch's first optimizer step, [S]; later mini-batches have them only if the loss
-    `uses_old_logprobs`."""
+    requires `several_optimizer_steps` or `old_logprobs`."""
     behaviour_logprobs: Tensor
     """Log-probabilities of the sampler, [S]."""
     weights: Tensor
@@ -83,21 +81,25 @@ class ClipOptions(LossOptions):
 class PolicyLoss:
     """A policy loss of one mini-batch. Create a subclass and implement `token_loss`."""
 
-    needs: ClassVar[tuple[LossNeed, ...]] = ()
-    """Conditions on the other settings of a run (`marl_ray.learning.losses.loss_needs`)."""
+    requirements: ClassVar[Requirements] = Requirements()
+    """Needs on the other settings of a run, by the names in `marl_ray.credit.needs`."""
     defaults: ClassVar[LossOptions] = LossOptions()
     """Options with their defaults. An object has `options`, with the values of a run."""
-    uses_old_logprobs: ClassVar[bool] = False
-    """Compute `LossTokens.old_logprobs` of later mini-batches, at the cost of one more forward pass for each."""
-    compares_with_sampler: ClassVar[bool] = False
-    """The loss has the ratio of the policy to the sampler, so that `importance: auto` adds no second one."""
     needs_whole_mini_batch: ClassVar[bool] = False
     """Call `start_tokens` first, at the cost of one more forward pass and of no overlap with the rollout."""
     options: Any
 
     def __init__(self, settings: OptimizerConfig) -> None:
         self.settings = settings
-        self.options = self.defaults.with_settings(settings)
+        self.options = self.default_options().with_settings(settings)
+
+    @classmethod
+    def default_options(cls) -> LossOptions:
+        """Return the options with their defaults, which a plug-in may declare as the requirement `clip_range`."""
+        if cls.requirements.clip_range is None:
+            return cls.defaults
+        low, high = cls.requirements.clip_range
+        return ClipOptions(clip_low=low, clip_high=high)
 
     def start_tokens(self, tokens: LossTokens) -> None:
         """Receive all tokens of the mini-batch, on the CPU and without a gradient, before its first gradient."""

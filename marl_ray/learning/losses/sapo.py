@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from marl_ray.learning.losses.loss_needs import several_optimizer_steps
+from marl_ray.credit.requirements import Requirements
 from marl_ray.learning.losses.policy_loss import LossRatios, LossTokens, PolicyLoss
 from marl_ray.learning.losses.ratios import no_token
 
@@ -24,8 +24,7 @@ class SoftGate(PolicyLoss):
     raise the probabilities of many other tokens at once.
     """
 
-    needs = (several_optimizer_steps,)
-    uses_old_logprobs = True
+    requirements = Requirements(several_optimizer_steps=True)
 
     def token_loss(self, tokens: LossTokens) -> tuple[Tensor, LossRatios | None]:
         weights = tokens.weights
