@@ -49,7 +49,7 @@ def test_a_plug_in_declares_needs_by_name() -> None:
     assert "is for stale tokens" in found[0]
     assert Declared.default_options() == ClipOptions(clip_low=0.1, clip_high=0.3)
     assert "is for stale tokens" in problems(Declared, importance="mask")[0]
-    assert "a second time: set it to auto" in problems(Declared, importance="mask")[1]
+    assert "would apply the ratio of loss in_memory:loss a second time" in problems(Declared, importance="mask")[1]
 
 
 def test_a_plug_in_may_need_an_aggregation_and_siblings() -> None:
