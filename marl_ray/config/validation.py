@@ -16,6 +16,7 @@ from marl_ray.config.dialects import DIALECTS
 from marl_ray.config.keys import key_of
 from marl_ray.config.learning_rules import learning_problems
 from marl_ray.config.model_length import default_max_length
+from marl_ray.config.rules import broken_rules
 from marl_ray.config.schema import Config
 from marl_ray.config.sections import ModelConfig, OutputConfig
 from marl_ray.core.errors import UserError
@@ -125,15 +126,13 @@ def check(config: Config) -> None:
     """Raise UserError for the first problem of a complete config."""
     agents = range(config.num_agents)
     for problem in chain(
-        _basic_problems(config),
+        broken_rules(config),
+        _plugin_problems(config),
         _tokenizer_problems(config.model),
         *(_template_problems(config, number) for number in agents),
         learning_problems(config),
-        *(_resource_problems(config, number) for number in agents),
-        *(_colocation_problems(config, number) for number in agents if config.resources.residency),
         _size_problems(config),
         _output_problems(config.output),
-        _secret_problems(config),
     ):
         raise UserError(problem)
 
@@ -154,11 +153,8 @@ def plugins_of_run(config: Config) -> list[tuple[Registry, str]]:
     ]
 
 
-def _basic_problems(config: Config) -> Iterator[str]:
-    if not all(agent.name for agent in config.agents):
-        yield "no model: set model.name, or agents with one name per agent, or --model_name"
-    if not config.dataset.name:
-        yield "no dataset: set dataset.name"
+def _plugin_problems(config: Config) -> Iterator[str]:
+    """Check that there is a plug-in of each name."""
     for registry, name in plugins_of_run(config):
         registry.check(name)  # raises UserError, and imports no plug-in
     for number, agent in enumerate(config.agents):
@@ -166,17 +162,6 @@ def _basic_problems(config: Config) -> Iterator[str]:
             ESTIMATORS.check(agent.estimator)
         except UserError as error:
             yield f"{key_of(config, number, 'estimator')}: {error}"
-    if config.external.composition == "chat" and config.external.original_prompt:
-        yield """external.original_prompt repeats the first prompt, which with external.composition chat is in the
-        conversation anyway: leave it out"""
-    if config.reward_processor.scale_factor == 0 and config.reward_processor.enabled:
-        yield "reward_processor.scale_factor is 0, which makes all rewards equal: nothing would be learned"
-    evaluation, section = config.training, config.algorithm
-    if config.training.num_train_epochs is None and config.training.max_steps is None:
-        yield f"{section}.num_train_epochs and {section}.max_steps are null, so the run has no end: set one of them"
-    if evaluation.eval_temperature == 0 and evaluation.eval_num_generations > 1:
-        yield f"""{section}.eval_temperature is 0, so all {evaluation.eval_num_generations} samples of
-        {section}.eval_num_generations would be equal: set it to 1"""
 
 
 def _is_date(text: str) -> bool:
@@ -237,49 +222,8 @@ def _size_problems(config: Config) -> Iterator[str]:
         until the update: lower {section}.num_generations or {section}.rollout_buffer_size{cross}{tree}"""
 
 
-def _resource_problems(config: Config, number: int) -> Iterator[str]:
-    generator, learner = config.agents[number].generator, config.agents[number].learner
-    gpus, parallel = key_of(config, number, "generator.gpus"), key_of(config, number, "generator.tensor_parallel")
-    learner_gpus, ranks = key_of(config, number, "learner.gpus"), key_of(config, number, "learner.ranks")
-    if learner.gpus is not None and learner.gpus > 1:
-        yield f"""{learner_gpus} is {learner.gpus}, and a rank of a learner uses one GPU at most: set it to 1, and
-        {ranks} to the number of GPUs"""
-    if learner.ranks > 1 and learner.gpus not in (None, 0, 1):
-        yield f"""{learner_gpus} is {learner.gpus} for each of {learner.ranks} ranks, and ranks do not share a GPU: set
-        it to 1, or {ranks} to 1"""
-    if learner.ranks == 1 and learner.cpu_offload:
-        yield f"""{key_of(config, number, "learner.cpu_offload")} is for weights that ranks shard, and {ranks} is 1: set
-        it to 2 or more, or leave cpu_offload out"""
-    fraction = generator.gpus is not None and generator.gpus < 1 and generator.tensor_parallel == 1
-    if generator.gpus not in (None, 0, generator.tensor_parallel) and not fraction:
-        yield f"{gpus} is {generator.gpus} but {parallel} is {generator.tensor_parallel}: make them equal"
-    if generator.gpus == 0 and generator.tensor_parallel > 1:
-        yield f"{parallel} above 1 needs GPUs: set {gpus} to the same number"
-
-
-def _colocation_problems(config: Config, number: int) -> Iterator[str]:
-    if config.lora.share_base and config.resources.residency != "resident":
-        yield f"""resources.colocate {config.resources.residency}: a learner alternates with its own engine, and with
-        lora.share_base several learners are one process: set colocate to auto or resident, or share_base to false"""
-    if config.training.max_staleness > 0 and config.resources.residency != "resident":
-        yield f"""resources.colocate: engines sleep during updates, so no rollouts can run ahead, and
-        {config.algorithm}.max_staleness is {config.training.max_staleness}: set it to 0, or colocate to false or
-        resident"""
-    if config.agents[number].learner.gpus is not None:
-        yield f"""resources.colocate: a learner uses its engine's device, so {key_of(config, number, "learner.gpus")}
-        has no effect: leave it out"""
-
-
-def _secret_problems(config: Config) -> Iterator[str]:
-    if "@" in (config.mlflow.tracking_uri or ""):
-        yield """mlflow.tracking_uri names a user, and would be written into the run folder: set the variables
-        MLFLOW_TRACKING_URI, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"""
-
-
 def _output_problems(output: OutputConfig) -> Iterator[str]:
     name = output.run_name
-    if output.resume == "auto" and name is None:
-        yield "output.resume auto resumes the run of one name: set output.run_name"
     for key, text in (("base_dir", output.base_dir), ("run_name", name or "")):
         longest = max((len(part.encode()) for part in Path(text).parts), default=0)
         if longest > MAX_NAME_BYTES:
