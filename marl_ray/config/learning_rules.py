@@ -1,7 +1,7 @@
 """Combinations of policies, critics, estimators and losses that cannot learn as configured.
 
-Those that one condition tells are in `rules.py`. Losses, estimators and critics declare their needs, which
-`marl_ray.credit.needs` checks.
+Losses, estimators and critics declare their needs, which `marl_ray.credit.needs` checks; `rules.py` has the table of
+conditions.
 """
 
 from __future__ import annotations
