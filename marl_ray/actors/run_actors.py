@@ -33,8 +33,8 @@ from marl_ray.cluster.placement_plan import (
     sandbox_plan,
 )
 from marl_ray.cluster.residency import share_gpus_of_evaluation
+from marl_ray.cluster.sequences import sequences_in_flight
 from marl_ray.config import Config
-from marl_ray.config.budget import sequences_in_flight
 from marl_ray.core.concurrency import gather
 from marl_ray.core.ids import PolicyId
 from marl_ray.telemetry.metrics import MetricRow

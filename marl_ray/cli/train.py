@@ -66,7 +66,7 @@ def print_dry_run(config: Config, saved: SavedRun | None) -> RunInputs | None:
     """Check the config and print it with its budget. Return None if the run is complete. Raises UserError."""
     from marl_ray.cluster.placement_plan import describe_demands
     from marl_ray.config import to_yaml
-    from marl_ray.config.budget import describe_budget
+    from marl_ray.config.budget_text import describe_budget
     from marl_ray.launch.run_checks import check
     from marl_ray.storage.resume import RunIsDone
 

@@ -17,8 +17,8 @@ from marl_ray.cluster.memory_estimate import (
     estimate_learner_memory,
 )
 from marl_ray.cluster.placement_plan import AgentPlacement, PlacementPlan, make_plan
+from marl_ray.cluster.sequences import sequences_in_flight
 from marl_ray.config import Config
-from marl_ray.config.budget import sequences_in_flight
 from marl_ray.config.resource_sections import Residency, takes_turns
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId, PolicyId

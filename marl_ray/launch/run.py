@@ -18,7 +18,8 @@ from marl_ray.actors.handle import ActorDied
 from marl_ray.cluster.cluster_health import ClusterLost, find_lost_node, watch_head
 from marl_ray.cluster.ray_connection import connect, disconnect
 from marl_ray.config import Config, to_yaml
-from marl_ray.config.budget import describe_budget, training_budget
+from marl_ray.config.budget import training_budget
+from marl_ray.config.budget_text import describe_budget
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import DISK_ERRORS
 from marl_ray.core.state import TrainingResult

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from marl_ray.config import from_tree
-from marl_ray.config.budget import describe_budget, training_budget
+from marl_ray.config.budget import training_budget
+from marl_ray.config.budget_text import describe_budget
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from marl_ray.config.budget import describe_budget, training_budget
+from marl_ray.config.budget import training_budget
+from marl_ray.config.budget_text import describe_budget
 from marl_ray.core.errors import UserError
 from marl_ray.credit.groups import learns
 from tests.factories import make_config

@@ -25,8 +25,9 @@ from marl_ray.cluster.memory_estimate import (
 )
 from marl_ray.cluster.memory_savings import suggest_settings
 from marl_ray.cluster.placement_plan import AgentPlacement, PlacementPlan, describe_shortage
+from marl_ray.cluster.sequences import sequences_in_flight
 from marl_ray.config import AgentConfig, Config
-from marl_ray.config.budget import completions_per_episode, nodes_per_episode, sequences_in_flight
+from marl_ray.config.budget import completions_per_episode, nodes_per_episode
 from marl_ray.config.resource_sections import takes_turns
 from marl_ray.core.ids import PolicyId
 from marl_ray.learning.arguments import FLOAT_BYTES, microbatch_tokens, wire_dtype
