@@ -104,6 +104,7 @@ class Engine:
         self._adapters: list[Any] = [None]
         """vLLM's `LoRARequest` by adapter; one None if the engine serves merged weights."""
         self._paused = False
+        self._is_occupied = False
         """True during an update, after a failed update, and asleep: no steps are made."""
         self._failure: BaseException | None = None
         self._heartbeats: queue.SimpleQueue[Future] = queue.SimpleQueue()
@@ -156,6 +157,19 @@ class Engine:
         self._inbox.put(command)
         return asyncio.wrap_future(future)
 
+    def occupy(self, method: Callable[[Any], T]) -> asyncio.Future[T]:
+        """Run a method that takes longer than a heartbeat may, which is answered at once meanwhile."""
+
+        def command(engine: Any) -> T:
+            self._is_occupied = True
+            self._answer_heartbeats()
+            try:
+                return method(engine)
+            finally:
+                self._is_occupied = False
+
+        return self.call(command)
+
     def drain(self) -> asyncio.Future[None]:
         """Finish all requests in flight. No steps are made before the next `update_weights`."""
 
@@ -199,7 +213,7 @@ class Engine:
         future: Future = Future()
         self._heartbeats.put(future)
         # A paused engine may be in a weight update, which takes longer than a heartbeat may.
-        if self._paused:
+        if self._paused or self._is_occupied:
             self._answer_heartbeats()
         self._inbox.put(self._answer_heartbeats)
         return asyncio.wrap_future(future)

@@ -253,7 +253,11 @@ class GenerationActor(Actor):
         """Run one stage of a weight update that the learner drives stage by stage. Return whether it succeeded; False
         if another process of the transfer is lost."""
         await self.fence(incarnation)
-        submit = self.engine.begin_update if stage == "start_weight_update" else self.engine.call
+        submit = self.engine.call
+        if stage == "start_weight_update":
+            submit = self.engine.begin_update
+        elif stage == "init_weight_transfer_engine":
+            submit = self.engine.occupy  # all processes of a transfer wait for each other
         return await submit(lambda engine: receiver.run_stage(engine, stage, info))
 
     async def update_weights(self, incarnation: int, version: WeightVersion, update: Any) -> Acknowledgement:

@@ -270,7 +270,7 @@ class LearnerGroup:
         checkpoint = self._loaded
         if self._history is not None:
             # A checkpoint of this process is newer than the one that `load` was given.
-            checkpoint = self._history.checkpoint() or self._loaded
+            checkpoint = await asyncio.to_thread(self._history.checkpoint) or self._loaded
         step = 0
         if checkpoint is not None:
             step, folder = checkpoint

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marl_ray.actors.handle import Actor, Deadline, Handle
+from marl_ray.actors.handle import Actor, ActorFailed, Deadline, Handle
 from marl_ray.actors.supervisor import ActorSpec, RestartPolicy, Supervisor
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
@@ -222,12 +222,29 @@ class SandboxPool:
                     self._cache.popitem(last=False)
                 self._resolve(item, report)
         except Exception as error:  # callers of these programs must get an answer for any error
+            # Before the retries, which would fail on an idle worker that was lost with the same node.
+            await self._check_neighbours(worker)
             for item in items:
                 self._retry(worker, item, str(error))
             self.workers.report_lost(worker, str(error))
         finally:
             self._busy.discard(worker)
         self._dispatch()
+
+    async def _check_neighbours(self, lost: Handle[SandboxWorker]) -> None:
+        """Report the idle workers on the node of a lost one that do not answer a heartbeat."""
+        checks = []
+        for other in self.workers.serving():
+            if other != lost and other not in self._busy and _node(other) == _node(lost):
+                checks.append(self._check(other))
+        await asyncio.gather(*checks)
+
+    async def _check(self, worker: Handle[SandboxWorker]) -> None:
+        heartbeat = Deadline(self._heartbeat_s, "heartbeat_s", "to answer a heartbeat")
+        try:
+            await worker.call(SandboxWorker.heartbeat).within(heartbeat)
+        except (ActorFailed, UserError) as error:
+            self.workers.report_lost(worker, str(error))
 
     async def _run_batch(self, worker: Handle[SandboxWorker], programs: list[Program]) -> list[ExecutionReport]:
         """Return a batch's reports, as long as the worker answers heartbeats."""
@@ -265,3 +282,9 @@ class SandboxPool:
         self._pending.pop(item.key, None)
         if not item.future.done():
             item.future.set_result(report)
+
+
+def _node(worker: Handle[SandboxWorker]) -> str:
+    """Return the address of the node of a worker that has started."""
+    assert worker.location is not None
+    return worker.location.ip

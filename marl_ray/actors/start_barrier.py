@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from marl_ray.actors.handle import Handle
 from marl_ray.actors.learner_actor import LearnerActor
-from marl_ray.core.concurrency import Condition, wait_within
+from marl_ray.core.concurrency import Condition, DeadlineExceeded, wait_within
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
 
@@ -25,7 +25,7 @@ class StartBarrier:
     @asynccontextmanager
     async def wait(self, rank: Handle[LearnerActor], deadline_s: float) -> AsyncIterator[bool]:
         """Yield True for the last rank at once, and False for the others after the last rank has left. Raises
-        DeadlineExceeded if not all ranks arrive, and UserError if the last rank fails."""
+        UserError if not all ranks arrive in time, or if the last rank fails."""
         self.ranks[rank.id] = rank
         if len(self.ranks) == self._num_ranks:
             self._condition.notify_all()
@@ -40,8 +40,12 @@ class StartBarrier:
                 self._condition.notify_all()
             return
         try:
+            # A sibling may need several starts. Each failed one counts as a failed start of this rank too.
             complete = self._condition.wait_for(lambda: len(self.ranks) == self._num_ranks)
             await wait_within(deadline_s, f"the ranks beside {rank.id} to start", "start_s", complete)
+        except DeadlineExceeded as error:
+            del self.ranks[rank.id]
+            raise UserError(str(error)) from None
         except BaseException:
             del self.ranks[rank.id]  # so that its next incarnation can take the place
             raise

@@ -329,6 +329,8 @@ class Supervisor(Generic[A]):
         member.state = "starting"
         member.incarnation += 1
         async with self._start_lock():
+            if member.state == "retired":  # removed while it waited for the lock
+                raise UserError(f"{spec.id} was removed before it started")
             handle = Handle.create(spec.id, member.incarnation, spec.actor_class, spec.arguments, spec.options)
             member.handle = handle  # `close` ends it while it starts
             begin = time.monotonic()

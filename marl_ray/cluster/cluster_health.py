@@ -70,6 +70,8 @@ def find_lost_node() -> str | None:
     if not _head_answers(ray.get_runtime_context().gcs_address):
         return None
     for node in ray.nodes():
+        if not node["Alive"]:
+            continue  # Ray lists nodes that were lost or removed earlier, too
         try:
             _connect_to_raylet(node)
         except OSError:

@@ -166,6 +166,22 @@ def test_a_dead_worker_is_replaced_and_its_programs_run_elsewhere() -> None:
     asyncio.run(scenario())
 
 
+def test_a_program_survives_the_loss_of_all_workers_of_a_node() -> None:
+    async def scenario() -> None:
+        async with pool_of(workers=3) as pool:
+            running = asyncio.create_task(pool.execute([numbered(7, 2.0)]))
+            await until(lambda: pool.busy == 1, "the program to run")
+            busy = next(iter(pool._busy))
+            # The idle ones first: nobody notices.
+            for worker in sorted(pool.workers.serving(), key=lambda worker: worker == busy):
+                assert worker.location is not None
+                os.kill(worker.location.process, signal.SIGKILL)
+            assert right(await asyncio.wait_for(running, TIMEOUT_S), [7])
+            assert pool.workers.lost_count == 3
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.slow
 def test_a_stuck_worker_is_replaced() -> None:
     async def scenario() -> None:

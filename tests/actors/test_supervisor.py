@@ -237,6 +237,24 @@ def test_an_actor_removed_during_its_restart_is_not_started_again(
     asyncio.run(scenario())
 
 
+def test_an_actor_removed_while_it_waits_for_the_start_lock_is_not_created(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        lock = asyncio.Lock()
+        async with echoes(tmp_path, count=2, start_lock=lambda: lock, restarts=3) as supervisor:
+            await supervisor.start()
+            first, second = supervisor.serving()
+            async with lock:
+                member = supervisor._members[first.id]
+                supervisor.report_lost(first, "for the test")
+                await until(lambda: member.state == "starting", "the restart to wait for the lock")
+                supervisor.remove(first.id)
+            await until(lambda: not supervisor._tasks, "the end of its restart")
+            assert supervisor.serving() == [second]
+            assert member.handle is None, "no other process was created"
+
+    asyncio.run(scenario())
+
+
 def test_a_stale_actor_serves_after_another_initialisation(tmp_path: Path) -> None:
     async def scenario() -> None:
         weights_arrived = asyncio.Event()
