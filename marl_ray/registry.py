@@ -6,9 +6,9 @@ to registries, sections to the config, commands to `marl-ray`, and bundled rows 
 none of the code behind the names.
 
 A user's module is imported from the Python path (installed, or on PYTHONPATH) or from the current folder, which console
-scripts do not have on their path. Only the driver imports plug-ins; on a cluster its working directory is that of the
-job. If a KL term is part of the rewards, learners import the estimator too. docs/how-to/extend.md has an example of
-every kind.
+scripts do not have on their path; on a cluster the working directory is that of the job. The driver imports all
+plug-ins. Learners import losses, critics and optimizers, and the estimator if a KL term is part of the rewards.
+docs/how-to/extend.md has an example of every kind.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def in_memory(objects: Mapping[str, Any]) -> Iterator[None]:
 class Registry:
     """The choices of one kind by name. Entries are `module:Attr`, and are imported on first use.
 
-    `kind` is the setting that selects a choice: plug-ins add names to the registry of a kind. `needs` is an attribute
+    `kind` is the setting that selects a choice: plug-ins add names to the registry of a kind. `member` is an attribute
     that every choice of this kind must have. Where choices are functions, classes with `method` are choices too.
 
     Example:
@@ -193,10 +193,10 @@ class Registry:
         'Opo'
     """
 
-    def __init__(self, kind: str, entries: Mapping[str, str], needs: str = "__call__", method: str = "") -> None:
+    def __init__(self, kind: str, entries: Mapping[str, str], member: str = "__call__", method: str = "") -> None:
         self.kind = kind
         self.core = entries
-        self.needs = needs
+        self.member = member
         self.method = method
 
     @property
@@ -238,10 +238,10 @@ class Registry:
 
     def _checked(self, name: str, plugin: Any) -> Any:
         """Return the plug-in. Raises UserError if it is not of this kind."""
-        if not hasattr(plugin, self.needs):
-            raise UserError(f"{name} is not a plug-in for {self.kind}: it has no {self.needs} (docs/how-to/extend.md)")
+        if not hasattr(plugin, self.member):
+            raise UserError(f"{name} is not a plug-in for {self.kind}: it has no {self.member} (docs/how-to/extend.md)")
         is_known_class = self.method != "" and hasattr(plugin, self.method)
-        if self.needs == "__call__" and isinstance(plugin, type) and not is_known_class:
+        if self.member == "__call__" and isinstance(plugin, type) and not is_known_class:
             # A call would only create an instance.
             raise UserError(f"{self.kind} {name} is a class: name a function or a callable object")
         if inspect.isabstract(plugin):

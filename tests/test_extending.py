@@ -47,7 +47,7 @@ def test_the_page_has_an_example_of_each_kind() -> None:
 @pytest.mark.parametrize("number", range(len(SNIPPETS)))
 def test_every_snippet_runs(folder: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(folder)
-    exec(compile(SNIPPETS[number], f"{PAGE.name}, snippet {number}", "exec"), {})
+    exec(compile(SNIPPETS[number], f"{PAGE.name}, snippet {number}", "exec"), {"__file__": str(folder / "snippet.py")})
 
 
 def test_the_config_passes_a_dry_run(folder: Path) -> None:

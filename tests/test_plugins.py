@@ -36,7 +36,7 @@ def error_of(registry: Registry, name: str) -> str:
 def test_every_entry_can_be_imported(registry: Registry) -> None:
     for name in registry.entries:
         registry.check(name)
-        assert hasattr(registry.get(name), registry.needs)
+        assert hasattr(registry.get(name), registry.member)
 
 
 def test_unknown_names_are_rejected() -> None:

@@ -51,7 +51,7 @@ class Initials(TextEnvironment[TextAttempt]):
         return list(attempt.answers[1:])
 
 
-WORDS = Conversion("initials", lambda row, number: Task(f"word/{number}", text_of(row, "word"), {}))
+WORDS = Conversion(environment="initials", task=lambda row, number: Task(f"word/{number}", text_of(row, "word"), {}))
 PLUGIN = PlugIn(
     names={"environment": {"initials": "initials:Initials"}, "dataset.type": {"initials": "initials:WORDS"}},
     sections={"initials": "initials:InitialsOptions"},

@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.handle import ActorDied, Deadline, Handle
 from marl_ray.actors.shared_generator import SharedGeneratorView
-from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
+from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartLimits, Supervisor
 from marl_ray.actors.text_streams import OnText, TextStreams
 from marl_ray.config import Deadlines
 from marl_ray.core.chat import Prompt, TokenPrompt
@@ -28,10 +28,10 @@ R = TypeVar("R")
 REMEDY = "set another model.name, or change resources.generator"
 
 
-def generator_restarts(deadlines: Deadlines, restarts: int) -> RestartPolicy:
+def generator_restarts(deadlines: Deadlines, restarts: int) -> RestartLimits:
     """Return when generators are restarted, and how often."""
     start = Deadline(deadlines.start_s, "start_s", "to start")
-    return RestartPolicy(start, restarts, deadlines.heartbeat_s, REMEDY)
+    return RestartLimits(start, restarts, deadlines.heartbeat_s, REMEDY)
 
 
 class GeneratorGroup:
@@ -43,7 +43,7 @@ class GeneratorGroup:
 
     Args:
         workers_per_replica: vLLM workers of one replica.
-        initialize, restarts, start_lock: see `Supervisor` and `RestartPolicy`.
+        initialize, restarts, start_lock: see `Supervisor` and `RestartLimits`.
         reserve: reserves resources for one more replica and returns its spec; None if the group cannot grow.
         release: releases the resources of a removed replica.
         drains: requests in flight are finished before a weight update.

@@ -260,7 +260,7 @@ class LearnerGroup:
         async with barrier.wait(rank, self._deadlines.start_s) as is_last:
             if is_last:
                 self._barrier = StartBarrier(self._num_ranks)  # for the next incarnations
-                await self._restore([barrier.ranks[id] for id in sorted(barrier.ranks)])
+                await self._restore([barrier.arrived[id] for id in sorted(barrier.arrived)])
 
     async def _restore(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
         """Load the last checkpoint, and replay the logged batches up to the version."""

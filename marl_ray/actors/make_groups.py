@@ -23,7 +23,7 @@ from marl_ray.actors.sandbox_settings import sandbox_settings
 from marl_ray.actors.shared_device import DEDICATED, DedicatedDevice, DividedGpus, SharedDevice
 from marl_ray.actors.shared_generator import SharedGenerator, SharedGeneratorProcesses
 from marl_ray.actors.shared_learner import SharedLearner, SharedLearnerProcess
-from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
+from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartLimits, Supervisor
 from marl_ray.cluster.placement_group import PlacementGroups
 from marl_ray.cluster.placement_plan import PlacementPlan, learner_id
 from marl_ray.config import Config
@@ -191,7 +191,7 @@ def make_learner_groups(
             "runtime_env": {"env_vars": learner_environment(arguments[first].threads, agent_plan)},
         }
         start = Deadline(deadlines.start_s, "start_s", "to start")
-        restarts = RestartPolicy(start, settings.max_restarts, deadlines.heartbeat_s, REMEDY)
+        restarts = RestartLimits(start, settings.max_restarts, deadlines.heartbeat_s, REMEDY)
         if len(policies) > 1:
             # One process with one rank, in which all policies have the learner of the first one as their base.
             id = learner_id(config, first)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from marl_ray.actors.handle import Actor, ActorFailed, Deadline, Handle
-from marl_ray.actors.supervisor import ActorSpec, RestartPolicy, Supervisor
+from marl_ray.actors.supervisor import ActorSpec, RestartLimits, Supervisor
+from marl_ray.core.concurrency import gather
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
 from marl_ray.sandbox import (
@@ -70,7 +71,7 @@ class SandboxPool:
 
     Args:
         scheduling: one Ray scheduling strategy per worker; None spreads the workers over the nodes.
-        start, restarts: limits of each worker (see `RestartPolicy`).
+        start, restarts: limits of each worker (see `RestartLimits`).
         heartbeat_s: maximum seconds without a heartbeat of a busy worker.
         without: disabled isolation mechanisms (see `Sandbox`).
     """
@@ -107,7 +108,7 @@ class SandboxPool:
             }
             id = ActorId("sandbox", None, worker)
             specs.append(ActorSpec(id, SandboxWorker, (settings, without), options))
-        self.workers = Supervisor(specs, RestartPolicy(start, restarts), on_change=self._dispatch)
+        self.workers = Supervisor(specs, RestartLimits(start, restarts), on_change=self._dispatch)
         self._busy: set[Handle[SandboxWorker]] = set()
         self._new: deque[_Item] = deque()
         """Programs that no worker has run."""
@@ -237,7 +238,7 @@ class SandboxPool:
         for other in self.workers.serving():
             if other != lost and other not in self._busy and _node(other) == _node(lost):
                 checks.append(self._check(other))
-        await asyncio.gather(*checks)
+        await gather(*checks)
 
     async def _check(self, worker: Handle[SandboxWorker]) -> None:
         heartbeat = Deadline(self._heartbeat_s, "heartbeat_s", "to answer a heartbeat")

@@ -189,7 +189,7 @@ class SharedDevice(DedicatedDevice):
             finally:
                 # Engines that were awake serve again once they have received their weights.
                 for engine, replicas in asleep.items():
-                    replicas.mark_stale(engine)
+                    replicas.initialize_again(engine)
 
     @asynccontextmanager
     async def lock_for_weight_update(

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from marl_ray.actors.engine_arguments import EngineSpec
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.handle import Actor, Call, Handle
-from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
+from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartLimits, Supervisor
 from marl_ray.cluster.placement_group import BundleGpus
 from marl_ray.config import ModelConfig
 from marl_ray.core.errors import UserError
@@ -152,7 +152,7 @@ class SharedGeneratorProcesses:
     def __init__(
         self,
         specs: Sequence[ActorSpec[SharedGenerator]],
-        policy: RestartPolicy,
+        policy: RestartLimits,
         start_lock: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         self.supervisor = Supervisor(specs, policy, self._initialize, start_lock)

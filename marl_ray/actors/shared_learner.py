@@ -21,7 +21,7 @@ import ray
 
 from marl_ray.actors.handle import Actor, Call, Deadline, Handle
 from marl_ray.actors.learner_actor import LearnerActor
-from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
+from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartLimits, Supervisor
 from marl_ray.cluster.placement_group import BundleGpus
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.learning.arguments import LearnerArguments
@@ -152,7 +152,7 @@ class SharedLearnerProcess:
     def __init__(
         self,
         spec: ActorSpec[SharedLearner],
-        policy: RestartPolicy,
+        policy: RestartLimits,
         start_lock: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         self.supervisor = Supervisor([spec], policy, self._initialize, start_lock)

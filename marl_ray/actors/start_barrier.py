@@ -16,7 +16,7 @@ class StartBarrier:
     """A barrier for ranks that restart; the last rank restores all of them."""
 
     def __init__(self, num_ranks: int) -> None:
-        self.ranks: dict[ActorId, Handle[LearnerActor]] = {}
+        self.arrived: dict[ActorId, Handle[LearnerActor]] = {}
         self._num_ranks = num_ranks
         self._is_over = False
         self._failure: str | None = None
@@ -26,8 +26,8 @@ class StartBarrier:
     async def wait(self, rank: Handle[LearnerActor], deadline_s: float) -> AsyncIterator[bool]:
         """Yield True for the last rank at once, and False for the others after the last rank has left. Raises
         UserError if not all ranks arrive in time, or if the last rank fails."""
-        self.ranks[rank.id] = rank
-        if len(self.ranks) == self._num_ranks:
+        self.arrived[rank.id] = rank
+        if len(self.arrived) == self._num_ranks:
             self._condition.notify_all()
             try:
                 yield True
@@ -41,13 +41,13 @@ class StartBarrier:
             return
         try:
             # A sibling may need several starts. Each failed one counts as a failed start of this rank too.
-            complete = self._condition.wait_for(lambda: len(self.ranks) == self._num_ranks)
+            complete = self._condition.wait_for(lambda: len(self.arrived) == self._num_ranks)
             await wait_within(deadline_s, f"the ranks beside {rank.id} to start", "start_s", complete)
         except DeadlineExceeded as error:
-            del self.ranks[rank.id]
+            del self.arrived[rank.id]
             raise UserError(str(error)) from None
         except BaseException:
-            del self.ranks[rank.id]  # so that its next incarnation can take the place
+            del self.arrived[rank.id]  # so that its next incarnation can take the place
             raise
         # Without a deadline: the work of the last rank has its own.
         await self._condition.wait_for(lambda: self._is_over)

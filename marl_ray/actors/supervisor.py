@@ -8,7 +8,7 @@
 Callers report a loss with `report_lost` and wait for actors with `wait_ready`, which raises errors that a restart does
 not repair: errors of a start that are no loss (a bug, a file system error), and the loss of two incarnations of an
 actor with the same error before any actor has succeeded (`confirm_success`). An actor is initialised before it serves:
-a generator receives its policy's weights, a learner its state. Every phase has a deadline (that of `RestartPolicy`, or
+a generator receives its policy's weights, a learner its state. Every phase has a deadline (that of `RestartLimits`, or
 of the calls in `initialize`), so `wait_ready` needs none.
 """
 
@@ -60,7 +60,7 @@ class ActorSpec(Generic[A]):
 
 
 @dataclass(frozen=True, slots=True)
-class RestartPolicy:
+class RestartLimits:
     """The deadline of each start, the maximum number of restarts of one actor within RESTART_WINDOW_S, and the maximum
     seconds without a heartbeat while an actor serves (None: no heartbeats).
 
@@ -100,7 +100,7 @@ class Supervisor(Generic[A]):
     def __init__(
         self,
         specs: Sequence[ActorSpec[A]],
-        policy: RestartPolicy,
+        limits: RestartLimits,
         initialize: Initialize[A] = skip_initialization,
         start_lock: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext,
         on_change: Callable[[], None] = lambda: None,
@@ -111,7 +111,7 @@ class Supervisor(Generic[A]):
         self._members = {spec.id: _Member(spec) for spec in specs}
         self._removed: dict[ActorId, int] = {}
         """Last incarnation of each removed actor."""
-        self._policy = policy
+        self._limits = limits
         self._initialize_actor = initialize
         self._start_lock = start_lock
         self._on_change = on_change
@@ -156,7 +156,7 @@ class Supervisor(Generic[A]):
             return len(self.serving()) >= needed
 
         def is_hopeless() -> bool:
-            return self._is_lost() or (all_members and bool(self.retired()))
+            return self._is_hopeless() or (all_members and bool(self.retired()))
 
         # Without a deadline: every phase of a start has one (see above).
         await self._condition.wait_for(lambda: is_ready() or is_hopeless())
@@ -168,10 +168,10 @@ class Supervisor(Generic[A]):
 
     async def raise_loss(self) -> NoReturn:
         """Wait until no actor can serve any more, and raise the error of `wait_ready`."""
-        await self._condition.wait_for(self._is_lost)
+        await self._condition.wait_for(self._is_hopeless)
         raise self._error or UserError(self.last_failure)
 
-    def _is_lost(self) -> bool:
+    def _is_hopeless(self) -> bool:
         return self._error is not None or self.exhausted()
 
     def exhausted(self) -> bool:
@@ -183,21 +183,21 @@ class Supervisor(Generic[A]):
         if self._closed or not self.is_serving(handle):
             return
         member = self._members[handle.id]
-        if not self._ends_alike(member, reason):
+        if not self._retire_if_repeated(member, reason):
             self._replace_lost(member, reason)
 
-    def _ends_alike(self, member: _Member[A], reason: str) -> bool:
+    def _retire_if_repeated(self, member: _Member[A], reason: str) -> bool:
         """Return whether the previous incarnation ended with the same error before any success, and end the actor."""
         previous = member.last_loss
         location = member.handle and member.handle.location
         # Incarnations end alike if their errors are the same but for the process.
         member.last_loss = reason.replace(str(location), "")
         is_the_same = member.last_loss == previous
-        if self._policy.remedy is None or self._succeeded or not is_the_same:
+        if self._limits.remedy is None or self._succeeded or not is_the_same:
             return False
         self._end(member)
         member.state = "retired"
-        self._error = UserError(f"{reason}, twice in a row and before any result: {self._policy.remedy}")
+        self._error = UserError(f"{reason}, twice in a row and before any result: {self._limits.remedy}")
         self._notify()
         return True
 
@@ -205,13 +205,13 @@ class Supervisor(Generic[A]):
         """Record that an actor has done its work once, so that further losses are no fault of the settings."""
         self._succeeded = True
 
-    def mark_stale(self, handle: Handle[A]) -> None:
+    def initialize_again(self, handle: Handle[A]) -> None:
         """Stop serving from this incarnation until it has been initialised again."""
         if self._closed or not self.is_serving(handle):
             return
         member = self._members[handle.id]
         member.state = "initializing"
-        self._spawn(self._initialize_again(member, handle))
+        self._spawn(self._repeat_initialization(member, handle))
 
     def add(self, spec: ActorSpec[A]) -> None:
         """Start one more actor, which serves after its initialisation."""
@@ -254,7 +254,7 @@ class Supervisor(Generic[A]):
         member.state = "lost"
         self._spawn(self._restart(member, reason))
 
-    async def _initialize_again(self, member: _Member[A], handle: Handle[A]) -> None:
+    async def _repeat_initialization(self, member: _Member[A], handle: Handle[A]) -> None:
         try:
             await self._initialize(member, handle)
         except (UserError, ActorFailed) as error:
@@ -274,7 +274,7 @@ class Supervisor(Generic[A]):
             except (UserError, ActorFailed, RayError) as error:
                 if member.state == "retired":
                     return
-                if not isinstance(error, DeadlineExceeded) and self._ends_alike(member, str(error)):
+                if not isinstance(error, DeadlineExceeded) and self._retire_if_repeated(member, str(error)):
                     return
                 self._end(member)
                 failures += 1
@@ -303,14 +303,14 @@ class Supervisor(Generic[A]):
         member.restarts = [at for at in member.restarts if at > now - RESTART_WINDOW_S]
         if member.incarnation == member.previous_incarnations:
             return True
-        if len(member.restarts) >= self._policy.restarts:
+        if len(member.restarts) >= self._limits.restarts:
             return False
         member.restarts.append(now)
         return True
 
     def _retire(self, member: _Member[A], reason: str, given_up: bool) -> None:
         id = member.spec.id
-        limit = f"resources.{id.kind}.max_restarts allows {self._policy.restarts} restarts within an hour"
+        limit = f"resources.{id.kind}.max_restarts allows {self._limits.restarts} restarts within an hour"
         if given_up:
             limit = "it does not start"
         self.last_failure = f"{id} is lost for good ({limit}): {reason}"
@@ -325,7 +325,7 @@ class Supervisor(Generic[A]):
     async def _start(self, member: _Member[A]) -> list[str]:
         """Start the next incarnation and return its notes."""
         spec = member.spec
-        deadline = self._policy.start
+        deadline = self._limits.start
         member.state = "starting"
         member.incarnation += 1
         async with self._start_lock():
@@ -341,8 +341,8 @@ class Supervisor(Generic[A]):
             remaining = replace(deadline, seconds=round(deadline.seconds - elapsed, 1))
             notes: list[str] = await handle.call(spec.actor_class.start).within(remaining)
         await self._initialize(member, handle)
-        if self._policy.heartbeat_s is not None:
-            self._spawn(self._monitor(member, handle, self._policy.heartbeat_s))
+        if self._limits.heartbeat_s is not None:
+            self._spawn(self._monitor(member, handle, self._limits.heartbeat_s))
         return notes
 
     async def _initialize(self, member: _Member[A], handle: Handle[A]) -> None:

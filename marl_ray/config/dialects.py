@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from marl_ray.core.errors import UserError
 from marl_ray.registry import Registry
 
-DIALECTS = Registry("compat", {"none": "marl_ray.config.dialects:OWN_FILES"}, needs="defaults")
+DIALECTS = Registry("compat", {"none": "marl_ray.config.dialects:OWN_FILES"}, member="defaults")
 """Programs whose files can be read and whose defaults can be had, by name."""
 
 

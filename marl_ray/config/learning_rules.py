@@ -1,7 +1,7 @@
 """Combinations of policies, critics, estimators and losses that cannot learn as configured.
 
-Losses, estimators and critics declare their needs, which `marl_ray.credit.needs` checks; `rules.py` has the table of
-conditions.
+Losses, estimators and critics declare their requirements, which `marl_ray.credit.requirement_table` checks; `rules.py`
+has the table of conditions.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def _choices(config: Config, number: int) -> Iterator[Choice]:
     section = config.algorithm
     critic = config.training.critic
 
-    def choice(key: str, value: str, needs: Requirements) -> Choice:
+    def choice(key: str, value: str, required: Requirements) -> Choice:
         return Choice(
             config=config,
             number=number,
             key=key,
             value=value,
-            requirements=needs,
+            requirements=required,
             groups_per_step=config.training.rollout_buffer_size * nodes_per_episode(config),
             ends_early=ends_branches(config) and config.compat == "none",
             key_of=partial(key_of, config, number),

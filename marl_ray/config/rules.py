@@ -2,8 +2,9 @@
 
 A rule says when it is broken, and then which setting to change. Texts are format strings: `{config.seed}` is a setting,
 `{run.num_turns}` one of the section `magrpo` or `grpo`, whose name is `{section}`; in the rules of an agent `{agent}`
-has its settings, and `{key[stop]}` is the key that sets one of them. Needs of losses, estimators and critics are in
-`marl_ray.credit.needs`; problems that take more than a condition are in `validation.py` and `learning_rules.py`.
+has its settings, and `{key[stop]}` is the key that sets one of them. Requirements of losses, estimators and critics are
+in `marl_ray.credit.requirement_table`; problems that take more than a condition in `validation.py` and
+`learning_rules.py`.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Config(Section):
 
     @property
     def importance(self) -> Importance:
-        """Resolved value of `optimizer.importance`."""
+        """Resolved value of `magrpo.importance`."""
         if self.training.importance != "auto":
             return self.training.importance
         if loss_class(self.training.loss).requirements.own_importance_ratio:

@@ -1,6 +1,6 @@
 """From episode trees to weighted groups: returns, advantages and weights in the loss. Pure functions; no Ray or vLLM.
 
-trees --returns.py--> returns and baselines --estimators.py--> advantages --groups.py--> weights and batches
+trees --returns.py--> returns and baselines --estimators/--> advantages --groups.py--> weights and batches
 """
 
 from __future__ import annotations

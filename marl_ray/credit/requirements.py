@@ -1,9 +1,9 @@
-"""Requirements of each estimator and critic on the rest of a configuration, as data.
+"""Requirements of each estimator, loss and critic on the rest of a configuration, as data.
 
 `marl_ray.config` checks a run's settings against them, and the rollout reads from them which extra joint actions to
-sample. The single needs, with their checks, are in `marl_ray.credit.needs`. An estimator declares its requirements in
-its class, a loss in its own (`marl_ray.learning.losses`); critics are described here, so that no check imports torch. A
-plug-in uses `requires`.
+sample. `marl_ray.credit.requirement_table` has each of them with its check. An estimator declares its own in its class,
+as a loss does (`marl_ray.learning.losses`); critics are described here, so that no check imports torch. A plug-in uses
+`requires`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from marl_ray.core.errors import UserError
 from marl_ray.credit import CRITICS, ESTIMATORS
-from marl_ray.credit.needs import NEEDS
+from marl_ray.credit.requirement_table import REQUIREMENTS
 from marl_ray.registry import Registry
 
 if TYPE_CHECKING:  # the config package reads this module
@@ -33,27 +33,27 @@ INPUTS = {
 
 
 class Requirements:
-    """The needs of one estimator, loss or critic, by the names in `marl_ray.credit.needs`; by default none.
+    """The requirements of one estimator, loss or critic, by the names in `marl_ray.credit.requirement_table`.
 
-    A need is an attribute: its value, usually True, or False (None for `clip_range` and `loss_aggregation`) if it is
-    not declared.
+    A requirement is an attribute: its value, usually True, or False (None for `clip_range` and `loss_aggregation`) if
+    it is not declared.
 
     Example:
         >>> Requirements(siblings=True).siblings, Requirements(siblings=True).lengths
         (True, False)
     """
 
-    def __init__(self, **needs: Any) -> None:
-        for name in needs:
-            if name not in NEEDS:
-                raise TypeError(f"there is no requirement {name}: use {', '.join(NEEDS)}")
-        self.values: Mapping[str, Any] = {name: needs[name] for name in NEEDS if needs.get(name)}
-        """The declared needs, in the order of their checks."""
+    def __init__(self, **declared: Any) -> None:
+        for name in declared:
+            if name not in REQUIREMENTS:
+                raise TypeError(f"there is no requirement {name}: use {', '.join(REQUIREMENTS)}")
+        self.values: Mapping[str, Any] = {name: declared[name] for name in REQUIREMENTS if declared.get(name)}
+        """The declared requirements, in the order of their checks."""
 
     def __getattr__(self, name: str) -> Any:
-        if name not in NEEDS:
+        if name not in REQUIREMENTS:
             raise AttributeError(name)
-        return self.values.get(name, NEEDS[name].undeclared)
+        return self.values.get(name, REQUIREMENTS[name].undeclared)
 
     @property
     def inputs(self) -> list[str]:
@@ -62,13 +62,13 @@ class Requirements:
 
     @property
     def options(self) -> list[str]:
-        """The settings of the algorithm's section that have an effect because of these needs."""
-        return [option for need in self.values for option in NEEDS[need].options]
+        """The settings of the algorithm's section that have an effect because of these requirements."""
+        return [option for need in self.values for option in REQUIREMENTS[need].options]
 
     def problems(self, choice: Choice) -> Iterator[str]:
         """Yield the problem of each need that the config of `choice` does not meet, with the key to change."""
         for name in self.values:
-            check = NEEDS[name].check
+            check = REQUIREMENTS[name].check
             problem = None if check is None else check(choice)
             if problem is not None:
                 yield problem
@@ -145,8 +145,8 @@ GROUP_WHITENING, BATCH_WHITENING = Requirements(siblings=True), Requirements(who
 LORA = Requirements(trains_from_zero=True)
 
 
-def requires(**needs: Any) -> Callable[[T], T]:
-    """Return a decorator that declares the requirements of a plug-in: names in `marl_ray.credit.needs`.
+def requires(**declared: Any) -> Callable[[T], T]:
+    """Return a decorator that declares the requirements of a plug-in: names in `marl_ray.credit.requirement_table`.
 
     Example:
         >>> @requires(greedy_sample=True, parallel_agents=True)
@@ -156,7 +156,7 @@ def requires(**needs: Any) -> Callable[[T], T]:
     """
 
     def declare(plugin: T) -> T:
-        plugin.requirements = Requirements(**needs)  # type: ignore[attr-defined]
+        plugin.requirements = Requirements(**declared)  # type: ignore[attr-defined]
         return plugin
 
     return declare

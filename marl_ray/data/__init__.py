@@ -16,9 +16,9 @@ DATASETS = Registry(
         "livecodebench": "marl_ray.data.convert:LIVECODEBENCH",
         "prompts": "marl_ray.data.prompts:PROMPTS",
     },
-    needs="task",
+    member="task",
 )
-SOURCES = Registry("dataset.name", {}, needs="splits")
+SOURCES = Registry("dataset.name", {}, member="splits")
 """Data sets in Python objects, whose attribute `splits` maps names of splits to lists of rows."""
 OBJECT = "python:"
 """Prefix of a dataset.name `python:module:Attr`, which names an object of SOURCES."""

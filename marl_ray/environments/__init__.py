@@ -11,5 +11,5 @@ from marl_ray.registry import Registry
 ENVIRONMENTS = Registry(
     "environment",
     {"code_generation": "marl_ray.environments.code_generation:CodeGeneration"},
-    needs="from_config",
+    member="from_config",
 )

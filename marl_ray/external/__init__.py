@@ -17,5 +17,5 @@ MODES = Registry(
         "plain": "marl_ray.external.modes:Plain",
         "expert_edits": "marl_ray.external.modes:ExpertEdits",
     },
-    needs="messages",
+    member="messages",
 )

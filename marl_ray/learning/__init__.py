@@ -19,7 +19,7 @@ LOSSES = Registry(
         "clip_cov": "marl_ray.learning.losses.clip_cov:DroppedCovariances",
         "kl_cov": "marl_ray.learning.losses.kl_cov:PenalizedCovariances",
     },
-    needs="token_loss",
+    member="token_loss",
 )
 """Subclasses of `marl_ray.learning.losses.policy_loss.PolicyLoss`."""
 OPTIMIZERS = Registry(

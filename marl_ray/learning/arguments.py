@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -41,6 +41,7 @@ class LearnerArguments(NamedTuple):
     on_gpu: bool = False
     references: Mapping[int, str] | None = None
     max_new_tokens: Mapping[int, int] | None = None
+    plugins: Sequence[str] = ()
 
 
 def learner_arguments(config: Config, policy: PolicyId, on_gpu: bool, total_steps: int) -> LearnerArguments:
@@ -66,6 +67,7 @@ def learner_arguments(config: Config, policy: PolicyId, on_gpu: bool, total_step
         on_gpu,
         references,
         {number: config.agents[number].max_new_tokens for number in policy.agents},
+        config.plugins,
     )
 
 

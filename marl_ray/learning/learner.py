@@ -65,6 +65,7 @@ from marl_ray.models.lora import (
 )
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.models.weight_files import SHARDS
+from marl_ray.registry import load_plug_ins
 
 NO_ADAPTER = LoraConfig()
 
@@ -100,10 +101,12 @@ class Learner:
         on_gpu: bool = False,
         references: Mapping[int, str] | None = None,
         max_new_tokens: Mapping[int, int] | None = None,
+        plugins: Sequence[str] = (),
         name: str = NAME,
         beside: Learner | None = None,
         ranks: RankGroup = SINGLE_RANK,
     ) -> None:
+        load_plug_ins(plugins)
         torch.set_num_threads(threads)
         # cuDNN's attention plans every new shape anew (0.4 s), and nearly every group has a new shape.
         torch.backends.cuda.enable_cudnn_sdp(False)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 class WeightedCompletion:
     """A completion, with the factors in the loss of its summed log-probability, reference KL and entropy.
 
-    old_logprobs: the policy's log-probabilities before the batch's first optimizer step; None in the first mini-batch
-    and for losses without a clip range, which use the current ones. reference_logprobs: the reference policy's, if
-    there is one. json_schema: the schema that constrained the sampler, as JSON text, or empty.
+    old_logprobs: the policy's log-probabilities before the batch's first optimizer step; None in the first mini-batch,
+    and for losses that require neither `several_optimizer_steps` nor `old_logprobs`. reference_logprobs: the reference
+    policy's, if there is one. json_schema: the schema that constrained the sampler, as JSON text, or empty.
     """
 
     token_ids: tuple[int, ...]

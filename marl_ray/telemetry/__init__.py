@@ -12,7 +12,7 @@ SINKS = Registry(
         "trackio": "marl_ray.telemetry.trackers:TrackioSink",
         "mlflow": "marl_ray.telemetry.trackers:MlflowSink",
     },
-    needs="row",
+    member="row",
 )
 """Trackers: subclasses of `marl_ray.telemetry.sinks.Sink` that are created as `Tracker(config, run_dir)`."""
 

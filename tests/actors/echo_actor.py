@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from marl_ray.actors.handle import Actor, Deadline, Handle, wait_all
-from marl_ray.actors.supervisor import ActorSpec, RestartPolicy, Supervisor
+from marl_ray.actors.supervisor import ActorSpec, RestartLimits, Supervisor
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId, PolicyId
 
@@ -69,7 +69,7 @@ async def echoes(
     """Create a supervisor of `count` echo actors; `hooks` are further arguments of `Supervisor`."""
     ids = [ActorId(kind, None if kind == "sandbox" else PolicyId((0,)), replica) for replica in range(count)]
     specs = [ActorSpec(id, Echo, (id, str(folder)), {"num_cpus": 0, "max_concurrency": 2}) for id in ids]
-    supervisor = Supervisor(specs, RestartPolicy(SOON, restarts, heartbeat_s, remedy), **hooks)
+    supervisor = Supervisor(specs, RestartLimits(SOON, restarts, heartbeat_s, remedy), **hooks)
     try:
         yield supervisor
     finally:

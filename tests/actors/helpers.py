@@ -18,7 +18,7 @@ from marl_ray.actors.handle import Deadline
 from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.shared_device import DEDICATED, DedicatedDevice
-from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor, skip_initialization
+from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartLimits, Supervisor, skip_initialization
 from marl_ray.config import (
     AgentConfig,
     CreditConfig,
@@ -104,7 +104,7 @@ def learner(
     arguments = learner_arguments(folder, learning_rate, ranks, lora)
     ids = [ActorId("learner", policy, rank) for rank in range(ranks)]
     specs = [ActorSpec(id, LearnerActor, (id, arguments, residency), {"num_cpus": 0}) for id in ids]
-    restart_policy = RestartPolicy(Deadline(deadlines.start_s, "start_s", "to start"), restarts, deadlines.heartbeat_s)
+    restart_policy = RestartLimits(Deadline(deadlines.start_s, "start_s", "to start"), restarts, deadlines.heartbeat_s)
     supervise = partial(Supervisor, specs, restart_policy)
     return LearnerGroup(policy, supervise, ranks, "adapter" if lora.in_engine else "store", deadlines, device)
 

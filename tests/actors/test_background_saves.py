@@ -16,7 +16,7 @@ from marl_ray.actors.handle import Deadline, Handle
 from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.shared_learner import SharedLearner, SharedLearnerHandle
-from marl_ray.actors.supervisor import ActorSpec, RestartPolicy, Supervisor
+from marl_ray.actors.supervisor import ActorSpec, RestartLimits, Supervisor
 from marl_ray.core.batch import Batch
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId, PolicyId
@@ -40,7 +40,7 @@ class BackgroundLearner(LearnerActor):
 def group_of(restarts: int) -> LearnerGroup:
     id = ActorId("learner", POLICY)
     spec: ActorSpec[LearnerActor] = ActorSpec(id, BackgroundLearner, (id, learner_arguments()), {"num_cpus": 0})
-    supervise = partial(Supervisor, [spec], RestartPolicy(START, restarts, DEADLINES.heartbeat_s))
+    supervise = partial(Supervisor, [spec], RestartLimits(START, restarts, DEADLINES.heartbeat_s))
     return LearnerGroup(POLICY, supervise, 1, "store", DEADLINES)
 
 

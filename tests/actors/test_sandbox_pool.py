@@ -172,7 +172,7 @@ def test_a_program_survives_the_loss_of_all_workers_of_a_node() -> None:
             running = asyncio.create_task(pool.execute([numbered(7, 2.0)]))
             await until(lambda: pool.busy == 1, "the program to run")
             busy = next(iter(pool._busy))
-            # The idle ones first: nobody notices.
+            # The idle ones first, whose loss is not noticed.
             for worker in sorted(pool.workers.serving(), key=lambda worker: worker == busy):
                 assert worker.location is not None
                 os.kill(worker.location.process, signal.SIGKILL)

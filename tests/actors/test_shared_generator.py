@@ -14,7 +14,7 @@ from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import Deadline
 from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.shared_generator import SharedGenerator, SharedGeneratorProcesses
-from marl_ray.actors.supervisor import ActorSpec, RestartPolicy
+from marl_ray.actors.supervisor import ActorSpec, RestartLimits
 from marl_ray.config import LoraConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId, PolicyId
@@ -53,7 +53,7 @@ async def two_agents() -> AsyncIterator[tuple[list[GeneratorGroup], list[Learner
     options = {"num_cpus": 0, "max_concurrency": 1000, **environment}
     processes = SharedGeneratorProcesses(
         [ActorSpec(id, SharedGenerator, (id, POLICIES, spec, MODEL), options)],
-        RestartPolicy(START, 2, DEADLINES.heartbeat_s),
+        RestartLimits(START, 2, DEADLINES.heartbeat_s),
     )
     groups = []
     for policy, trainer in zip(POLICIES, trainers, strict=True):

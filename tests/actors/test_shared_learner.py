@@ -12,7 +12,7 @@ import pytest
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.shared_learner import SharedLearner, SharedLearnerProcess
-from marl_ray.actors.supervisor import ActorSpec, RestartPolicy
+from marl_ray.actors.supervisor import ActorSpec, RestartLimits
 from marl_ray.config import AgentConfig, CreditConfig, LoraConfig, OptimizerConfig
 from marl_ray.core.batch import Batch
 from marl_ray.core.ids import ActorId, PolicyId
@@ -52,7 +52,7 @@ def test_after_the_loss_of_a_shared_process_all_policies_learn_the_same(local_ra
         id = ActorId("learner", None)
         members = {policy: arguments(policy) for policy in POLICIES}
         spec = ActorSpec(id, SharedLearner, (id, members), {"num_cpus": 0})
-        process = SharedLearnerProcess(spec, RestartPolicy(SOON, 2, DEADLINES.heartbeat_s))
+        process = SharedLearnerProcess(spec, RestartLimits(SOON, 2, DEADLINES.heartbeat_s))
         trainers = {
             policy: LearnerGroup(policy, partial(process.view, policy), 1, "store", DEADLINES) for policy in POLICIES
         }

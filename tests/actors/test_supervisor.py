@@ -272,17 +272,17 @@ def test_a_stale_actor_serves_after_another_initialisation(tmp_path: Path) -> No
         async with echoes(tmp_path, restarts=1, heartbeat_s=20, initialize=initialize) as supervisor:
             await supervisor.start()
             (first,) = supervisor.serving()
-            supervisor.mark_stale(first)
+            supervisor.initialize_again(first)
             assert supervisor.serving() == []
-            supervisor.mark_stale(first)
+            supervisor.initialize_again(first)
             supervisor.report_lost(first, "ignored, because it does not serve")
             weights_arrived.set()
             assert await supervisor.wait_ready() == [first]
-            supervisor.mark_stale(first)
+            supervisor.initialize_again(first)
             (second,) = await supervisor.wait_ready()
             assert second.incarnation == 2, "a failed initialisation is a loss"
             assert initialized == [0, 1, 1, 2]
-            supervisor.mark_stale(first)
+            supervisor.initialize_again(first)
             assert supervisor.serving() == [second], "an old incarnation"
 
     asyncio.run(scenario())

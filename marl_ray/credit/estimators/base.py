@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from marl_ray.core.errors import UserError
 from marl_ray.credit import ESTIMATORS
 from marl_ray.credit.requirements import Requirements
 
@@ -74,6 +75,12 @@ class FunctionEstimator(Estimator):
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.requirements = getattr(function, "requirements", Requirements())  # type: ignore[misc]
+        inputs = self.requirements.inputs
+        if len(inputs) > 1:
+            raise UserError(
+                f"estimator {self.name} requires {' and '.join(inputs)}, and a function has one input beside the "
+                "returns: use a subclass of marl_ray.credit.estimators.base.Estimator"
+            )
 
     def advantages(self, values: SiblingValues) -> Tensor:
         arguments = [values.returns]

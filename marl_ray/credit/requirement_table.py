@@ -1,11 +1,11 @@
-"""The needs of estimators, losses and critics on the rest of a configuration.
+"""The requirements that estimators, losses and critics may have of the rest of a configuration.
 
-A plug-in declares its needs by these names, and a run whose config does not meet one of them does not start:
+A plug-in declares its requirements by these names, and a run whose config does not meet one of them does not start:
 
     @requires(greedy_sample=True, parallel_agents=True)
     def margin(returns, greedy): ...
 
-NEEDS, at the end, lists the needs in the order in which problems are reported.
+REQUIREMENTS, at the end, lists them in the order in which problems are reported.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ MAX_COALITION_AGENTS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """One need, by the name in NEEDS."""
+class Requirement:
+    """One requirement, by the name in REQUIREMENTS."""
 
     check: Callable[[Choice], str | None] | None = None
-    """Returns the problem of a choice, with the key to change, or None if the config meets the need. A need without a
-    check is met by the rollout or the learner, or checked when a run starts."""
+    """Returns the problem of a choice, with the key to change, or None if the config meets the requirement. One
+    without a check is met by the rollout or the learner, or checked when a run starts."""
     options: tuple[str, ...] = ()
-    """Settings of the algorithm's section without an effect where the need is not declared."""
+    """Settings of the algorithm's section without an effect where the requirement is not declared."""
     undeclared: bool | None = False
-    """The value of the need where it is not declared."""
+    """The value of the requirement where it is not declared."""
 
 
 def _siblings(choice: Choice) -> str | None:
-    rollout, section = choice.config.training, choice.section
-    if max(rollout.group_sizes) == 1:
+    training = choice.config.training
+    section = choice.section
+    if max(training.group_sizes) == 1:
         return f"""{section}.num_generations is 1, but {choice.name} compares the completions of a group: set it to 2 or
         more, or {choice.remedy}"""
-    if min(rollout.group_sizes) == 1 and rollout.handoff != "all":
-        return f"""{section}.num_generations {list(rollout.group_sizes)} has turns with one completion, from which
+    if min(training.group_sizes) == 1 and training.handoff != "all":
+        return f"""{section}.num_generations {list(training.group_sizes)} has turns with one completion, from which
         {choice.name} learns nothing: set {section}.handoff to all, so that earlier turns learn from them, or raise
         it"""
     return None
@@ -65,27 +66,27 @@ def _coalition_samples(choice: Choice) -> str | None:
 
 
 def _whole_batch(choice: Choice) -> str | None:
-    rollout = choice.config.training
-    if min(rollout.group_sizes) * rollout.rollout_buffer_size > 1:
+    training = choice.config.training
+    if min(training.group_sizes) * training.rollout_buffer_size > 1:
         return None
     return f"""{choice.subject} compares the completions of a batch, and with num_generations 1 and rollout_buffer_size
     1 there is one: raise one of them, or set {choice.remedy}"""
 
 
 def _immediate_rewards(choice: Choice) -> str | None:
-    rollout = choice.config.training
-    if rollout.handoff != "all" or rollout.num_turns == 1:
+    training = choice.config.training
+    if training.handoff != "all" or training.num_turns == 1:
         return None
     return f"""{choice.subject} uses the reward of a joint action that is not continued, and with handoff all siblings
     are ranked by their continuations: set {choice.section}.handoff to random or best, or num_turns to 1"""
 
 
 def _full_tree(choice: Choice) -> str | None:
-    rollout = choice.config.training
-    if rollout.handoff == "all" or rollout.num_turns == 1:
+    training = choice.config.training
+    if training.handoff == "all" or training.num_turns == 1:
         return None
-    return f"""{choice.subject} needs the continuation of every completion, and handoff {rollout.handoff} continues only
-    one of them: set {choice.section}.handoff to all (with num_generations 1 an episode is a chain)"""
+    return f"""{choice.subject} needs the continuation of every completion, and handoff {training.handoff} continues
+    only one of them: set {choice.section}.handoff to all (with num_generations 1 an episode is a chain)"""
 
 
 def _equal_return_groups(choice: Choice) -> str | None:
@@ -96,11 +97,11 @@ def _equal_return_groups(choice: Choice) -> str | None:
 
 
 def _fixed_returns(choice: Choice) -> str | None:
-    optimizer = choice.config.training
-    if not choice.agent.reference_kl_coef or optimizer.kl_in_loss:
+    training = choice.config.training
+    if not choice.agent.reference_kl_coef or training.kl_in_loss:
         return None
     return f"""{choice.subject} needs the final returns of a batch, and {choice.section}.reference_kl
-    {optimizer.reference_kl} would change them in the learner: set it to k3_in_loss or k2_in_loss"""
+    {training.reference_kl} would change them in the learner: set it to k3_in_loss or k2_in_loss"""
 
 
 def _reference(choice: Choice) -> str | None:
@@ -202,62 +203,62 @@ def _loss_aggregation(choice: Choice) -> str | None:
 
 VALUE_OPTIONS = ("critic_target", "critic_learning_rate", "value_clip_range", "value_head_hidden_dim")
 """Options of every critic."""
-NEEDS: dict[str, Need] = {
+REQUIREMENTS: dict[str, Requirement] = {
     # At least two completions per group: num_generations > 1.
-    "siblings": Need(_siblings),
+    "siblings": Requirement(_siblings),
     # The rewards of one greedy joint action per node, as a baseline.
-    "greedy_sample": Need(),
+    "greedy_sample": Requirement(),
     # The rewards of each joint action with one agent's completion replaced, as baselines.
-    "counterfactual_sample": Need(_counterfactual_sample, ("counterfactual",)),
+    "counterfactual_sample": Requirement(_counterfactual_sample, ("counterfactual",)),
     # The rewards of each joint action with every subset of the completions replaced by empty ones.
-    "coalition_samples": Need(_coalition_samples),
+    "coalition_samples": Requirement(_coalition_samples),
     # The lengths of the completions in tokens.
-    "lengths": Need(),
+    "lengths": Requirement(),
     # The sums of the levels of the reward, each normalised within the group.
-    "reward_levels": Need(),
+    "reward_levels": Requirement(),
     # The weights of preferences between joint actions, which depend on their log-probabilities.
-    "joint_logprobs": Need(options=("preference_pairs",)),
+    "joint_logprobs": Requirement(options=("preference_pairs",)),
     # All groups of a batch, with more than one completion, before the first advantage is known.
-    "whole_batch": Need(_whole_batch),
+    "whole_batch": Requirement(_whole_batch),
     # Returns that are rewards: one turn, or a handoff other than `all`.
-    "immediate_rewards": Need(_immediate_rewards),
+    "immediate_rewards": Requirement(_immediate_rewards),
     # The continuation of every joint action: one turn, or handoff `all`.
-    "full_tree": Need(_full_tree),
+    "full_tree": Requirement(_full_tree),
     # An environment in which all agents of a turn answer at the same time: checked when a run starts.
-    "parallel_agents": Need(),
+    "parallel_agents": Requirement(),
     # Groups of equal returns too, because their gradient is not zero: no dynamic_sampling.
-    "equal_return_groups": Need(_equal_return_groups),
+    "equal_return_groups": Requirement(_equal_return_groups),
     # Returns that the learner does not change: a reference_kl in the loss where there is a reference policy.
-    "fixed_returns": Need(_fixed_returns),
+    "fixed_returns": Requirement(_fixed_returns),
     # A reference policy: reference_kl_coef above 0.
-    "reference": Need(_reference),
+    "reference": Requirement(_reference),
     # Returns over the same number of turns: no early_termination_threshold with handoff `all`.
-    "complete_returns": Need(_complete_returns),
+    "complete_returns": Requirement(_complete_returns),
     # An affine map of the group's returns, which normalize_advantages turns into MAGRPO: no normalize_advantages.
-    "magrpo_if_whitened": Need(_magrpo_if_whitened),
+    "magrpo_if_whitened": Requirement(_magrpo_if_whitened),
     # Advantages with a scale of their own: no normalize_advantages.
-    "own_scale": Need(_own_scale),
+    "own_scale": Requirement(_own_scale),
     # Baselines that differ between siblings if advantages are normalised: several agents and joint_mode aligned.
-    "magrpo_if_one_baseline": Need(_magrpo_if_one_baseline),
+    "magrpo_if_one_baseline": Requirement(_magrpo_if_one_baseline),
     # An optimizer for new weights that start at 0: not adafactor, whose steps scale with the weights.
-    "trains_from_zero": Need(_trains_from_zero),
+    "trains_from_zero": Requirement(_trains_from_zero),
     # More than one optimizer step per batch.
-    "several_optimizer_steps": Need(_several_optimizer_steps),
+    "several_optimizer_steps": Requirement(_several_optimizer_steps),
     # The policy's log-probabilities before the batch's first optimizer step, if there are several steps.
-    "old_logprobs": Need(),
+    "old_logprobs": Requirement(),
     # More than one optimizer step per batch, or max_staleness above 0.
-    "off_policy_tokens": Need(_off_policy_tokens),
+    "off_policy_tokens": Requirement(_off_policy_tokens),
     # No second importance weight: importance auto or none.
-    "own_importance_ratio": Need(_own_importance_ratio),
+    "own_importance_ratio": Requirement(_own_importance_ratio),
     # This loss_aggregation and no other.
-    "loss_aggregation": Need(_loss_aggregation, undeclared=None),
+    "loss_aggregation": Requirement(_loss_aggregation, undeclared=None),
     # Default distances below and above 1 at which a ratio is clipped; None: clip_low and clip_high do not apply.
-    "clip_range": Need(undeclared=None),
+    "clip_range": Requirement(undeclared=None),
     # Advantages from a critic, so that an agent names no estimator of its own.
-    "no_estimator": Need(_no_estimator, VALUE_OPTIONS),
+    "no_estimator": Requirement(_no_estimator, VALUE_OPTIONS),
     # A learner of one rank.
-    "single_rank": Need(_single_rank),
+    "single_rank": Requirement(_single_rank),
     # The prompts of all agents as a critic's state, and hence one tokenizer: checked when a run starts.
-    "joint_prompts": Need(),
+    "joint_prompts": Requirement(),
 }
-"""All needs by name, in the order in which problems are reported."""
+"""All requirements by name, in the order in which problems are reported."""
