@@ -11,6 +11,7 @@ import pytest
 
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.learner_group import LearnerGroup
+from marl_ray.core.episode import AgentCall
 from marl_ray.models.json_schemas import schema_text
 from tests.actors.helpers import PROMPTS, SAMPLING, MemoryHistory, as_batch, generators, learner, run, update_weights
 
@@ -45,6 +46,10 @@ def trainer(engine: GeneratorGroup) -> Iterator[LearnerGroup]:
     run(group.close())
 
 
+def without_schema(call: AgentCall) -> AgentCall:
+    return replace(call, completion=replace(call.completion, json_schema=""))
+
+
 @pytest.mark.parametrize("schema", [{"enum": ["left", "right"]}, DAY])
 def test_constrained_completions_are_json_and_have_ratios_of_1(
     engine: GeneratorGroup, trainer: LearnerGroup, schema: dict[str, Any]
@@ -57,5 +62,5 @@ def test_constrained_completions_are_json_and_have_ratios_of_1(
         assert value in schema["enum"] if "enum" in schema else value.keys() == {"day", "tags"}
     batch = as_batch(groups).mini_batches[0].groups
     assert run(trainer.logprob_gap(batch)) < 1e-4
-    free = [replace(g, completions=tuple(replace(c, json_schema="") for c in g.completions)) for g in batch]
+    free = [replace(group, calls=tuple(map(without_schema, group.calls))) for group in batch]
     assert run(trainer.logprob_gap(free)) > 0.5, "the engine divides by the probability of all allowed tokens"
