@@ -181,6 +181,20 @@ def in_memory(objects: Mapping[str, Any]) -> Iterator[None]:
         _objects.reset(token)
 
 
+_kinds: set[str] = set()
+"""Kinds of all registries that have been imported."""
+
+
+def check_kinds() -> None:
+    """Raise UserError if a plug-in has names of a kind that no registry has. Call it when all registries exist."""
+    for plug_in in plug_ins():
+        for kind, names in plug_in.names.items():
+            if kind not in _kinds:
+                near = difflib.get_close_matches(kind, _kinds, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(_kinds))}"
+                raise UserError(f"PlugIn.names of {', '.join(names)}: there is no kind {kind!r}: {hint}")
+
+
 class Registry:
     """The choices of one kind by name. Entries are `module:Attr`, and are imported on first use.
 
@@ -194,6 +208,7 @@ class Registry:
     """
 
     def __init__(self, kind: str, entries: Mapping[str, str], member: str = "__call__", method: str = "") -> None:
+        _kinds.add(kind)
         self.kind = kind
         self.core = entries
         self.member = member

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from marl_ray import registry as registry_module
 from marl_ray.core.errors import UserError
 from marl_ray.credit import ESTIMATORS
 from marl_ray.data import DATASETS
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external import MODES
-from marl_ray.registry import Registry
+from marl_ray.registry import PlugIn, Registry
+from tests.factories import quickstart_config
 
 REGISTRIES = (ENVIRONMENTS, DATASETS, MODES, ESTIMATORS)
 
@@ -134,3 +136,10 @@ def test_unusable_classes_are_rejected() -> None:
     assert "is abstract: it does not define attempt, feedback, first_prompts" in error_of(
         ENVIRONMENTS, "marl_ray.environments.base:Environment"
     )
+
+
+def test_a_plug_in_with_names_of_an_unknown_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = PlugIn(names={"magrpo.estimator": {"mine": "module:Mine"}})
+    monkeypatch.setattr(registry_module, "_named", [wrong])
+    with pytest.raises(UserError, match=r"^PlugIn\.names of mine: .* 'magrpo\.estimator': did you mean 'estimator'\?$"):
+        quickstart_config()

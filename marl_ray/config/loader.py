@@ -34,7 +34,7 @@ from marl_ray.config.validation import check, count_agents, derive, shared_polic
 from marl_ray.config.values import accepts_null, convert, read_yaml
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import pluralize
-from marl_ray.registry import load_plug_ins
+from marl_ray.registry import check_kinds, load_plug_ins
 
 Flat = dict[str, Any]
 """Values by dotted key. `agents` is a list of such mappings, one per agent, or None."""
@@ -62,6 +62,7 @@ def from_tree(
     Raises UserError."""
     overrides = overrides or {}
     load_plug_ins(_modules(overrides.get("plugins", tree.get("plugins"))))
+    check_kinds()
     tree, overrides = adopt(tree, algorithm, overrides, note)
     flat = _canonical(flatten(tree, sections(settings(algorithm))), algorithm)
     flat["agents"] = _entries(flat.get("agents"), algorithm)
