@@ -212,16 +212,16 @@ class LearnerGroup:
         return (await self._run(deadline, LearnerActor.fingerprint, texts))[0]
 
     async def _learn_batch(self, ranks: Sequence[Handle[LearnerActor]], queue: GroupQueue) -> UpdateStats:
-        """Send each group once: when it arrives, or with the complete batch on a device that the engines share."""
+        """Send each group once: when it arrives, or with the complete batch on a device on which engines and learner take
+        turns."""
         deadline = self._deadline("learn_s", "to learn")
         sent = 0
-        while not self.device.is_shared:
-            groups = await queue.get(sent)
-            if not groups:
-                break  # the first mini-batch is complete
-            argument = _for_all(ranks, groups)
-            await self._call_all(ranks, deadline, LearnerActor.accumulate, queue.step, sent, argument)
-            sent += len(groups)
+        if not self.device.takes_turns:
+            # Until the first mini-batch is complete.
+            while groups := await queue.get(sent):
+                argument = _for_all(ranks, groups)
+                await self._call_all(ranks, deadline, LearnerActor.accumulate, queue.step, sent, argument)
+                sent += len(groups)
         batch = await queue.batch()
         if sent:
             first, *others = batch.mini_batches
@@ -276,7 +276,7 @@ class LearnerGroup:
             step, folder = checkpoint
             deadline = self._deadline("checkpoint_s", "to load its checkpoint")
             async with self.device.lock_for_restore():
-                await self._call_unlocked(ranks, deadline, LearnerActor.load, folder, step)
+                await self._call_during_restore(ranks, deadline, LearnerActor.load, folder, step)
         await self._repeat_begin_save(ranks, step)
         if step < self.version:
             async with self.device.lock_for_restore():
@@ -291,7 +291,7 @@ class LearnerGroup:
         deadline = self._deadline("learn_s", "to learn")
         for number in range(step, self.version):
             batch = await asyncio.to_thread(self._history.batch, number)
-            await self._call_unlocked(ranks, deadline, LearnerActor.update, _for_all(ranks, batch))
+            await self._call_during_restore(ranks, deadline, LearnerActor.update, _for_all(ranks, batch))
             await self._repeat_begin_save(ranks, number + 1)
 
     async def _repeat_begin_save(self, ranks: Sequence[Handle[LearnerActor]], version: int) -> None:
@@ -301,7 +301,7 @@ class LearnerGroup:
         copied_version, folder = self._unwritten
         if copied_version == version:
             deadline = self._deadline("checkpoint_s", "to copy its state")
-            await self._call_unlocked(ranks, deadline, LearnerActor.begin_save, folder)
+            await self._call_during_restore(ranks, deadline, LearnerActor.begin_save, folder)
 
     async def _form_rank_group(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
         """Connect the ranks through a rendezvous on rank 0's node, and load the model."""
@@ -312,7 +312,7 @@ class LearnerGroup:
         # Within a call, a rank may wait for another rank as long as the call may take.
         timeout_s = max(limits.start_s, limits.learn_s, limits.sync_s, limits.checkpoint_s)
         rendezvous = await ranks[0].call(LearnerActor.open_rendezvous, on_one_machine, timeout_s).within(deadline)
-        notes = await self._call_unlocked(ranks, deadline, LearnerActor.join_rendezvous, rendezvous)
+        notes = await self._call_during_restore(ranks, deadline, LearnerActor.join_rendezvous, rendezvous)
         self._notes = notes[0]
 
     async def _connect_ranks(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
@@ -321,7 +321,7 @@ class LearnerGroup:
         serving = self._connected.replicas.serving()
         workers = self._connected.workers_per_replica
         arguments = (serving, ranks[0].incarnation, workers, self.transport, self._deadlines.sync_s)
-        await self._call_unlocked(ranks, deadline, LearnerActor.connect, *arguments)
+        await self._call_during_restore(ranks, deadline, LearnerActor.connect, *arguments)
 
     @property
     def _connected(self) -> GeneratorGroup:
@@ -362,9 +362,9 @@ class LearnerGroup:
     ) -> list[R]:
         """Return the results of all ranks. If one is lost, all are replaced. Raises _RankLost. Calls to a rank are
         serialised, so a deadline covers only the call itself and not the time it spends queued."""
-        async with self._call_lock, self.device.lock_for_call():
+        async with self._call_lock:
             with self._report_losses(ranks):
-                return await gather(*(rank.call(method, *args, **kwargs).within(deadline) for rank in ranks))
+                return await self._call_during_restore(ranks, deadline, method, *args, **kwargs)
 
     @contextmanager
     def _report_losses(self, ranks: Sequence[Handle[LearnerActor]]) -> Iterator[None]:
@@ -376,7 +376,7 @@ class LearnerGroup:
                 self.ranks.report_lost(rank, str(error))
             raise _RankLost(str(error)) from error
 
-    async def _call_unlocked(
+    async def _call_during_restore(
         self,
         ranks: Sequence[Handle[LearnerActor]],
         deadline: Deadline,
@@ -384,8 +384,9 @@ class LearnerGroup:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> list[R]:
-        """Return the results of all ranks. All calls are submitted before any other coroutine runs, so all ranks
-        receive calls in the same order."""
+        """As `_call_all`, without the call lock, which the interrupted call may hold, and without a report of losses:
+        the start fails instead. All calls are submitted before any other coroutine runs, so that all ranks receive
+        calls in the same order."""
         async with self.device.lock_for_call():
             return await gather(*(rank.call(method, *args, **kwargs).within(deadline) for rank in ranks))
 

@@ -34,7 +34,7 @@ MEGABYTE = 2**20
 class DedicatedDevice:
     """Devices of engine and learner that need no lock."""
 
-    is_shared = False
+    takes_turns = False
 
     def register(self, learner: LearnerGroup) -> None:
         """Add a learner to the device."""
@@ -125,7 +125,7 @@ class SharedDevice(DedicatedDevice):
     measures_memory: True if vLLM measures the memory for an engine's KV cache; then engines start one at a time.
     """
 
-    is_shared = True
+    takes_turns = True
 
     def __init__(
         self,

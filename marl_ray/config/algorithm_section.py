@@ -24,7 +24,6 @@ from marl_ray.config.values import (
     Section,
     TemperatureOrGreedy,
 )
-from marl_ray.learning.losses import loss_class
 
 Importance = Literal["auto", "none", "truncate", "mask"]
 
@@ -202,17 +201,6 @@ class OptimizerConfig(Section):
     def kl_in_loss(self) -> bool:
         """Whether the KL term is a part of the loss and not of the returns."""
         return self.reference_kl.endswith("_in_loss")
-
-    @property
-    def clip_range(self) -> tuple[float, float]:
-        """Smallest and largest ratio of a clipped loss."""
-        defaults = loss_class(self.loss).default_options()
-        low, high = self.clip_low, self.clip_high
-        if low is None:
-            low = getattr(defaults, "clip_low", 0.0)
-        if high is None:
-            high = getattr(defaults, "clip_high", 0.0)
-        return 1 - low, 1 + high
 
 
 @dataclass(frozen=True, kw_only=True)

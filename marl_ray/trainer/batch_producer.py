@@ -148,7 +148,7 @@ class BatchProducer:
         logged = LoggedStep(step, tuple(batches), joint_samples(episodes), row, records, samples, skipped)
         # Lanes finish in any order; the log has the batches in theirs.
         await context.condition.wait_for(lambda: context.gate.in_log == step)
-        # Invariant 4: every batch is in the log before its optimizer step.
+        # Every batch is in the log before its optimizer step.
         await asyncio.to_thread(self.log.append, logged)
         self._logged[step] = logged
         context.gate.logged(step)

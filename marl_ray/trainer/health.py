@@ -50,7 +50,7 @@ class HealthMonitor:
             steps = f"{MAX_UNSCORED_STEPS} steps in a row, up to step {step},"
             raise UserError(f"no episode of {steps} had a reward: {episodes[0].stops[0].detail}")
         check_failed_rewards(episodes, f"step {step}", self.config)
-        # Invariant 3: no sample is staler than the bound, for any agent.
+        # No sample is staler than the bound, for any agent.
         allowed = range(batch - self.config.training.max_staleness, batch + 1)
         for agent in range(self.config.num_agents):
             versions = _sampled_versions(episodes, agent)

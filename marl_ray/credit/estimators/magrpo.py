@@ -1,7 +1,7 @@
 """MAGRPO and its variants, which compare the returns of siblings with one baseline.
 
-Liu et al. (2025), "LLM Collaboration with Multi-Agent Reinforcement Learning". With one agent, MAGRPO without division
-by the deviation is GRPO (Shao et al., 2024, "DeepSeekMath").
+Liu et al. (2025), "LLM Collaboration with Multi-Agent Reinforcement Learning". With one agent this is
+GRPO (Shao et al., 2024, "DeepSeekMath") without the division by the deviation, which `normalize_advantages` adds.
 """
 
 from __future__ import annotations

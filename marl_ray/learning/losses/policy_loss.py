@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
+from marl_ray.core.errors import UserError
 from marl_ray.credit.requirements import Requirements
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class LossRatios(NamedTuple):
 class LossOptions:
     """The options of a loss. Their names are keys of the config's section, and their values the defaults of the loss.
 
+    Other constants of a plug-in are attributes of its class, or settings of its own section.
+
     Example:
         >>> from marl_ray.config import OptimizerConfig
         >>> ClipOptions(clip_low=0.2, clip_high=0.28).with_settings(OptimizerConfig(clip_high=0.3))
@@ -57,6 +60,10 @@ class LossOptions:
         """Return the options, with the values that the settings give."""
         given = {}
         for option in fields(self):
+            if not hasattr(settings, option.name):
+                raise UserError(
+                    f"option {option.name} of a loss is no setting of magrpo: make it an attribute of the class"
+                )
             value = getattr(settings, option.name)
             if value is not None:
                 given[option.name] = value
