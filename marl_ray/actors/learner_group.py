@@ -212,8 +212,7 @@ class LearnerGroup:
         return (await self._run(deadline, LearnerActor.fingerprint, texts))[0]
 
     async def _learn_batch(self, ranks: Sequence[Handle[LearnerActor]], queue: GroupQueue) -> UpdateStats:
-        """Send each group once: when it arrives, or with the complete batch on a device on which engines and learner take
-        turns."""
+        """Send each group once: when it arrives, or with the complete batch if engines and learner take turns."""
         deadline = self._deadline("learn_s", "to learn")
         sent = 0
         if not self.device.takes_turns:
@@ -362,9 +361,9 @@ class LearnerGroup:
     ) -> list[R]:
         """Return the results of all ranks. If one is lost, all are replaced. Raises _RankLost. Calls to a rank are
         serialised, so a deadline covers only the call itself and not the time it spends queued."""
-        async with self._call_lock:
+        async with self._call_lock, self.device.lock_for_call():
             with self._report_losses(ranks):
-                return await self._call_during_restore(ranks, deadline, method, *args, **kwargs)
+                return await gather(*(rank.call(method, *args, **kwargs).within(deadline) for rank in ranks))
 
     @contextmanager
     def _report_losses(self, ranks: Sequence[Handle[LearnerActor]]) -> Iterator[None]:
