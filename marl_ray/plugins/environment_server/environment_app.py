@@ -21,19 +21,16 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from marl_ray.config import Config
 from marl_ray.core.episode import Task
 from marl_ray.core.text import json_or
 from marl_ray.environments.base import Environment, Executor
-from marl_ray.http.http_server import error_handlers
 from marl_ray.http.request_formats import ApiError
-from marl_ray.http.request_guard import LOCAL_NAMES
 from marl_ray.plugins.environment_server.served_episode import EpisodeError, Observation, ServedEpisode
 
 MAX_EPISODES = 1024
@@ -79,9 +76,9 @@ class EnvironmentApp:
         self._next = 0
         self._episodes: dict[str, ServedEpisode] = {}
 
-    def routes(self) -> Starlette:
-        """Return the application."""
-        routes = [
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes of the endpoints."""
+        return [
             Route("/health", self._health),
             Route("/schema", self._schema),
             Route("/metadata", self._metadata),
@@ -91,7 +88,6 @@ class EnvironmentApp:
             Route("/state", self._state),
             WebSocketRoute("/ws", self._session),
         ]
-        return Starlette(routes=routes, exception_handlers=error_handlers())
 
     async def _health(self, request: Request) -> Response:
         return JSONResponse({"status": "healthy"})
@@ -128,10 +124,6 @@ class EnvironmentApp:
 
     async def _session(self, socket: WebSocket) -> None:
         """Serve the messages of one connection."""
-        host = socket.headers.get("host", "")
-        if "origin" in socket.headers or (host.rpartition(":")[0] or host) not in LOCAL_NAMES:  # a page in a browser
-            await socket.close(1008)
-            return
         await socket.accept()
         session = Session()
         try:

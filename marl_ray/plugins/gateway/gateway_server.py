@@ -7,13 +7,11 @@ import hmac
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from starlette.applications import Starlette
-
 from marl_ray.core.concurrency import wait_within
 from marl_ray.core.connections import bind
 from marl_ray.core.http_proxies import bypass_proxies_for_localhost
-from marl_ray.http.http_server import error_handlers, serve_http
-from marl_ray.http.request_guard import LOCAL_NAMES, AsgiMessage, Receive, RequestGuard, Send, ServerLimits
+from marl_ray.http.http_server import serve_http
+from marl_ray.http.request_guard import AsgiMessage, Receive, RequestGuard, Send, ServerLimits
 from marl_ray.plugins.gateway.gateway_routes import EPISODE, SERVICE, gateway_routes
 from marl_ray.plugins.gateway.options import GatewayConfig
 from marl_ray.plugins.gateway.program_episode import ProgramEpisode
@@ -30,8 +28,8 @@ FILES_PER_COMMAND = 4
 class EpisodeGuard(RequestGuard):
     """The checks of a request, in which a valid key is the token of a running episode."""
 
-    def __init__(self, app: Starlette, limits: ServerLimits) -> None:
-        super().__init__(app, limits, "", LOCAL_NAMES)
+    def __init__(self) -> None:
+        super().__init__(gateway_routes(), LIMITS, key="")
         self.episodes: dict[bytes, ProgramEpisode] = {}
         """Running episodes by token."""
         self.service: ServiceProgram | None = None
@@ -78,7 +76,7 @@ class GatewayServer:
 
     def __init__(self, config: GatewayConfig, service: ServiceProgram | None = None) -> None:
         self._config = config
-        self.guard = EpisodeGuard(Starlette(routes=gateway_routes(), exception_handlers=error_handlers()), LIMITS)
+        self.guard = EpisodeGuard()
         self.guard.service = service
         # A confined command has few connections: an idle one would keep the next one waiting.
         self.guard.keeps_connections = config.sandbox == "none"
@@ -95,7 +93,7 @@ class GatewayServer:
             self.base_url = f"http://{HOST}:{self.listening.getsockname()[1]}/v1"
             commands = self._config.concurrency if self._config.command is not None else 0
             reserved = FILES_PER_COMMAND * (1 if self._config.service else commands)
-            serving = serve_http(self.guard, self.listening, LIMITS, self._ready.set, reserved_files=reserved)
+            serving = serve_http(self.guard, self.listening, self._ready.set, reserved_files=reserved)
             self._serving = asyncio.get_running_loop().create_task(serving)
         ready = asyncio.ensure_future(self._ready.wait())
         either = asyncio.wait({ready, self._serving}, return_when=asyncio.FIRST_COMPLETED)

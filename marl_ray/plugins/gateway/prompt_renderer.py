@@ -18,7 +18,7 @@ from typing import Any
 from marl_ray.config import AgentConfig, ModelConfig
 from marl_ray.core.chat import as_messages, with_system_prompt
 from marl_ray.core.episode import Completion
-from marl_ray.core.errors import UserError
+from marl_ray.core.errors import RejectedMessages
 from marl_ray.http.request_formats import ApiError
 from marl_ray.models.control_tokens import RenderedText, encode_rendered, mark_control_tokens
 from marl_ray.models.names import resolve_model
@@ -194,7 +194,8 @@ class PromptRenderer:
                 **self._agent.chat_template_kwargs,
             )
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
-            raise UserError(f"the chat template of the model rejects these messages: {str(error)[:200]}") from None
+            reason = str(error)[:200]
+            raise RejectedMessages(f"the chat template of the model rejects these messages: {reason}") from None
         return marked.restored(rendered)
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from marl_ray.core.concurrency import DeadlineExceeded, gather
+from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Task
-from marl_ray.core.errors import UserError
-from marl_ray.http.http_server import until_disconnect
+from marl_ray.http.http_server import api_errors, event_stream, first_part, until_disconnect
 from marl_ray.http.reply_format import ReplyFormat, Usage
 from marl_ray.http.request_formats import (
     TEAM,
@@ -30,7 +28,6 @@ from marl_ray.http.request_guard import ServerLimits
 from marl_ray.plugins.serve.team_player import Answer, OnEvent, TeamPlayer
 from marl_ray.plugins.serve.team_tasks import read_tasks, task_text
 
-logger = logging.getLogger(__name__)
 Events = asyncio.Queue[dict[str, Any] | None]
 T = TypeVar("T")
 
@@ -148,13 +145,8 @@ class ApiRoutes:
         if asked.stream:
             first: Events = asyncio.Queue()
             play = asyncio.ensure_future(self._play(calls[0], first))
-            try:  # an error before the first part still has a status
-                event = await _first_of(first, play)
-            except BaseException:
-                play.cancel()
-                raise
-            stream = self._events(asked, form, play, first, event)
-            return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
+            event = await first_part(request, play, _first_of(first, play))
+            return event_stream(self._events(asked, form, play, first, event))
         answering = asyncio.ensure_future(gather(*(self._play(call, None) for call in calls)))
         answers = await until_disconnect(request, answering)
         return JSONResponse(_reply(form, answers, asked.marl_ray.parts))
@@ -162,17 +154,14 @@ class ApiRoutes:
     async def _play(self, call: Ask, events: Events | None) -> Answer:
         """Return the answer within the time limit, and report its events. Raises ApiError."""
         try:
-            async with asyncio.timeout(self._answer_s), self._places:
-                async with self._turn:
-                    await asyncio.sleep(0)  # submitting takes a millisecond: other requests come between two answers
-                return await call(None if events is None else events.put_nowait)
+            with api_errors():
+                async with asyncio.timeout(self._answer_s), self._places:
+                    async with self._turn:
+                        # Submitting takes a millisecond: other requests come between two answers.
+                        await asyncio.sleep(0)
+                    return await call(None if events is None else events.put_nowait)
         except TimeoutError:
             raise ApiError(504, f"no answer within {self._answer_s:g} s", "timeout") from None
-        except DeadlineExceeded as error:
-            raise ApiError(504, str(error), "timeout") from None
-        except UserError as error:
-            logger.warning("a request failed: %s", error)
-            raise ApiError(503, "the models are not available: try again", "unavailable") from None
         finally:
             if events is not None:
                 events.put_nowait(None)

@@ -16,7 +16,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Mount, Route
 
-from marl_ray.http.http_server import error_handlers
 from marl_ray.http.request_guard import LOCAL_NAMES, RequestGuard, ServerLimits
 from marl_ray.plugins.serve.api_routes import ApiRoutes
 from marl_ray.plugins.serve.mcp_tool import mcp_app, mcp_installed
@@ -26,8 +25,8 @@ PAGE_HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-refe
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def make_app(player: TeamPlayer, roles: list[str | None], limits: ServerLimits, key: str | None, host: str) -> Any:
-    """Return the guarded ASGI application."""
+def make_app(player: TeamPlayer, roles: list[str | None], limits: ServerLimits, key: str | None) -> RequestGuard:
+    """Return the guarded ASGI application. Without a key, it answers requests for this machine only."""
     routes: list[Any] = [*ApiRoutes(player, roles, limits).routes(), Route("/", _page)]
     mounted = mcp_app(player, limits.answer_s, limits.body_bytes) if mcp_installed() else None
     if mounted is not None:
@@ -40,9 +39,7 @@ def make_app(player: TeamPlayer, roles: list[str | None], limits: ServerLimits, 
                 await stack.enter_async_context(mounted.router.lifespan_context(mounted))
             yield
 
-    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=error_handlers())
-    names = None if key is not None else tuple(dict.fromkeys((*LOCAL_NAMES, host)))
-    return RequestGuard(app, limits, key, names)
+    return RequestGuard(routes, limits, key, LOCAL_NAMES if key is None else None, lifespan)
 
 
 @cache

@@ -149,12 +149,7 @@ class TeamPlayer:
         sampling = requested_sampling(sampling, request, seed)
         if not isinstance(prompt, str) and not any(message["role"] == "system" for message in prompt):
             prompt = with_system_prompt(prompt, settings.system_prompt)
-        try:
-            generation = await self.generators[agent].stream(prompt, sampling, on_text, raw=isinstance(prompt, str))
-        except UserError as error:
-            if not isinstance(prompt, str) and "chat template" in str(error):
-                raise ApiError(400, str(error), "invalid_value", "messages") from None
-            raise
+        generation = await self.generators[agent].stream(prompt, sampling, on_text, raw=isinstance(prompt, str))
         if not generation.completions:
             raise self._too_long()
         usage = Usage()

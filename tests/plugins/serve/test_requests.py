@@ -8,7 +8,6 @@ import socket
 from typing import Any
 
 import pytest
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -120,8 +119,8 @@ async def _echo(request: Request) -> JSONResponse:
 
 
 def guarded(key: str | None = None, names: tuple[str, ...] | None = None, **limits: Any) -> RequestGuard:
-    app = Starlette(routes=[Route("/v1/echo", _echo, methods=["POST", "GET"]), Route("/health", _echo)])
-    return RequestGuard(app, ServerLimits(**limits), key, names)
+    routes = [Route("/v1/echo", _echo, methods=["POST", "GET"]), Route("/health", _echo)]
+    return RequestGuard(routes, ServerLimits(**limits), key, names)
 
 
 JSON = {"content-type": "application/json"}
