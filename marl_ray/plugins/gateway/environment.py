@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -128,9 +127,6 @@ def make_program(config: GatewayConfig) -> EpisodeProgram:
 def check_settings(config: Config) -> None:
     """Raise UserError for settings that have no meaning for episodes of programs."""
     section, gateway = config.algorithm, config.section(GatewayConfig)
-    for module in ("starlette", "uvicorn"):
-        if importlib.util.find_spec(module) is None:
-            raise UserError(f"environment gateway needs {module}: pip install 'marl-ray[serve]'")
     if config.training.num_turns != 1:
         raise UserError(f"{section}.num_turns is {config.training.num_turns}, but the program decides: set it to 1")
     if config.training.joint_mode != "aligned":
