@@ -41,7 +41,9 @@ class EpisodeGuard(RequestGuard):
             headers: dict[bytes, bytes] = {name.lower(): value for name, value in scope["headers"]}  # type: ignore[attr-defined]
             scope[EPISODE] = self.episodes.get(token_of(headers))
             scope[SERVICE] = self.service if self._is_service(headers) else None
-        await super().__call__(scope, receive, send if self.keeps_connections else _closing(send))
+        if not self.keeps_connections:
+            send = _closing(send)
+        await super().__call__(scope, receive, send)
 
     def _has_key(self, headers: dict[bytes, bytes]) -> bool:
         return token_of(headers) in self.episodes or self._is_service(headers)
@@ -56,7 +58,9 @@ def token_of(headers: dict[bytes, bytes]) -> bytes:
     Tokens are random and looked up in a dictionary, so that the time of a comparison tells nothing about them.
     """
     scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-    return token.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"").strip()
+    if scheme.lower() != b"bearer":
+        token = headers.get(b"x-api-key", b"")
+    return token.strip()
 
 
 def _closing(send: Send) -> Send:
@@ -91,8 +95,12 @@ class GatewayServer:
             bypass_proxies_for_localhost()
             self.listening = bind(HOST, self._config.port, "gateway.port")
             self.base_url = f"http://{HOST}:{self.listening.getsockname()[1]}/v1"
-            commands = self._config.concurrency if self._config.command is not None else 0
-            reserved = FILES_PER_COMMAND * (1 if self._config.service else commands)
+            commands = 0
+            if self._config.service:
+                commands = 1
+            elif self._config.command is not None:
+                commands = self._config.concurrency
+            reserved = FILES_PER_COMMAND * commands
             serving = serve_http(self.guard, self.listening, self._ready.set, reserved_files=reserved)
             self._serving = asyncio.get_running_loop().create_task(serving)
         ready = asyncio.ensure_future(self._ready.wait())
@@ -102,7 +110,7 @@ class GatewayServer:
         finally:
             ready.cancel()
         if self._serving.done():
-            await self._serving
+            await self._serving  # raises its error
 
     @contextmanager
     def serving(self, episode: ProgramEpisode) -> Iterator[None]:

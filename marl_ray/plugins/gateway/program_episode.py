@@ -133,7 +133,9 @@ class ProgramEpisode:
         """Return the answers to a conversation. Raises ApiError, and UserError if the template rejects it."""
         restored = [self._as_sampled(message) for message in messages]
         request = self.agents[agent].renderer.chat(restored, tools, self._of(agent))
-        prompt = [{"role": str(m["role"]), "content": str(m["content"] or "")} for m in restored]
+        prompt = []
+        for message in restored:
+            prompt.append({"role": str(message["role"]), "content": str(message["content"] or "")})
         return await self._sample(agent, prompt, request, options, tools, True, listener)
 
     async def complete(
@@ -150,9 +152,10 @@ class ProgramEpisode:
     async def ask(self, name: str, messages: str | Sequence[TemplateMessage], **options: Any) -> str:
         """Return an agent's answer as text, for functions that play an episode. A text is one user message. `options`
         as in `CallOptions`."""
-        given = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        (answer, *_) = await self.chat(self.agent(name), given, (), CallOptions(**options))
-        return answer.text
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        answers = await self.chat(self.agent(name), messages, (), CallOptions(**options))
+        return answers[0].text
 
     def keep(self, call: asyncio.Future[Any]) -> None:
         """Keep a streamed call in the episode, also if the program does not read it to its end."""
@@ -172,9 +175,11 @@ class ProgramEpisode:
 
     def _as_sampled(self, message: TemplateMessage) -> TemplateMessage:
         """Return an assistant message with tool calls of this episode as the text that was sampled."""
-        calls = message.get("tool_calls") or ()
-        known = next((self._tool_texts[call["id"]] for call in calls if call.get("id") in self._tool_texts), None)
-        return message if known is None else {"role": "assistant", "content": known}
+        for call in message.get("tool_calls") or ():
+            if call.get("id") in self._tool_texts:
+                # A program sends calls as data, which a template may render in another way than they were sampled.
+                return {"role": "assistant", "content": self._tool_texts[call["id"]]}
+        return message
 
     async def _sample(
         self,
@@ -197,18 +202,18 @@ class ProgramEpisode:
             if listener is None or options.choices > 1:
                 generation = await access.generators.generate(given, sampling, self.priority)
             else:
-                generation = await self._stream(
-                    access, given, sampling, access.renderer.call_format if tools else None, listener
-                )
+                call_format = access.renderer.call_format if tools else None
+                generation = await self._stream(access, given, sampling, call_format, listener)
         except UserError as error:
             self.broken = error
             raise
         if not generation.completions:
             problem = f"{len(request.token_ids)} tokens of the prompt and {sampling.max_new_tokens} of the answer"
             raise ApiError(400, f"{problem} exceed the context of the model", "context_length_exceeded", "messages")
-        return [
-            self._record(agent, prompt, request, completion, tools, is_chat) for completion in generation.completions
-        ]
+        answers = []
+        for completion in generation.completions:
+            answers.append(self._record(agent, prompt, request, completion, tools, is_chat))
+        return answers
 
     async def _stream(
         self,
@@ -228,23 +233,30 @@ class ProgramEpisode:
 
         listener.start(len(given.token_ids), calls)
         generation = await access.generators.stream(given, sampling, add)
-        if any(completion.text != "".join(parts) for completion in generation.completions):
+        sent = "".join(parts)
+        if any(completion.text != sent for completion in generation.completions):
             self.failure = "a generator was lost while it sampled a stream, and the repeated answer has another text"
             raise ApiError(503, self.failure, "unavailable")
         return generation
 
     def _sampling(self, agent: int, token_ids: tuple[int, ...], options: CallOptions) -> SamplingSpec:
-        sampling, (seed, key) = self.agents[agent].sampling, self.key
+        sampling = self.agents[agent].sampling
+        seed, key = self.key
         equal = self._equal_prompts[agent, token_ids]
         self._equal_prompts[agent, token_ids] += 1
-        limit = sampling.max_new_tokens if options.max_tokens is None else options.max_tokens
+        limit = sampling.max_new_tokens
+        if options.max_tokens is not None:
+            limit = min(limit, options.max_tokens)
+        min_new_tokens = min(sampling.min_new_tokens, limit)
+        if options.json_schema:
+            min_new_tokens = 0  # a JSON value may be complete before any minimum
+        # The name of the stream has the digest, because a prompt may have a hundred thousand ids.
         digest = hashlib.sha256(repr(token_ids).encode()).hexdigest()
         return replace(
             sampling,
             num_generations=options.choices,
-            max_new_tokens=min(sampling.max_new_tokens, limit),
-            # A JSON value may be complete before any minimum.
-            min_new_tokens=0 if options.json_schema else min(sampling.min_new_tokens, limit),
+            max_new_tokens=limit,
+            min_new_tokens=min_new_tokens,
             json_schema=options.json_schema or sampling.json_schema,
             stop=tuple(dict.fromkeys((*sampling.stop, *options.stop))),
             seed=stream_seed(seed, "gateway", *key, agent, digest, equal),
@@ -262,14 +274,20 @@ class ProgramEpisode:
         self.calls.append(AgentCall(agent, prompt, request.token_ids, completion))
         renderer = self.agents[agent].renderer
         self._of(agent).answered.append(renderer.answered(request, completion, is_chat))
-        text, called = completion.text, tuple[ToolCall, ...]()
+        text = completion.text
+        called: tuple[ToolCall, ...] = ()
         if tools:
             raw = renderer.raw_text(completion)
             in_reasoning = request.text.rstrip().endswith(REASONING_BEGINS)
             text, called = parse_tool_calls(text, raw, tools, renderer.call_format, in_reasoning)
             renderer.count_calls(len(called))
-            self._tool_texts |= {call.id: completion.text for call in called}
-        reason = "length" if completion.finish_reason == "length" else "tool_calls" if called else "stop"
+            for call in called:
+                self._tool_texts[call.id] = completion.text
+        reason = "stop"
+        if completion.finish_reason == "length":
+            reason = "length"  # even after complete calls: another call may have been cut off
+        elif called:
+            reason = "tool_calls"
         return CallAnswer(text, called, reason, len(completion.token_ids), len(request.token_ids))
 
 
