@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 import uvicorn
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from marl_ray.core.concurrency import DeadlineExceeded
@@ -143,6 +143,11 @@ async def _end_overdue(listening: BoundedListener) -> None:
     while True:
         await asyncio.sleep(CHECK_S)
         listening.end_overdue()
+
+
+async def health(request: Request) -> Response:
+    """Return 200 as long as the server runs."""
+    return JSONResponse({"status": "ok"})
 
 
 @contextmanager

@@ -33,6 +33,11 @@ class Usage:
         }
 
 
+def model_entry(name: str, created: int = 0) -> dict[str, Any]:
+    """Return the description of a model."""
+    return {"id": name, "object": "model", "created": created, "owned_by": "marl_ray"}
+
+
 class ReplyFormat:
     """The form of a reply of /v1/chat/completions, or of /v1/completions (`is_chat` False).
 

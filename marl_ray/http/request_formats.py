@@ -7,7 +7,7 @@ fields, and whether the answer has each agent's part.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -41,6 +41,12 @@ class ApiError(Exception):
         elif self.status >= 500:
             kind = "server_error"
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+def unknown_model(name: str, known: Iterable[str]) -> ApiError:
+    """Return the error of a request for a model that does not exist."""
+    message = f"the model {name[:100]!r} does not exist: there are {', '.join(known)}"
+    return ApiError(404, message, "model_not_found", "model")
 
 
 class Part(BaseModel):

@@ -122,23 +122,25 @@ class RequestGuard:
             raise ApiError(400, "the body has several lengths", "invalid_request")
         if not self._serves(values):
             raise ApiError(421, "this server does not serve the requested host", "wrong_host")
-        if not path.startswith(PROTECTED):
-            return False
-        if self._key is not None and not self._has_key(values):
+        is_protected = path.startswith(PROTECTED)
+        if is_protected and self._key is not None and not self._has_key(scope, values):
             raise ApiError(401, "no valid API key: send it as Authorization: Bearer KEY", "invalid_api_key")
         if scope["method"] != "POST":
             return False
+        # A page of another site may send any other type without asking.
         kind = values.get(b"content-type", b"").split(b";")[0].strip().lower()
         if kind != b"application/json":
             raise ApiError(415, "the body should be application/json", "unsupported_media_type")
         if lengths and lengths[0].isdigit() and int(lengths[0]) > self.limits.body_bytes:
             raise self._too_large()
+        if not is_protected:
+            return False
         if self.in_progress >= self.limits.requests:
             raise ApiError(429, f"more than {self.limits.requests} requests are in progress: try again", "overloaded")
         self.in_progress += 1
         return True
 
-    def _has_key(self, headers: dict[bytes, bytes]) -> bool:
+    def _has_key(self, scope: Any, headers: dict[bytes, bytes]) -> bool:
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
         # The time of this comparison tells nothing about the key.
         return scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._key or b"")

@@ -13,7 +13,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from marl_ray.core.text import json_or
-from marl_ray.http.http_server import api_errors, event_stream, first_part, until_disconnect
+from marl_ray.http.http_server import api_errors, event_stream, first_part, health, until_disconnect
+from marl_ray.http.reply_format import model_entry
 from marl_ray.http.request_formats import ApiError, parse_request
 from marl_ray.plugins.gateway.call_streams import CallStream, StreamFormat, stream_events
 from marl_ray.plugins.gateway.chat_requests import (
@@ -49,21 +50,17 @@ def gateway_routes() -> list[Route]:
     ]
 
 
-async def health(request: Request) -> Response:
-    """Return 200 as long as the gateway runs."""
-    return JSONResponse({"status": "ok"})
-
-
 async def models(request: Request) -> Response:
     """List the agents."""
-    return JSONResponse({"object": "list", "data": [_model(access.name) for access in _episode(request).agents]})
+    entries = [model_entry(access.name) for access in _episode(request).agents]
+    return JSONResponse({"object": "list", "data": entries})
 
 
 async def model(request: Request) -> Response:
     """Describe one agent."""
     name = request.path_params["name"]
     _episode(request).agent(name)
-    return JSONResponse(_model(name))
+    return JSONResponse(model_entry(name))
 
 
 async def chat(request: Request) -> Response:
@@ -142,10 +139,6 @@ def _episode(request: Request) -> ProgramEpisode:
     if not isinstance(episode, ProgramEpisode):  # the guard has refused other requests below /v1
         raise ApiError(401, "no running episode has this token", "invalid_api_key")
     return episode
-
-
-def _model(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "marl_ray"}
 
 
 async def _answered(request: Request, call: Coroutine[Any, Any, T]) -> T:

@@ -6,6 +6,7 @@ import asyncio
 import hmac
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from marl_ray.core.concurrency import wait_within
 from marl_ray.core.connections import bind
@@ -36,20 +37,19 @@ class EpisodeGuard(RequestGuard):
         self.keeps_connections = True
         """Whether a connection is kept after a reply."""
 
-    async def __call__(self, scope: dict[str, object], receive: Receive, send: Send) -> None:  # type: ignore[override]
-        if scope["type"] == "http":
-            headers: dict[bytes, bytes] = {name.lower(): value for name, value in scope["headers"]}  # type: ignore[attr-defined]
-            scope[EPISODE] = self.episodes.get(token_of(headers))
-            scope[SERVICE] = self.service if self._is_service(headers) else None
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if not self.keeps_connections:
             send = _closing(send)
         await super().__call__(scope, receive, send)
 
-    def _has_key(self, headers: dict[bytes, bytes]) -> bool:
-        return token_of(headers) in self.episodes or self._is_service(headers)
-
-    def _is_service(self, headers: dict[bytes, bytes]) -> bool:
-        return self.service is not None and hmac.compare_digest(token_of(headers), self.service.token.encode())
+    def _has_key(self, scope: Any, headers: dict[bytes, bytes]) -> bool:
+        """Return whether the token is of an episode or of the service, which the endpoints find in the scope."""
+        token = token_of(headers)
+        scope[EPISODE] = self.episodes.get(token)
+        scope[SERVICE] = None
+        if self.service is not None and hmac.compare_digest(token, self.service.token.encode()):
+            scope[SERVICE] = self.service
+        return scope[EPISODE] is not None or scope[SERVICE] is not None
 
 
 def token_of(headers: dict[bytes, bytes]) -> bytes:

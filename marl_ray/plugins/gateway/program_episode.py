@@ -15,7 +15,7 @@ from marl_ray.core.episode import AgentCall, Completion, Generation, SamplingSpe
 from marl_ray.core.errors import UserError
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.environments.reward import TaskRow
-from marl_ray.http.request_formats import ApiError
+from marl_ray.http.request_formats import ApiError, unknown_model
 from marl_ray.plugins.gateway.prompt_renderer import (
     PromptRenderer,
     RenderedRequest,
@@ -116,10 +116,7 @@ class ProgramEpisode:
         """Return the number of an agent. Raises ApiError (404) for an unknown name."""
         names = [access.name for access in self.agents]
         if name not in names:
-            known = ", ".join(names)
-            raise ApiError(
-                404, f"the model {name[:100]!r} does not exist: there are {known}", "model_not_found", "model"
-            )
+            raise unknown_model(name, names)
         return names.index(name)
 
     async def chat(

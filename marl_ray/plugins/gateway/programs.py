@@ -40,10 +40,10 @@ class EpisodeProgram(Protocol):
     async def play(self, episode: ProgramEpisode) -> Any: ...
 
     async def close(self) -> None:
-        """End what outlives an episode."""
+        """End what outlives an episode; by default nothing does."""
 
 
-class FunctionProgram:
+class FunctionProgram(EpisodeProgram):
     """An async function of an episode (`ProgramEpisode`), in this process. Raises UserError for a plain function."""
 
     def __init__(self, function: Callable[[ProgramEpisode], Any], name: str) -> None:
@@ -57,11 +57,8 @@ class FunctionProgram:
         except Exception as error:  # of a function that this package does not know
             raise ProgramFailed(f"{type(error).__name__}: {str(error)[:200]}") from error
 
-    async def close(self) -> None:
-        """Do nothing: nothing outlives an episode."""
 
-
-class CommandProgram:
+class CommandProgram(EpisodeProgram):
     """A command in a session of its own, without the environment of this process.
 
     The command receives `OPENAI_BASE_URL`, `OPENAI_API_KEY` (the token of the episode) and the same for Anthropic's
@@ -100,9 +97,6 @@ class CommandProgram:
             variables = self._variables(base_url, folder, {"MARL_RAY_SERVICE_TOKEN": token})
             options = launcher_options(self._config, self._words, folder, (), base_url)
             await self._run(self._words, options, variables)
-
-    async def close(self) -> None:
-        """Do nothing: nothing outlives an episode."""
 
     def _variables(self, base_url: str, folder: str, tokens: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the command."""

@@ -14,14 +14,14 @@ from typing import Any
 from marl_ray.plugins.gateway.options import GatewayConfig
 from marl_ray.plugins.gateway.program_episode import ProgramEpisode
 from marl_ray.plugins.gateway.program_result import ProgramFailed
-from marl_ray.plugins.gateway.programs import CommandProgram
+from marl_ray.plugins.gateway.programs import CommandProgram, EpisodeProgram
 
 logger = logging.getLogger(__name__)
 POLL_S = 20.0
 """Seconds that a question for a task waits for one."""
 
 
-class ServiceProgram:
+class ServiceProgram(EpisodeProgram):
     """Episodes that a service asks for, with the token of the service (`GET /v1/tasks/next`), and plays with the token
     of each episode.
 

@@ -46,7 +46,8 @@ def read_key(request: ServeRequest) -> str | None:
         return None
     path = expand_home(request.key_file)
     try:
-        key, mode = path.read_text(encoding="utf-8").strip(), path.stat().st_mode
+        key = path.read_text(encoding="utf-8").strip()
+        mode = path.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"the API key cannot be read from {path} ({type(error).__name__})") from None
     if len(key) < MIN_KEY_CHARS or not key.isascii() or not key.isprintable() or " " in key:

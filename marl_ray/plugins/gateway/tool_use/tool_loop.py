@@ -13,6 +13,7 @@ from marl_ray.environments.base import Environment
 from marl_ray.http.request_formats import ApiError
 from marl_ray.plugins.gateway.program_episode import CallAnswer, ProgramEpisode
 from marl_ray.plugins.gateway.program_result import ProgramFailed
+from marl_ray.plugins.gateway.programs import EpisodeProgram
 from marl_ray.plugins.gateway.tool_calls import CallFormat, ToolCall
 from marl_ray.plugins.gateway.tool_use.tools import Tool, ToolContext, ToolFailed, read_arguments
 
@@ -42,8 +43,8 @@ class Answering:
     """Number of tokens up to the end of the last message of the agent."""
 
 
-class ToolLoop:
-    """The program of an episode (`EpisodeProgram`): all agents answer the environment's prompts at the same time, each
+class ToolLoop(EpisodeProgram):
+    """The program of an episode: all agents answer the environment's prompts at the same time, each
     with its tools. The result has the last answer of each agent, for the environment's reward."""
 
     def __init__(
@@ -85,9 +86,6 @@ class ToolLoop:
             "observation_tokens": observed / count,
         }
         return {"answers": answers, "metrics": metrics}
-
-    async def close(self) -> None:
-        """Do nothing: nothing outlives an episode."""
 
     async def _answer(self, episode: ProgramEpisode, agent: int, prompt: Prompt) -> tuple[str, Answering]:
         """Return an agent's last message, after its tool calls. Raises ProgramFailed if the prompt is too long."""
