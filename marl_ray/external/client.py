@@ -88,6 +88,7 @@ class Client:
                     key = self.endpoint.key_variable
                     raise UserError(f"the {self._role} {self.endpoint} refused the key in {key} ({error})") from None
                 error.requests = requests
+                # A request that timed out may have been answered, and charged for.
                 is_lost = error.status is None
                 if requests > self._retries or not error.retry or (is_lost and not self._repeat_lost):
                     raise
@@ -104,6 +105,7 @@ class Client:
         self._client = self._client or self._connect(sdk)
         request = {"model": self.endpoint.model, "messages": [{"role": "user", "content": question}]}
         try:
+            # The time limit begins with the request, behind the wait for a slot.
             async with self._slots, asyncio.timeout(self._timeout_s):
                 if anthropic:
                     reply = await self._client.messages.create(**request, max_tokens=MAX_REPLY_TOKENS)
@@ -133,6 +135,7 @@ class Client:
 
     def _connect(self, sdk: Any) -> Any:
         """Return the vendor's client without its own retries: the caller counts them with unusable replies."""
+        # Logs of a run are shared more often than its keys and prompts should be.
         for name in VERBOSE_LOGGERS:
             logging.getLogger(name).setLevel(logging.WARNING)
         bypass_proxies_for_localhost()

@@ -114,10 +114,10 @@ async def serve_http(
         http=partial(_Protocol, listening),  # type: ignore[arg-type]
         ws=ws,
         ws_max_size=limits.body_bytes,
-        lifespan="on",
-        log_config=None,
+        lifespan="on",  # an application that cannot start ends the server
+        log_config=None,  # the command has configured the logs
         access_log=False,
-        server_header=False,
+        server_header=False,  # clients learn no version
         h11_max_incomplete_event_size=HEADER_BYTES,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=round(limits.drain_s),
@@ -130,6 +130,7 @@ async def serve_http(
     except asyncio.CancelledError:
         guard.is_stopping = True
         server.should_exit = True
+        # uvicorn itself stops waiting after drain_s.
         done, _ = await asyncio.wait({serving}, timeout=limits.drain_s + 5)
         if not done:
             serving.cancel()
@@ -182,6 +183,7 @@ async def until_disconnect(request: Request, answering: asyncio.Future[T]) -> T:
     finally:
         for task in either:
             task.cancel()
+        # The models have stopped before the next request begins.
         await asyncio.gather(*either, return_exceptions=True)
 
 

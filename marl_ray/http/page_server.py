@@ -24,6 +24,7 @@ class PageServer:
         self.host, self.port = self.listener.getsockname()[:2]
         self._loop = asyncio.new_event_loop()
         self._serving = self._loop.create_task(self._serve())
+        # A process that fails does not wait for its clients.
         self._thread = threading.Thread(target=self._run, name="page server", daemon=True)
         self._thread.start()
         self._started.result(START_S)
@@ -44,4 +45,5 @@ class PageServer:
             except Exception as error:
                 if self._started.done():
                     raise
+                # The constructor raises the error in the thread of its caller.
                 self._started.set_exception(error)

@@ -142,6 +142,7 @@ class CompletionRequest(SamplingRequest):
 def parse_request(kind: type[BaseModel], body: bytes, unsupported: Sequence[str] = UNSUPPORTED) -> Any:
     """Return the request in a body. Raises ApiError (400), also for settings that are `unsupported`."""
     content = parse_object(body)
+    # Values that turn a setting off, such as `tools: []`, are no reason to refuse a request.
     for name in unsupported:
         if content.get(name):
             raise ApiError(400, f"{name} is not supported", "unsupported_parameter", name)

@@ -56,6 +56,7 @@ class AskedAgent:
         question = AgentQuestion(self._agent, prompt, asyncio.get_running_loop().create_future())
         self._questions.put_nowait(question)
         text = await question.answer
+        # Nothing is trained, so that an answer needs no tokens.
         return Generation((), (Completion((), text, (), "stop", ()),))
 
 

@@ -95,6 +95,7 @@ async def stream_events(
         for event in form.text(0, part):
             yield event
     try:
+        # A client that has gone cancels this generator, and not the call.
         answers = await asyncio.shield(playing)
         if not is_started:
             for event in form.start(len(answers), answers[0].prompt_tokens):

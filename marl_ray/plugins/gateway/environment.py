@@ -109,6 +109,7 @@ class GatewayEnvironment(ProgramEnvironment):
         return self._renderers
 
     async def close(self) -> None:
+        # A service that still asks for tasks would keep the server waiting.
         await self.program.close()
         if self._server is not None:
             await self._server.close()

@@ -92,6 +92,7 @@ class GatewayServer:
         """Return as soon as the server accepts connections. Raises UserError if the port cannot be used, or if too few
         files may be open."""
         if self._serving is None:
+            # A function in this process would otherwise ask the cluster's proxy for the gateway.
             bypass_proxies_for_localhost()
             self.listening = bind(HOST, self._config.port, "gateway.port")
             self.base_url = f"http://{HOST}:{self.listening.getsockname()[1]}/v1"

@@ -52,6 +52,7 @@ class BlockMessage(BaseModel):
         """Return the messages for the chat template: results of tools are messages of their own, before the text."""
         if isinstance(self.content, str):
             return [{"role": self.role, "content": self.content}]
+        # Templates expect a result directly behind its call, so that results come before the text.
         messages: list[TemplateMessage] = []
         text = ""
         calls = []

@@ -128,7 +128,7 @@ class ProgramEpisode:
         listener: CallListener | None = None,
     ) -> list[CallAnswer]:
         """Return the answers to a conversation. Raises ApiError, and UserError if the template rejects it."""
-        restored = [self._as_sampled(message) for message in messages]
+        restored = list(map(self._as_sampled, messages))
         request = self.agents[agent].renderer.chat(restored, tools, self._of(agent))
         prompt = []
         for message in restored:
@@ -190,6 +190,7 @@ class ProgramEpisode:
     ) -> list[CallAnswer]:
         if self.requests >= self.max_calls:
             raise ApiError(403, f"the episode has made {self.max_calls} calls, the limit (gateway.max_calls)", "limit")
+        # Counted before the wait, so that requests at the same time cannot pass the limit.
         self.requests += 1
         self.rewritten += request.is_rewritten
         access = self.agents[agent]
@@ -202,6 +203,7 @@ class ProgramEpisode:
                 call_format = access.renderer.call_format if tools else None
                 generation = await self._stream(access, given, sampling, call_format, listener)
         except UserError as error:
+            # A program may ignore the error and report a reward: the run has to end all the same.
             self.broken = error
             raise
         if not generation.completions:
@@ -239,6 +241,7 @@ class ProgramEpisode:
     def _sampling(self, agent: int, token_ids: tuple[int, ...], options: CallOptions) -> SamplingSpec:
         sampling = self.agents[agent].sampling
         seed, key = self.key
+        # Equal prompts get different answers.
         equal = self._equal_prompts[agent, token_ids]
         self._equal_prompts[agent, token_ids] += 1
         limit = sampling.max_new_tokens

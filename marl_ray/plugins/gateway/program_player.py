@@ -135,7 +135,7 @@ class ProgramPlayer(Player):
                 failure = f"it ran longer than {timeout_s:g} s (gateway.timeout_s)"
             except ProgramFailed as error:
                 failure = str(error)
-            except BaseException:
+            except BaseException:  # the run ends: its generators are about to stop
                 episode.cancel()
                 raise
         # A call whose first part the program has read belongs to the episode, also after the program's end.
@@ -180,6 +180,7 @@ class ProgramPlayer(Player):
             return Outcome(result.reward, metrics=metrics, rewards=result.rewards)
         answers = result.answers
         if answers is None:
+            # Calls are in the order of their ends, so that each agent's last call remains.
             last = {call.agent: call.completion.text for call in episode.calls}
             answers = tuple(last.get(agent, "") for agent in range(self.config.num_agents))
         attempt = self._judge.environment.attempt(episode.task, answers, True)

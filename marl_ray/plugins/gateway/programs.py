@@ -123,7 +123,7 @@ class CommandProgram(EpisodeProgram):
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env=variables,
-                start_new_session=True,
+                start_new_session=True,  # Ctrl-C reaches the driver alone, which ends its commands
             )
         except OSError as error:  # too many processes, open files or bytes of arguments
             raise ProgramFailed(f"the command cannot be started ({error.strerror})") from None
@@ -134,6 +134,7 @@ class CommandProgram(EpisodeProgram):
             output, errors = await gather(*readers)
             code = await process.wait()
         finally:
+            # Also after a time limit: descendants of the command may live on, with open outputs.
             await _end(process)
             for reader in readers:
                 reader.cancel()
@@ -148,6 +149,7 @@ class CommandProgram(EpisodeProgram):
         lines = _lines(output)
         if source == "file":
             try:
+                # The command may have written a file without an end.
                 with reward_file.open("rb") as file:
                     return parse_json(file.read(MAX_REWARD_BYTES).decode(errors="replace"), "the reward file")
             except OSError as error:

@@ -168,6 +168,7 @@ class PromptRenderer:
         # An answer that nobody sampled, such as an example in the prompt, is no rewritten one.
         is_rewritten = last_answer is not None and not continues and conversations.has_answer(last_answer)
         self._check_length(text)
+        # An earlier conversation whose last answer differs may still begin with the same tokens.
         if prefix is None:
             return RenderedRequest(text, self._encoded(rendered), is_rewritten)
         rest = encode_rendered(self._tokenizer, rendered, start=len(prefix.text))

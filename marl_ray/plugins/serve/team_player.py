@@ -101,14 +101,14 @@ class TeamPlayer:
     async def ask_team(self, task: Task, request: SamplingRequest, on_event: OnEvent | None = None) -> Answer:
         """Return the team's answer: the joint program of the last turn. Raises ApiError."""
         environment = self._check(task, request)
-        usage = Usage()
+        usage = Usage()  # of all agents and turns
         seed = secrets.randbits(62) if request.seed is None else request.seed
         agents: list[_AgentStream] = []
         for agent, group in enumerate(self.generators):
             agents.append(_AgentStream(agent, group, request, seed, usage, on_event))
         player = TurnPlayer(self.config, environment, agents, self.sandbox, self._transition)
         turns: list[dict[str, Any]] = []
-        if task.fields["tests"]:
+        if task.fields["tests"]:  # without tests there is no verdict, and so no feedback for a later turn
             calls = await self._play(player, task, turns, on_event)
         else:
             sampled = await player.sample_first_turn(task, 1, "eval", evaluation=True)

@@ -119,6 +119,7 @@ def _write(
         templates.append(through_template)
         folders.append(str(target.relative_to(folder)))
     team = team_description(config, folders, templates, steps)
+    # Agents of one policy share a folder, which keeps the settings of the last agent.
     for agent, name in enumerate(folders):
         _write_generation_config(folder / name, team, agent, config)
     (folder / TEAM).write_text(json.dumps(team, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
