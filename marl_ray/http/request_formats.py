@@ -56,7 +56,7 @@ class Part(BaseModel):
     text: str
 
 
-def text_of(content: str | Sequence[Any] | None) -> str:
+def text_of(content: str | list[Any] | None) -> str:
     """Return the content of a message as one text, "" for None."""
     if content is None or isinstance(content, str):
         return content or ""
