@@ -76,6 +76,17 @@ class AgentAccess:
     renderer: PromptRenderer
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A call of an agent: its prompt as it was asked and as it is sampled, and its tools. `is_chat` False: a text."""
+
+    agent: int
+    prompt: Prompt
+    rendered: RenderedRequest
+    tools: Sequence[Any]
+    is_chat: bool
+
+
 @dataclass(slots=True)
 class ProgramEpisode:
     """The calls of one episode. `key` names its random streams; `token` authorises the program's requests.
@@ -129,11 +140,11 @@ class ProgramEpisode:
     ) -> list[CallAnswer]:
         """Return the answers to a conversation. Raises ApiError, and UserError if the template rejects it."""
         restored = list(map(self._as_sampled, messages))
-        request = self.agents[agent].renderer.chat(restored, tools, self._of(agent))
+        rendered = self.agents[agent].renderer.chat(restored, tools, self._of(agent))
         prompt = []
         for message in restored:
             prompt.append({"role": str(message["role"]), "content": str(message["content"] or "")})
-        return await self._sample(agent, prompt, request, options, tools, True, listener)
+        return await self._sample(_Asked(agent, prompt, rendered, tools, True), options, listener)
 
     async def complete(
         self,
@@ -143,8 +154,8 @@ class ProgramEpisode:
         listener: CallListener | None = None,
     ) -> list[CallAnswer]:
         """Return the answers to a text, which does not go through the chat template. Raises ApiError."""
-        request = self.agents[agent].renderer.text(prompt, self._of(agent))
-        return await self._sample(agent, prompt, request, options, (), False, listener)
+        rendered = self.agents[agent].renderer.text(prompt, self._of(agent))
+        return await self._sample(_Asked(agent, prompt, rendered, (), False), options, listener)
 
     async def ask(self, name: str, messages: str | Sequence[TemplateMessage], **options: Any) -> str:
         """Return an agent's answer as text, for functions that play an episode. A text is one user message. `options`
@@ -178,60 +189,42 @@ class ProgramEpisode:
                 return {"role": "assistant", "content": self._tool_texts[call["id"]]}
         return message
 
-    async def _sample(
-        self,
-        agent: int,
-        prompt: Prompt,
-        request: RenderedRequest,
-        options: CallOptions,
-        tools: Sequence[Any],
-        is_chat: bool,
-        listener: CallListener | None,
-    ) -> list[CallAnswer]:
+    async def _sample(self, asked: _Asked, options: CallOptions, listener: CallListener | None) -> list[CallAnswer]:
         if self.requests >= self.max_calls:
             raise ApiError(403, f"the episode has made {self.max_calls} calls, the limit (gateway.max_calls)", "limit")
         # Counted before the wait, so that requests at the same time cannot pass the limit.
         self.requests += 1
-        self.rewritten += request.is_rewritten
-        access = self.agents[agent]
-        sampling = self._sampling(agent, request.token_ids, options)
-        given = TokenPrompt(request.token_ids)
+        self.rewritten += asked.rendered.is_rewritten
+        token_ids = asked.rendered.token_ids
+        sampling = self._sampling(asked.agent, token_ids, options)
         try:
             if listener is None or options.choices > 1:
-                generation = await access.generators.generate(given, sampling, self.priority)
+                generators = self.agents[asked.agent].generators
+                generation = await generators.generate(TokenPrompt(token_ids), sampling, self.priority)
             else:
-                call_format = access.renderer.call_format if tools else None
-                generation = await self._stream(access, given, sampling, call_format, listener)
+                generation = await self._stream(asked, sampling, listener)
         except UserError as error:
             # A program may ignore the error and report a reward: the run has to end all the same.
             self.broken = error
             raise
         if not generation.completions:
-            problem = f"{len(request.token_ids)} tokens of the prompt and {sampling.max_new_tokens} of the answer"
+            problem = f"{len(token_ids)} tokens of the prompt and {sampling.max_new_tokens} of the answer"
             raise ApiError(400, f"{problem} exceed the context of the model", "context_length_exceeded", "messages")
-        answers = []
-        for completion in generation.completions:
-            answers.append(self._record(agent, prompt, request, completion, tools, is_chat))
-        return answers
+        return [self._record(asked, completion) for completion in generation.completions]
 
-    async def _stream(
-        self,
-        access: AgentAccess,
-        given: TokenPrompt,
-        sampling: SamplingSpec,
-        calls: CallFormat | None,
-        listener: CallListener,
-    ) -> Generation:
+    async def _stream(self, asked: _Asked, sampling: SamplingSpec, listener: CallListener) -> Generation:
         """Return one completion, whose parts reach the listener. Raises ApiError if the parts are not the completion: a
         generator was lost after the first part, and newer weights gave another text."""
+        access = self.agents[asked.agent]
         parts: list[str] = []
 
         def add(text: str) -> None:
             parts.append(text)
             listener.add(text)
 
-        listener.start(len(given.token_ids), calls)
-        generation = await access.generators.stream(given, sampling, add)
+        call_format = access.renderer.call_format if asked.tools else None
+        listener.start(len(asked.rendered.token_ids), call_format)
+        generation = await access.generators.stream(TokenPrompt(asked.rendered.token_ids), sampling, add)
         sent = "".join(parts)
         if any(completion.text != sent for completion in generation.completions):
             self.failure = "a generator was lost while it sampled a stream, and the repeated answer has another text"
@@ -262,24 +255,18 @@ class ProgramEpisode:
             seed=stream_seed(seed, "gateway", *key, agent, digest, equal),
         )
 
-    def _record(
-        self,
-        agent: int,
-        prompt: Prompt,
-        request: RenderedRequest,
-        completion: Completion,
-        tools: Sequence[Any],
-        is_chat: bool,
-    ) -> CallAnswer:
-        self.calls.append(AgentCall(agent, prompt, request.token_ids, completion))
-        renderer = self.agents[agent].renderer
-        self._of(agent).answered.append(renderer.answered(request, completion, is_chat))
+    def _record(self, asked: _Asked, completion: Completion) -> CallAnswer:
+        """Add a completion to the calls of the episode, and return it as an answer."""
+        rendered = asked.rendered
+        self.calls.append(AgentCall(asked.agent, asked.prompt, rendered.token_ids, completion))
+        renderer = self.agents[asked.agent].renderer
+        self._of(asked.agent).answered.append(renderer.answered(rendered, completion, asked.is_chat))
         text = completion.text
         called: tuple[ToolCall, ...] = ()
-        if tools:
+        if asked.tools:
             raw = renderer.raw_text(completion)
-            in_reasoning = request.text.rstrip().endswith(REASONING_BEGINS)
-            text, called = parse_tool_calls(text, raw, tools, renderer.call_format, in_reasoning)
+            in_reasoning = rendered.text.rstrip().endswith(REASONING_BEGINS)
+            text, called = parse_tool_calls(text, raw, asked.tools, renderer.call_format, in_reasoning)
             renderer.count_calls(len(called))
             for call in called:
                 self._tool_texts[call.id] = completion.text
@@ -288,7 +275,7 @@ class ProgramEpisode:
             reason = "length"  # even after complete calls: another call may have been cut off
         elif called:
             reason = "tool_calls"
-        return CallAnswer(text, called, reason, len(completion.token_ids), len(request.token_ids))
+        return CallAnswer(text, called, reason, len(completion.token_ids), len(rendered.token_ids))
 
 
 def task_as_data(task: Task) -> dict[str, Any]:

@@ -9,9 +9,10 @@ import json
 import os
 import shlex
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from marl_ray.core.concurrency import gather
 from marl_ray.core.errors import UserError
@@ -34,12 +35,13 @@ CLOSE_S = 30.0
 TASK_FILE, REWARD_FILE = "task.json", "reward.json"
 
 
-class EpisodeProgram(Protocol):
+class EpisodeProgram(ABC):
     """A program that plays episodes. `play` returns the value that `parse_result` reads, and raises ProgramFailed."""
 
+    @abstractmethod
     async def play(self, episode: ProgramEpisode) -> Any: ...
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027 (most programs have nothing to end)
         """End what outlives an episode; by default nothing does."""
 
 

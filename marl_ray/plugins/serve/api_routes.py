@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -30,7 +31,6 @@ from marl_ray.plugins.serve.team_player import Answer, OnEvent, TeamPlayer
 from marl_ray.plugins.serve.team_tasks import read_tasks, task_text
 
 Events = asyncio.Queue[dict[str, Any] | None]
-T = TypeVar("T")
 
 
 class ApiRoutes:
@@ -77,14 +77,14 @@ class ApiRoutes:
         self._check_choices(asked, 1)
         if agent is None:
             (task,) = await self._tasks([_only_user_message(asked)], asked)
-            return await self._reply(request, asked, form, [self._ask_team(task, asked)])
+            return await self._reply(request, asked, form, [partial(self.player.ask_team, task, asked)])
         messages = []
         for message in asked.messages:
             # Chat templates do not know OpenAI's newer name of the system.
             role = "system" if message.role == "developer" else message.role
             messages.append({"role": role, "content": message.text})
-        choices = [self._ask_agent(agent, messages, asked, choice) for choice in range(asked.n or 1)]
-        return await self._reply(request, asked, form, choices)
+        calls = [partial(self.player.ask_agent, agent, messages, asked, choice) for choice in range(asked.n or 1)]
+        return await self._reply(request, asked, form, calls)
 
     async def completions(self, request: Request) -> Response:
         """Answer /v1/completions."""
@@ -95,11 +95,11 @@ class ApiRoutes:
         calls: list[Ask] = []
         if agent is None:
             for task in await self._tasks(prompts, asked):
-                calls.append(self._ask_team(task, asked))
+                calls.append(partial(self.player.ask_team, task, asked))
         else:
             for prompt in prompts:
                 for choice in range(asked.n or 1):
-                    calls.append(self._ask_agent(agent, prompt, asked, choice))
+                    calls.append(partial(self.player.ask_agent, agent, prompt, asked, choice))
         return await self._reply(request, asked, ReplyFormat(asked.model, is_chat=False), calls)
 
     def _check_choices(self, asked: SamplingRequest, prompts: int) -> None:
@@ -131,22 +131,9 @@ class ApiRoutes:
             entry["role"] = self._roles[self.agents[name]]
         return entry
 
-    def _ask_team(self, task: Any, asked: SamplingRequest) -> Ask:
-        return lambda on_event: self.player.ask_team(task, asked, on_event)
-
-    def _ask_agent(self, agent: int, prompt: Any, asked: SamplingRequest, choice: int) -> Ask:
-        def ask(on_event: OnEvent | None) -> Coroutine[Any, Any, Answer]:
-            if on_event is None:
-                return self.player.ask_agent(agent, prompt, asked, choice, None)
-
-            def on_text(text: str) -> None:
-                on_event({"event": "text", "text": text})
-
-            return self.player.ask_agent(agent, prompt, asked, choice, on_text)
-
-        return ask
-
-    async def _reply(self, request: Request, asked: SamplingRequest, form: ReplyFormat, calls: list[Ask]) -> Response:
+    async def _reply(
+        self, request: Request, asked: SamplingRequest, form: ReplyFormat, calls: Sequence[Ask]
+    ) -> Response:
         if asked.stream:
             first: Events = asyncio.Queue()
             play = asyncio.ensure_future(self._play(calls[0], first))

@@ -9,10 +9,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from marl_ray.actors.generator_group import GeneratorGroup
-from marl_ray.actors.text_streams import OnText
 from marl_ray.config import Config
 from marl_ray.core.chat import Prompt, with_system_prompt
 from marl_ray.core.episode import AgentCall, Completion, Generation, Node, SamplingSpec, Task
@@ -59,13 +59,15 @@ class _AgentStream:
         sampling = requested_sampling(sampling, self.request, stream_seed(self.seed, self.agent, self.turn))
         on_text = None
         if self.on_event is not None:
-            on_text = self._on_text(self.on_event, self.turn)
+            event = {"event": "delta", "turn": self.turn, "agent": f"agent_{self.agent}"}
+            on_text = partial(_report, self.on_event, event)
         generation = await self.generators.stream(prompt, sampling, on_text, history=history)
         self.usage.add(generation)
         return generation
 
-    def _on_text(self, on_event: OnEvent, turn: int) -> OnText:
-        return lambda text: on_event({"event": "delta", "turn": turn, "agent": f"agent_{self.agent}", "text": text})
+
+def _report(on_event: OnEvent, event: dict[str, Any], text: str) -> None:
+    on_event({**event, "text": text})
 
 
 def requested_sampling(sampling: SamplingSpec, request: SamplingRequest, seed: int) -> SamplingSpec:
@@ -146,7 +148,7 @@ class TeamPlayer:
         prompt: Prompt,
         request: SamplingRequest,
         choice: int,
-        on_text: OnText | None,
+        on_event: OnEvent | None = None,
     ) -> Answer:
         """Return one agent's answer to a text, which is not put into the chat template, or to messages, after the
         agent's system prompt if they have no system message. Raises ApiError."""
@@ -157,6 +159,9 @@ class TeamPlayer:
         sampling = requested_sampling(sampling_of(self.config, agent, True, (), 1), request, seed)
         if not isinstance(prompt, str) and not any(message["role"] == "system" for message in prompt):
             prompt = with_system_prompt(prompt, self.config.agents[agent].system_prompt)
+        on_text = None
+        if on_event is not None:
+            on_text = partial(_report, on_event, {"event": "text"})
         generation = await self.generators[agent].stream(prompt, sampling, on_text, raw=isinstance(prompt, str))
         if not generation.completions:
             raise self._too_long()
