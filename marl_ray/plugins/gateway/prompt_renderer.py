@@ -165,7 +165,7 @@ class PromptRenderer:
         text = rendered.text
         prefix = conversations.longest_prefix(text, ends)
         continues = prefix is not None and (last_answer is None or prefix.answer == last_answer)
-        # An answer that nobody sampled, such as an example in the prompt, is no rewritten one.
+        # An answer that was not sampled here, such as an example in the prompt, is not a rewritten answer.
         is_rewritten = last_answer is not None and not continues and conversations.has_answer(last_answer)
         self._check_length(text)
         # An earlier conversation whose last answer differs may still begin with the same tokens.
