@@ -189,8 +189,10 @@ class Call(Generic[R]):
             return cause
         if isinstance(cause, UserError):
             node = location.ip if location else "no node yet"
-            kind = RejectedMessages if isinstance(cause, RejectedMessages) else UserError
-            return kind(f"{id} on {node}: {cause}")
+            text = f"{id} on {node}: {cause}"
+            if isinstance(cause, RejectedMessages):
+                return RejectedMessages(text)
+            return UserError(text)
         # The text of an error of Ray has a traceback, whose last line is the message.
         message = _last_line(cause) if cause is error else str(cause)
         return ActorFailed(f"{id} ({process}) failed in {self.method}: {type(cause).__name__}: {message}")

@@ -31,7 +31,8 @@ class PageServer:
 
     def close(self) -> None:
         """Stop the server after the answers in progress."""
-        self._loop.call_soon_threadsafe(self._serving.cancel)
+        if self._thread.is_alive():  # else the server has failed, and its loop is closed
+            self._loop.call_soon_threadsafe(self._serving.cancel)
         self._thread.join(self._guard.limits.drain_s + START_S)
 
     def _run(self) -> None:
