@@ -12,6 +12,10 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from marl_ray.core.concurrency import DeadlineExceeded
+from marl_ray.core.errors import RejectedMessages, UserError
+from marl_ray.http.http_server import api_errors
+from marl_ray.http.request_formats import ApiError
 from marl_ray.http.request_guard import LOCAL_NAMES, RequestGuard, ServerLimits
 
 
@@ -110,3 +114,19 @@ def test_a_slow_body_is_given_up() -> None:
     headers = [(b"content-type", b"application/json"), (b"host", b"localhost")]
     asyncio.run(guarded(body_s=0.01)(scope | {"headers": headers}, never, send))
     assert sent[0]["status"] == 408
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (DeadlineExceeded("agent 0 did not answer"), 504, "agent 0 did not answer"),
+        (RejectedMessages("the chat template rejects these messages"), 400, "rejects these messages"),
+        (UserError("agent 0 generator 0 on 10.0.0.1 died"), 503, "the models are not available: try again"),
+    ],
+)
+def test_an_error_of_a_model_has_a_status(error: UserError, status: int, text: str) -> None:
+    with pytest.raises(ApiError) as answered, api_errors():
+        raise error
+    assert answered.value.status == status
+    assert text in answered.value.message
+    assert "10.0.0.1" not in answered.value.message
