@@ -11,6 +11,8 @@ CORE = [
     "jinja2>=3.1.2,<4",
     "matplotlib>=3.9,<4",
     "tqdm>=4.66.3,<5",
+    "starlette>=1.10",
+    "uvicorn>=0.54",
 ]
 EXPERTS = ["openai>=3.40,<4", "anthropic>=2.0,<3", "httpx2[socks]>=2.10,<3"]
 # vLLM requires one version of torch and bounds transformers; cluster/ray_private.py uses Ray's private API.
@@ -22,7 +24,7 @@ TRAIN = [
     "datasets>=4.8,<6",
     "safetensors>=0.8,<0.9",
 ]
-SERVE = ["mcp>=2.3", "starlette>=1.10", "uvicorn>=0.54"]
+SERVE = ["mcp>=2.3"]
 SMOLLM2 = ["gguf>=0.19", "accelerate>=1.15"]
 LORA = ["peft>=0.21,<0.22"]
 ADAMW_8BIT = ["bitsandbytes>=0.50,<0.51"]

@@ -59,9 +59,14 @@ LIMITS = {
     "trainer": (2.7, 0.3, 0.0, 40.5),
     "the spine": (2.8, 1.0, 0.1, 40.4),
     "the core": (3.9, 1.7, 0.4, 42.1),
+    "http": (1.3, 1.3, 0.0, 39.6),
+    "external": (0.9, 1.3, 0.0, 40.9),
+    "plugins/serve": (2.3, 1.1, 0.0, 41.6),
+    "plugins/gateway": (1.4, 0.8, 0.1, 40.4),
+    "plugins/environment_server": (0.9, 0.0, 0.0, 42.5),
 }
-"""Per room of the spine, the spine and the core: comprehensions, conditional expressions and assignments of unrelated
-values per 100 lines of code, and characters per line of code. Lower a limit with the room that it measures."""
+"""Per room, the spine and the core: comprehensions, conditional expressions and assignments of unrelated values per 100
+lines of code, and characters per line of code. Lower a limit with the room that it measures."""
 
 
 @pytest.mark.parametrize("name", LIMITS)
@@ -76,4 +81,4 @@ def test_no_room_thickens(name: str) -> None:
 
 
 def test_every_room_of_the_spine_has_limits() -> None:
-    assert set(LIMITS) == {*density.SPINE, "the spine", "the core"}
+    assert set(LIMITS) >= {*density.SPINE, "the spine", "the core"}

@@ -20,7 +20,7 @@ from marl_ray.cluster.ray_connection import use_session_folder
 from marl_ray.config import ModelConfig
 from marl_ray.core.chat import Prompt, TokenPrompt, as_messages
 from marl_ray.core.episode import Completion, Generation, SamplingSpec, WeightVersion
-from marl_ray.core.errors import UserError
+from marl_ray.core.errors import RejectedMessages, UserError
 from marl_ray.core.ids import ActorId
 from marl_ray.models import tokenization
 from marl_ray.models.control_tokens import count_control_tokens
@@ -158,7 +158,7 @@ class GenerationActor(Actor):
                 return extend_conversation(self.tokenizer, history, prompt, template, sampling.template_kwargs)
             prompt_ids = tokenization.encode_prompt(self.tokenizer, prompt, template, sampling.template_kwargs)
         except (TemplateError, TypeError, ValueError) as error:
-            raise UserError(f"the chat template of the model rejects these messages: {error}") from None
+            raise RejectedMessages(f"the chat template of the model rejects these messages: {error}") from None
         if not prompt_ids:
             raise UserError(f"a prompt for {self.id.policy} is empty: its model needs at least one token to begin with")
         return prompt_ids

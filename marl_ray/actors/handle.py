@@ -31,7 +31,7 @@ import ray
 from ray import exceptions
 
 from marl_ray.core.concurrency import DeadlineExceeded, wait_within
-from marl_ray.core.errors import UserError
+from marl_ray.core.errors import RejectedMessages, UserError
 from marl_ray.core.ids import ActorId
 
 A = TypeVar("A", bound="Actor")
@@ -189,7 +189,10 @@ class Call(Generic[R]):
             return cause
         if isinstance(cause, UserError):
             node = location.ip if location else "no node yet"
-            return UserError(f"{id} on {node}: {cause}")
+            text = f"{id} on {node}: {cause}"
+            if isinstance(cause, RejectedMessages):
+                return RejectedMessages(text)
+            return UserError(text)
         # The text of an error of Ray has a traceback, whose last line is the message.
         message = _last_line(cause) if cause is error else str(cause)
         return ActorFailed(f"{id} ({process}) failed in {self.method}: {type(cause).__name__}: {message}")

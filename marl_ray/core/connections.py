@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import resource
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -128,8 +129,12 @@ class BoundedListener(socket.socket):
         """Return a new connection. Raises BlockingIOError if another one ends first to make room, and
         ConnectionAbortedError if the new one is refused."""
         is_full = len(self.connections) >= self.limit
-        if is_full and self._make_room():
-            raise BlockingIOError
+        if is_full:
+            waiting = select.poll()
+            waiting.register(self, select.POLLIN)
+            # asyncio accepts until there is nothing to accept: no connection may end for a client that does not exist.
+            if not waiting.poll(0) or self._make_room():
+                raise BlockingIOError
         accepted, address = super().accept()
         if is_full:
             self._refuse(accepted)

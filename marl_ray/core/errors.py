@@ -1,4 +1,4 @@
-"""The error that a user can correct, and the exception for a signal that stops a command."""
+"""The errors that a user can correct, and the exception for a signal that stops a command."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ class UserError(Exception):
 
     def __init__(self, text: object) -> None:
         super().__init__(" ".join(str(text).split()))
+
+
+class RejectedMessages(UserError):
+    """Messages that the chat template of a model rejects."""
 
 
 class Terminated(KeyboardInterrupt):

@@ -58,7 +58,8 @@ class Endpoint:
     def __str__(self) -> str:
         """Return model and host; the address itself may contain a password."""
         where = urlsplit(self.address)
-        return f"{self.model} at {where.hostname}{f':{where.port}' if where.port else ''}"
+        port = f":{where.port}" if where.port else ""
+        return f"{self.model} at {where.hostname}{port}"
 
 
 def endpoint_of(config: ExternalConfig, variables: Mapping[str, str] = os.environ) -> Endpoint:
@@ -82,10 +83,11 @@ def endpoint_of(config: ExternalConfig, variables: Mapping[str, str] = os.enviro
             "server that does"
         )
     if not variables.get(vendor.key_variable, "").strip():
-        raise UserError(
-            f"external.expert_model {name!r} needs a key: set the environment variable {vendor.key_variable}"
-            + (" (any word, if the server asks for none)" if not _same(address, vendor.address) else "")
-        )
+        hint = ""
+        if not _same(address, vendor.address):
+            hint = " (any word, if the server asks for none)"
+        variable = vendor.key_variable
+        raise UserError(f"external.expert_model {name!r} needs a key: set the environment variable {variable}{hint}")
     return Endpoint(vendor, name, address, vendor.key_variable)
 
 
@@ -96,7 +98,9 @@ def _vendor(name: str, base_url: str, variables: Mapping[str, str]) -> Vendor:
     named = next(vendor for vendor in VENDORS if name.lower().startswith(vendor.models))
     general = variables.get(OPENAI.address_variable, "").strip()
     own_server = general and not _same(general, OPENAI.address) and not variables.get(named.address_variable)
-    return OPENAI if named is not ANTHROPIC and ("/" in name or base_url or own_server) else named
+    if named is not ANTHROPIC and ("/" in name or base_url or own_server):
+        return OPENAI
+    return named
 
 
 def is_http(address: str) -> bool:

@@ -7,15 +7,14 @@ server requests. A timeout or a reply without a score gives no verdict. The outc
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from marl_ray.config import JudgeConfig
 from marl_ray.core.concurrency import gather
 from marl_ray.core.errors import UserError
-from marl_ray.external.client import Client, EndpointError, last_object, pause_s
+from marl_ray.external.client import Client, EndpointError, ModelReply, last_object
 from marl_ray.external.endpoints import OPENAI, Endpoint, is_http
 
 MAX_SCORE = 10
@@ -54,46 +53,42 @@ class LLMJudge:
     """A client of one judge model, for one event loop. Raises UserError if the model or its key is not set."""
 
     def __init__(self, config: JudgeConfig, variables: Mapping[str, str] = os.environ) -> None:
-        self._retries = config.retries
-        self._client = Client(_endpoint(config, variables), config.timeout_s)
+        endpoint = _endpoint(config, variables)
+        self._client = Client(endpoint, config.timeout_s, config.retries, "judge", repeat_lost=False)
 
     def __str__(self) -> str:
         return str(self._client.endpoint)
 
     async def judge(self, questions: Sequence[Question]) -> list[Judgement]:
         """Return one judgement per question."""
-        return await gather(*map(self._one, questions))
+        return await gather(*map(self._judge, questions))
 
-    async def _one(self, question: Question) -> Judgement:
+    async def _judge(self, question: Question) -> Judgement:
         """Return the judgement of one question. Raises UserError if the key is refused."""
-        attempt = 0
-        while True:
-            try:
-                reply = await self._client.ask(f"{question.text.strip()}\n\n{FORM}")
-                cost = (attempt + 1, reply.prompt_tokens, reply.completion_tokens)
-                score = _score(reply.text)
-                return Judgement(0.0, *cost, "reply without a score") if score is None else Judgement(score, *cost)
-            except EndpointError as error:
-                if error.refused:
-                    variable = self._client.endpoint.key_variable
-                    raise UserError(f"the judge {self} refused the key in {variable} ({error})") from None
-                if error.status is None or not error.retry or attempt == self._retries:
-                    return Judgement(0.0, attempt + 1, failure=f"judge {self}: {error}")
-                await asyncio.sleep(pause_s(attempt) if error.wait_s is None else error.wait_s)
-            attempt += 1
+        try:
+            judgement, requests = await self._client.ask(f"{question.text.strip()}\n\n{FORM}", _read)
+        except EndpointError as error:
+            return Judgement(requests=error.requests, failure=f"judge {self}: {error}")
+        return replace(judgement, requests=requests)
 
 
-def _score(text: str) -> float | None:
-    """Return the score of a reply, from 0 to 1; None if it is missing or out of range."""
+def _read(reply: ModelReply) -> Judgement:
+    """Return the judgement in a reply. A reply without a score from 0 to MAX_SCORE has been paid for, too."""
+    paid = Judgement(0.0, 1, reply.prompt_tokens, reply.completion_tokens, "reply without a score")
     try:
-        score = last_object(text, ["score"])["score"]
+        score = last_object(reply.text, ["score"])["score"]
     except EndpointError:
-        return None
-    return score / MAX_SCORE if type(score) in (int, float) and 0 <= score <= MAX_SCORE else None
+        return paid
+    # `true` is an int for Python, and NaN fails the comparison.
+    if type(score) not in (int, float) or not 0 <= score <= MAX_SCORE:
+        return paid
+    return replace(paid, score=score / MAX_SCORE, failure="")
 
 
 def _endpoint(config: JudgeConfig, variables: Mapping[str, str]) -> Endpoint:
-    model, address, variable = (config.model or "").strip(), (config.base_url or "").strip(), config.key_variable
+    model = (config.model or "").strip()
+    address = (config.base_url or "").strip()
+    variable = config.key_variable
     if not model:
         raise UserError("this environment asks a judge: set judge.model, the model that gives the scores")
     if address and not is_http(address):

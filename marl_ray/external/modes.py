@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from abc import ABC, abstractmethod
@@ -15,7 +14,7 @@ from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.environments.base import Environment
 from marl_ray.environments.plugin_checks import check_texts, qualified_method_name
-from marl_ray.external.client import Client, EndpointError, last_object, pause_s
+from marl_ray.external.client import Client, EndpointError, last_object
 from marl_ray.external.endpoints import Endpoint, endpoint_of
 
 logger = logging.getLogger(__name__)
@@ -51,7 +50,7 @@ class Plain(Mode):
     """No message."""
 
     async def messages(self, task: Task, attempt: Any, outcome: Outcome) -> tuple[list[Message], dict[str, float]]:
-        return [Message() for _ in range(self.environment.num_agents)], {}
+        return [Message()] * self.environment.num_agents, {}
 
 
 class Feedback(Mode):
@@ -64,11 +63,13 @@ class Feedback(Mode):
             raise UserError(f"external.mode {config.mode} is not supported by the environment, only {supported}")
 
     async def messages(self, task: Task, attempt: Any, outcome: Outcome) -> tuple[list[Message], dict[str, float]]:
-        environment, mode = self.environment, self.config.mode
-        lines = [environment.feedback(attempt, outcome, mode, agent) for agent in range(environment.num_agents)]
-        for feedback in lines:
-            check_texts(qualified_method_name(environment, "feedback"), feedback)
-        return [Message(tuple(feedback)) for feedback in lines], {}
+        environment = self.environment
+        messages = []
+        for agent in range(environment.num_agents):
+            lines = environment.feedback(attempt, outcome, self.config.mode, agent)
+            check_texts(qualified_method_name(environment, "feedback"), lines)
+            messages.append(Message(tuple(lines)))
+        return messages, {}
 
 
 class ExpertEdits(Mode):
@@ -91,8 +92,7 @@ class Expert:
     Each request has a timeout of `timeout_s` seconds."""
 
     def __init__(self, endpoint: Endpoint, timeout_s: float = 60.0, retries: int = 3) -> None:
-        self._client = Client(endpoint, timeout_s)
-        self._retries = retries
+        self._client = Client(endpoint, timeout_s, retries, "expert", repeat_lost=True)
         self._logged: set[str] = set()
 
     def __str__(self) -> str:
@@ -104,32 +104,30 @@ class Expert:
 
     async def edits(self, question: str, names: Sequence[str]) -> dict[str, str] | None:
         """Return the suggested edits by name, None if all attempts fail. Raises UserError if the key is refused."""
-        for attempt in range(self._retries + 1):
-            try:
-                reply = await self._client.ask(question)
-                return parse_edits(reply.text, names)
-            except EndpointError as error:
-                if error.refused:
-                    raise UserError(f"the expert {self} refused the key in {self.key_variable} ({error})") from None
-                if attempt == self._retries or not error.retry:
-                    self._log_once(error)
-                    return None
-            await asyncio.sleep(pause_s(attempt))
-        return None
-
-    def _log_once(self, error: EndpointError) -> None:
-        """Log each kind of failure once. The metric expert/failures counts all of them."""
-        if str(error) not in self._logged:
-            self._logged.add(str(error))
-            logger.warning("expert %s gave no edit (%s); more of this kind show in expert/failures alone", self, error)
+        try:
+            edits, _ = await self._client.ask(question, lambda reply: parse_edits(reply.text, names))
+            return edits
+        except EndpointError as error:
+            # Each kind of failure is logged once. The metric expert/failures counts all of them.
+            if str(error) not in self._logged:
+                self._logged.add(str(error))
+                logger.warning(f"expert {self} gave no edit ({error}); more of this kind show in expert/failures alone")
+            return None
 
 
 def parse_edits(text: str, names: Sequence[str]) -> dict[str, str]:
     """Return the edits in a reply, from its last JSON object with one of the names, fenced or within prose. Missing
     and empty values are no edits. Raises EndpointError if there is no such object."""
+    found = last_object(text, names)
     edits = {}
-    for name, value in last_object(text, names).items():
-        if name in names and value is not None:
-            edit = (value if isinstance(value, str) else json.dumps(value))[:MAX_EDIT_CHARS]
-            edits[name] = edit.encode("utf-8", "replace").decode("utf-8").strip()
-    return {name: edits[name] for name in names if edits.get(name)}
+    for name in names:
+        value = found.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            value = json.dumps(value)
+        # A tokenizer rejects half a surrogate pair, which JSON permits.
+        edit = value[:MAX_EDIT_CHARS].encode("utf-8", "replace").decode("utf-8").strip()
+        if edit:
+            edits[name] = edit
+    return edits

@@ -45,9 +45,13 @@ class Transition:
         check_texts(qualified_method_name(self._environment, "previous_answers"), previous, agents)
         instructions = self._environment.revisions(task)
         check_texts(qualified_method_name(self._environment, "revisions"), instructions, agents)
-        answers: Sequence[str | None] = previous if self._config.previous_response else [None] * agents
-        parts = zip(first_prompts, answers, messages, instructions, strict=True)
-        return Observations([self._next_prompt(*of_agent) for of_agent in parts], metrics)
+        answers: Sequence[str | None] = previous
+        if not self._config.previous_response:
+            answers = [None] * agents
+        prompts = []
+        for first, answer, message, instruction in zip(first_prompts, answers, messages, instructions, strict=True):
+            prompts.append(self._next_prompt(first, answer, message, instruction))
+        return Observations(prompts, metrics)
 
     def _next_prompt(self, first: Prompt, previous: str | None, message: Message, instruction: str) -> Prompt:
         """Return one agent's next prompt, or with composition `chat` the message that continues its conversation.
@@ -57,25 +61,33 @@ class Transition:
         """
         if self._config.composition == "chat":  # the conversation has the other parts
             return next_prompt(None, None, message, instruction)
-        repeat = self._config.original_prompt
+        first_text = None
+        if self._config.original_prompt:
+            first_text = first if isinstance(first, str) else first[-1]["content"]
+        text = next_prompt(first_text, previous, message, instruction)
         if isinstance(first, str):
-            return next_prompt(first if repeat else None, previous, message, instruction)
-        text = next_prompt(first[-1]["content"] if repeat else None, previous, message, instruction)
-        kept = [m for m in first[:-1] if repeat or m["role"] == "system"]
+            return text
+        kept = []
+        for earlier in first[:-1]:
+            if self._config.original_prompt or earlier["role"] == "system":
+                kept.append(earlier)
         return [*kept, {"role": "user", "content": text}]
 
 
 def transition_of(config: ExternalConfig, environment: BaseEnvironment) -> Transition | None:
     """Return the transition of an environment with turns, None for episodes of programs. Raises UserError for an
     unsupported mode."""
-    return Transition(config, environment) if isinstance(environment, Environment) else None
+    if not isinstance(environment, Environment):
+        return None
+    return Transition(config, environment)
 
 
 def _check_messages(method: str, result: Any, agents: int) -> None:
     """Check for one Message per agent, and metrics. Raises TypeError or ValueError."""
-    messages, metrics = result if isinstance(result, tuple) and len(result) == 2 else (None, None)
-    if not isinstance(messages, list | tuple) or not isinstance(metrics, Mapping):
+    is_pair = isinstance(result, tuple) and len(result) == 2
+    if not is_pair or not isinstance(result[0], list | tuple) or not isinstance(result[1], Mapping):
         raise TypeError(f"{method} must return a list of messages and a dict of metrics, not {result!r:.80}")
+    messages, metrics = result
     check_row_names(method, "metric", metrics)
     check_count(method, messages, agents)
     for message in messages:

@@ -1,1 +1,1 @@
-"""HTTP of all servers: the server, the checks of a request, the formats of requests and replies, and live pages."""
+"""HTTP of all servers: the server, the guarded application, and the formats of requests and replies."""

@@ -7,22 +7,25 @@ waits for answers in progress at most `drain_s` seconds, and then closes the con
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, TypeVar
 
 import uvicorn
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from marl_ray.core.concurrency import DeadlineExceeded
 from marl_ray.core.connections import CHECK_S, HEADER_S, WRITE_S, BoundedListener, connection_limit
+from marl_ray.core.errors import RejectedMessages, UserError
 from marl_ray.http.request_formats import ApiError
-from marl_ray.http.request_guard import ServerLimits
+from marl_ray.http.request_guard import RequestGuard
 
+logger = logging.getLogger(__name__)
 HEADER_BYTES = 1 << 16
 T = TypeVar("T")
 KEEP_ALIVE_S = 120
@@ -30,11 +33,6 @@ KEEP_ALIVE_S = 120
 5 s, nginx after 60 s, Go after 90 s), so that no client sends a request on a connection that is about to close."""
 CONNECTIONS = 512
 """Connections of a server with few requests in progress."""
-
-
-def error_handlers() -> dict[Any, Any]:
-    """Return the handlers by exception that answer in the format of the API."""
-    return {ApiError: _api_error, HTTPException: _http_error, Exception: _failure}
 
 
 class _Uvicorn(uvicorn.Server):
@@ -99,27 +97,27 @@ class _Protocol(H11Protocol):
 
 
 async def serve_http(
-    guard: Any,
+    guard: RequestGuard,
     listening: BoundedListener,
-    limits: ServerLimits,
     on_ready: Callable[[], None],
     ws: Literal["none", "auto"] = "none",
     reserved_files: int = 0,
 ) -> None:
     """Serve until the task is cancelled, then stop as the module's docstring says. Call `on_ready` as soon as the
-    server accepts connections. `ws` auto: accept WebSockets too, which `guard` does not check. `reserved_files` are
-    descriptors that the process needs beside the connections. Raises UserError if there are too few."""
+    server accepts connections. `ws` auto: accept WebSockets too. `reserved_files` are descriptors that the process
+    needs beside the connections. Raises UserError if there are too few."""
+    limits = guard.limits
     # Clients may keep as many idle connections as they have requests in progress.
     listening.limit = connection_limit(max(CONNECTIONS, 2 * limits.requests), reserved_files)
     settings = uvicorn.Config(
-        guard,
+        guard,  # type: ignore[arg-type]
         http=partial(_Protocol, listening),  # type: ignore[arg-type]
         ws=ws,
         ws_max_size=limits.body_bytes,
-        lifespan="on",
-        log_config=None,
+        lifespan="on",  # an application that cannot start ends the server
+        log_config=None,  # the command has configured the logs
         access_log=False,
-        server_header=False,
+        server_header=False,  # clients learn no version
         h11_max_incomplete_event_size=HEADER_BYTES,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=round(limits.drain_s),
@@ -132,6 +130,7 @@ async def serve_http(
     except asyncio.CancelledError:
         guard.is_stopping = True
         server.should_exit = True
+        # uvicorn itself stops waiting after drain_s.
         done, _ = await asyncio.wait({serving}, timeout=limits.drain_s + 5)
         if not done:
             serving.cancel()
@@ -147,21 +146,28 @@ async def _end_overdue(listening: BoundedListener) -> None:
         listening.end_overdue()
 
 
-async def _api_error(request: Request, error: ApiError) -> Response:
-    headers = {"retry-after": "1"} if error.status in (429, 503) else None
-    return JSONResponse(error.body(), error.status, headers)
+async def health(request: Request) -> Response:
+    """Return 200 as long as the server runs."""
+    return JSONResponse({"status": "ok"})
 
 
-async def _http_error(request: Request, error: HTTPException) -> Response:
-    return JSONResponse(ApiError(error.status_code, error.detail).body(), error.status_code)
-
-
-async def _failure(request: Request, error: Exception) -> Response:
-    return JSONResponse(ApiError(500, "the server failed; its log has the cause").body(), 500)
+@contextmanager
+def api_errors() -> Iterator[None]:
+    """Raise the errors of models as ApiError."""
+    try:
+        yield
+    except DeadlineExceeded as error:
+        raise ApiError(504, str(error), "timeout") from None
+    except RejectedMessages as error:
+        raise ApiError(400, str(error), "invalid_value", "messages") from None
+    except UserError as error:
+        # The client learns nothing about the machines of the run.
+        logger.warning("a request failed: %s", error)
+        raise ApiError(503, "the models are not available: try again", "unavailable") from None
 
 
 async def until_disconnect(request: Request, answering: asyncio.Future[T]) -> T:
-    """Return the answers. If the client closes the connection, stop the models."""
+    """Return the answers. If the client closes the connection, stop the models. Raises ApiError."""
 
     async def wait_for_end() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -177,4 +183,20 @@ async def until_disconnect(request: Request, answering: asyncio.Future[T]) -> T:
     finally:
         for task in either:
             task.cancel()
+        # The models have stopped before the next request begins.
         await asyncio.gather(*either, return_exceptions=True)
+
+
+async def first_part(request: Request, answering: asyncio.Future[Any], part: Coroutine[Any, Any, T]) -> T:
+    """Return the first part of an answer that will be streamed, so that an earlier error still has a status. If there
+    is none, or if the client closes the connection before, stop the models. Raises ApiError."""
+    try:
+        return await until_disconnect(request, asyncio.ensure_future(part))
+    except BaseException:
+        answering.cancel()
+        raise
+
+
+def event_stream(events: AsyncIterator[bytes]) -> Response:
+    """Return a reply of server-sent events."""
+    return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-store"})

@@ -33,6 +33,11 @@ class Usage:
         }
 
 
+def model_entry(name: str, created: int = 0) -> dict[str, Any]:
+    """Return the description of a model."""
+    return {"id": name, "object": "model", "created": created, "owned_by": "marl_ray"}
+
+
 class ReplyFormat:
     """The form of a reply of /v1/chat/completions, or of /v1/completions (`is_chat` False).
 
@@ -42,26 +47,39 @@ class ReplyFormat:
 
     def __init__(self, model: str, is_chat: bool) -> None:
         self._is_chat = is_chat
-        prefix, kind = ("chatcmpl", "chat.completion") if is_chat else ("cmpl", "text_completion")
-        self._kind, self._chunk_kind = kind, f"{kind}.chunk" if is_chat else kind
-        self._common = {"id": f"{prefix}-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
+        if is_chat:
+            prefix = "chatcmpl"
+            self._kind = "chat.completion"
+            self._chunk_kind = "chat.completion.chunk"
+        else:
+            prefix = "cmpl"
+            self._kind = "text_completion"
+            self._chunk_kind = self._kind
+        id = f"{prefix}-{secrets.token_hex(12)}"
+        self._common = {"id": id, "created": int(time.time()), "model": model}
 
     def reply(self, choices: Sequence[tuple[Mapping[str, Any], str]], usage: Usage) -> dict[str, Any]:
         """Return a complete reply, with a message and a finish reason per choice."""
-        listed = [
-            self._choice(i, "message", {"role": "assistant", **message}, reason)
-            for i, (message, reason) in enumerate(choices)
-        ]
+        listed = []
+        for number, (message, reason) in enumerate(choices):
+            said = {"role": "assistant", **message}
+            listed.append(self._choice(number, "message", said, reason))
         return self._common | {"object": self._kind, "choices": listed, "usage": usage.to_dict()}
 
     def chunk(self, delta: Mapping[str, Any], reason: str | None = None, index: int = 0) -> dict[str, Any]:
         """Return a part of a streamed reply."""
-        return self._common | {"object": self._chunk_kind, "choices": [self._choice(index, "delta", delta, reason)]}
+        choice = self._choice(index, "delta", delta, reason)
+        return self._common | {"object": self._chunk_kind, "choices": [choice]}
 
     def without_choice(self, **fields: Any) -> dict[str, Any]:
         """Return a part of a streamed reply that belongs to no choice, for example its usage."""
         return self._common | {"object": self._chunk_kind, "choices": [], **fields}
 
     def _choice(self, index: int, name: str, message: Mapping[str, Any], reason: str | None) -> dict[str, Any]:
-        own = {name: message} if self._is_chat else {"text": message.get("content", "")}
-        return {"index": index, **own, "logprobs": None, "finish_reason": reason}
+        choice: dict[str, Any] = {"index": index}
+        if self._is_chat:
+            choice[name] = message
+        else:
+            choice["text"] = message.get("content", "")
+        # Clients of OpenAI expect the key, also without log-probabilities.
+        return {**choice, "logprobs": None, "finish_reason": reason}

@@ -7,7 +7,7 @@ fields, and whether the answer has each agent's part.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -26,13 +26,27 @@ class ApiError(Exception):
 
     def __init__(self, status: int, message: str, code: str | None = None, param: str | None = None) -> None:
         super().__init__(message)
-        self.status, self.message, self.code, self.param = status, message, code, param
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
 
     def body(self) -> dict[str, Any]:
         """Return the body of the reply."""
-        kinds = {401: "authentication_error", 404: "invalid_request_error", 429: "rate_limit_error"}
-        kind = kinds.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        kind = "invalid_request_error"
+        if self.status == 401:
+            kind = "authentication_error"
+        elif self.status == 429:
+            kind = "rate_limit_error"
+        elif self.status >= 500:
+            kind = "server_error"
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+def unknown_model(name: str, known: Iterable[str]) -> ApiError:
+    """Return the error of a request for a model that does not exist."""
+    message = f"the model {name[:100]!r} does not exist: there are {', '.join(known)}"
+    return ApiError(404, message, "model_not_found", "model")
 
 
 class Part(BaseModel):
@@ -40,6 +54,13 @@ class Part(BaseModel):
 
     type: Literal["text"]
     text: str
+
+
+def text_of(content: str | list[Any] | None) -> str:
+    """Return the content of a message as one text, "" for None."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(part.text for part in content)
 
 
 class RequestMessage(BaseModel):
@@ -51,7 +72,7 @@ class RequestMessage(BaseModel):
     @property
     def text(self) -> str:
         """The content as one text."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        return text_of(self.content)
 
 
 class TestCase(BaseModel):
@@ -101,8 +122,9 @@ class SamplingRequest(BaseModel):
     @property
     def stops(self) -> list[str]:
         """The texts that end an answer."""
-        given = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        return [stop for stop in given if stop]
+        given = [self.stop] if isinstance(self.stop, str) else self.stop
+        # An empty text would end every answer at once.
+        return [stop for stop in given or () if stop]
 
 
 class ChatRequest(SamplingRequest):
@@ -120,15 +142,17 @@ class CompletionRequest(SamplingRequest):
 def parse_request(kind: type[BaseModel], body: bytes, unsupported: Sequence[str] = UNSUPPORTED) -> Any:
     """Return the request in a body. Raises ApiError (400), also for settings that are `unsupported`."""
     content = parse_object(body)
+    # Values that turn a setting off, such as `tools: []`, are no reason to refuse a request.
     for name in unsupported:
         if content.get(name):
             raise ApiError(400, f"{name} is not supported", "unsupported_parameter", name)
-    is_text = (content.get("response_format") or {"type": "text"}) == {"type": "text"}
-    if not is_text and "response_format" not in kind.model_fields:
+    wanted = content.get("response_format")
+    if wanted and wanted != {"type": "text"} and "response_format" not in kind.model_fields:
         raise ApiError(400, "response_format is not supported", "unsupported_parameter", "response_format")
     try:
         return kind.model_validate(content)
     except ValidationError as error:
+        # The input may have secrets, which belong in no reply.
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])[:100]
         raise ApiError(400, f"{place}: {first['msg']}", "invalid_value", place) from None
@@ -146,5 +170,6 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 def encode_event(data: Mapping[str, Any] | str) -> bytes:
     """Return one server-sent event."""
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    return f"data: {text}\n\n".encode()
+    if not isinstance(data, str):
+        data = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return f"data: {data}\n\n".encode()

@@ -1,4 +1,4 @@
-"""Checks of a request before its endpoint: host, key, format, size, time and number of requests.
+"""The application of a server: its routes behind the checks of a request's host, key, format, size, time and number.
 
 | condition | status |
 |---|---|
@@ -10,16 +10,23 @@
 | a body larger than the limit | 413 |
 | a body that does not arrive in time | 408 |
 | too many requests in progress | 429 |
+
+A WebSocket for another `Host`, or from a page in a browser, is closed with code 1008.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute
 
 from marl_ray.http.request_formats import ApiError
 
@@ -43,18 +50,37 @@ class ServerLimits:
 
 
 class RequestGuard:
-    """ASGI middleware with the checks above. `key` None: no key is needed; `names` are the accepted names in `Host`
-    (None: any)."""
+    """The ASGI application of a server: its routes behind the checks above. `key` None: no key is needed; `names` are
+    the accepted names in `Host` (None: any). Starlette's own TrustedHostMiddleware would answer 400 in plain text, and
+    accept WebSockets of pages in a browser."""
 
-    def __init__(self, app: Any, limits: ServerLimits, key: str | None, names: tuple[str, ...] | None) -> None:
-        self.app, self.limits, self.names = app, limits, names
+    def __init__(
+        self,
+        routes: Sequence[BaseRoute],
+        limits: ServerLimits,
+        key: str | None = None,
+        names: Sequence[str] | None = LOCAL_NAMES,
+        lifespan: Any = None,
+    ) -> None:
+        handlers: dict[Any, Any] = {ApiError: _api_error, HTTPException: _http_error, Exception: _failure}
+        self.app: Any = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+        self.limits = limits
+        self.names = names
         self._key = None if key is None else key.encode()
         self.in_progress = 0
         self.is_stopping = False
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
+            return
+        headers = [(name.lower(), value) for name, value in scope["headers"]]
+        if scope["type"] == "websocket":
+            # Browsers let the pages of every site open WebSockets, and name the site in `Origin`.
+            if b"origin" in dict(headers) or not self._serves(dict(headers)):
+                await send({"type": "websocket.close", "code": 1008})
+            else:
+                await self.app(scope, receive, send)
             return
         started = False
 
@@ -65,7 +91,6 @@ class RequestGuard:
 
         counted = False
         try:
-            headers = [(name.lower(), value) for name, value in scope["headers"]]
             counted = self._check(scope, headers)
             reader = await self._read(receive) if scope["method"] == "POST" else receive
             if reader is not None:
@@ -73,46 +98,58 @@ class RequestGuard:
         except ApiError as error:
             if started:
                 raise
-            await send_error(send, error)
+            reply = error_reply(error)
+            reply.headers["connection"] = "close"  # the body may not have been read
+            await reply(scope, receive, send)
         finally:
             self.in_progress -= counted
 
+    def _serves(self, headers: dict[bytes, bytes]) -> bool:
+        """Return whether the name in `Host`, without its port, is a name of this server."""
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        return self.names is None or name in self.names
+
     def _check(self, scope: Any, headers: list[tuple[bytes, bytes]]) -> bool:
         """Raise ApiError for a rejected request. Return whether the request counts as in progress."""
-        path, values = scope["path"], dict(headers)
+        path = scope["path"]
+        values = dict(headers)
         if self.is_stopping and path.startswith(PROTECTED):
             raise ApiError(503, "the server is stopping", "stopping")
         lengths = [value for name, value in headers if name == b"content-length"]
+        # A proxy before this server could read another length than this server, and so another next request.
         if len(lengths) > 1 or (lengths and b"transfer-encoding" in values):
             raise ApiError(400, "the body has several lengths", "invalid_request")
-        host = values.get(b"host", b"").decode("latin-1").lower()
-        name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if self.names is not None and name not in self.names:
+        if not self._serves(values):
             raise ApiError(421, "this server does not serve the requested host", "wrong_host")
-        if not path.startswith(PROTECTED):
-            return False
-        if self._key is not None and not self._has_key(values):
+        is_protected = path.startswith(PROTECTED)
+        if is_protected and self._key is not None and not self._has_key(scope, values):
             raise ApiError(401, "no valid API key: send it as Authorization: Bearer KEY", "invalid_api_key")
         if scope["method"] != "POST":
             return False
+        # A page of another site may send any other type without asking.
         kind = values.get(b"content-type", b"").split(b";")[0].strip().lower()
         if kind != b"application/json":
             raise ApiError(415, "the body should be application/json", "unsupported_media_type")
         if lengths and lengths[0].isdigit() and int(lengths[0]) > self.limits.body_bytes:
             raise self._too_large()
+        if not is_protected:
+            return False
         if self.in_progress >= self.limits.requests:
             raise ApiError(429, f"more than {self.limits.requests} requests are in progress: try again", "overloaded")
         self.in_progress += 1
         return True
 
-    def _has_key(self, headers: dict[bytes, bytes]) -> bool:
+    def _has_key(self, scope: Any, headers: dict[bytes, bytes]) -> bool:
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
+        # The time of this comparison tells nothing about the key.
         return scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._key or b"")
 
     async def _read(self, receive: Receive) -> Receive | None:
         """Read the whole body, so that its errors occur before the endpoint. Return a `receive` that returns the body,
         None if the client has gone. Raises ApiError for a body that is too large or too slow."""
-        body, complete = b"", False
+        body = b""
+        complete = False
         try:
             async with asyncio.timeout(self.limits.body_s):
                 while not complete:
@@ -136,12 +173,19 @@ class RequestGuard:
         return ApiError(413, f"the body has more than {self.limits.body_bytes} bytes", "too_large")
 
 
-async def send_error(send: Send, error: ApiError) -> None:
-    """Send an error in the API's format and close the connection, whose body may not have been read."""
-    body = json.dumps(error.body()).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers += [(b"connection", b"close")]
-    if error.status in (429, 503):
-        headers.append((b"retry-after", b"1"))
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def error_reply(error: ApiError) -> Response:
+    """Return the reply of an error in the API's format."""
+    headers = {"retry-after": "1"} if error.status in (429, 503) else None
+    return JSONResponse(error.body(), error.status, headers)
+
+
+async def _api_error(request: Request, error: ApiError) -> Response:
+    return error_reply(error)
+
+
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    return error_reply(ApiError(error.status_code, error.detail))
+
+
+async def _failure(request: Request, error: Exception) -> Response:
+    return error_reply(ApiError(500, "the server failed; its log has the cause"))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from email.message import Message
 from typing import Any, NamedTuple
 
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
 from marl_ray.config.sections import OutputConfig
-from marl_ray.http.page_server import Page, PageServer
+from marl_ray.http.page_server import PageServer
+from marl_ray.http.request_guard import RequestGuard, ServerLimits
 from marl_ray.telemetry.metrics import MetricRow
 from marl_ray.telemetry.sinks import Sink
 
@@ -42,22 +45,22 @@ class PrometheusSink(Sink):
         self._registry.register(self)  # type: ignore[arg-type]
         assert output.prometheus_port is not None
         settings = "output.prometheus_host or output.prometheus_port"
-        self.server = PageServer(output.prometheus_host, output.prometheus_port, self._scrape, settings)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        logger.info(f"metrics are served at http://{output.prometheus_host}:{self.server.server_port}/metrics")
+        # Prometheus scrapes a host by any of its names, at any path. The run does not wait for a last scrape.
+        guard = RequestGuard([Route("/{path:path}", self._scrape)], ServerLimits(drain_s=1.0), names=None)
+        self.server = PageServer(guard, output.prometheus_host, output.prometheus_port, settings)
+        logger.info(f"metrics are served at http://{output.prometheus_host}:{self.server.port}/metrics")
 
     def row(self, row: MetricRow, name: str) -> None:
         self._rows[name] = row
 
     def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+        self.server.close()
 
-    def _scrape(self, path: str, headers: Message) -> Page:
+    def _scrape(self, request: Request) -> Response:
         from prometheus_client.exposition import choose_encoder
 
-        encode, kind = choose_encoder(headers.get("accept", ""))
-        return Page(kind, encode(self._registry))  # type: ignore[arg-type]
+        encode, kind = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(self._registry), headers={"content-type": kind})  # type: ignore[arg-type]
 
     def collect(self) -> Iterator[Any]:
         """Yield the metric families of a scrape."""

@@ -45,8 +45,8 @@ class Echo(Actor):
     def fail(self) -> None:
         raise KeyError("a bug")
 
-    def refuse(self) -> None:
-        raise UserError("give another\nmodel")
+    def refuse(self, kind: type[UserError]) -> None:
+        raise kind("give another\nmodel")
 
     def ask(self, others: list[Handle[Echo]], seconds: float) -> list[str]:
         calls = [other.call(Echo.say, "asked") for other in others]

@@ -12,7 +12,7 @@ from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError
 
 from marl_ray.actors.handle import ActorDied, ActorFailed, Call, Deadline, Handle
 from marl_ray.core.concurrency import DeadlineExceeded
-from marl_ray.core.errors import UserError
+from marl_ray.core.errors import RejectedMessages, UserError
 from marl_ray.core.ids import ActorId, PolicyId
 from tests.actors.echo_actor import SOON, Echo, echoes, kill, process_of
 
@@ -26,8 +26,9 @@ def test_errors_in_an_actor_name_the_actor(tmp_path: Path) -> None:
             (echo,) = supervisor.serving()
             location = rf"process {process_of(echo)} on [\d.]+"
             assert await echo.call(Echo.say, "hello").within(SOON) == "hello"
-            with pytest.raises(UserError, match=r"^agent 0 generator 0 on [\d.]+: give another model$"):
-                await echo.call(Echo.refuse).within(SOON)
+            for kind in (UserError, RejectedMessages):
+                with pytest.raises(kind, match=r"^agent 0 generator 0 on [\d.]+: give another model$"):
+                    await echo.call(Echo.refuse, kind).within(SOON)
             with pytest.raises(ActorFailed, match=rf"^agent 0 generator 0 \({location}\) failed in fail: KeyError: "):
                 await echo.call(Echo.fail).within(SOON)
             with pytest.raises(

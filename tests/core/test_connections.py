@@ -8,17 +8,20 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from email.message import Message
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 from marl_ray.core import connections
 from marl_ray.core.connections import FILES, MIN_CONNECTIONS, connection_limit, raise_file_limit
 from marl_ray.core.errors import UserError
-from marl_ray.http import page_server
-from marl_ray.http.page_server import Page, PageServer
+from marl_ray.http import http_server
+from marl_ray.http.page_server import PageServer
+from marl_ray.http.request_guard import RequestGuard, ServerLimits
 
-REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 class SlowPages:
@@ -28,26 +31,23 @@ class SlowPages:
         self.proceed = threading.Event()
         self.proceed.set()
 
-    def make(self, path: str, headers: Message) -> Page:
+    def make(self, request: Request) -> Response:
         assert self.proceed.wait(60)
-        return Page("text/plain", b"page")
+        return PlainTextResponse("page")
 
 
 @contextmanager
 def serving(pages: SlowPages) -> Iterator[PageServer]:
-    with PageServer("127.0.0.1", 0, pages.make, "--port") as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield server
-        finally:
-            pages.proceed.set()
-            server.shutdown()
-            thread.join(60)
+    server = PageServer(RequestGuard([Route("/", pages.make)], ServerLimits(requests=1)), "127.0.0.1", 0, "--port")
+    try:
+        yield server
+    finally:
+        pages.proceed.set()
+        server.close()
 
 
 def connect(server: PageServer) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.server_port), timeout=30)
+    return socket.create_connection(("127.0.0.1", server.port), timeout=30)
 
 
 def reply(connection: socket.socket, request: bytes = REQUEST) -> bytes:
@@ -78,13 +78,11 @@ def test_a_server_without_room_says_which_limit_to_raise() -> None:
 
 
 def test_idle_connections_make_room_for_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_server, "MAX_CONNECTIONS", MIN_CONNECTIONS)
-    threads = threading.active_count()
+    monkeypatch.setattr(http_server, "CONNECTIONS", MIN_CONNECTIONS)
     with serving(SlowPages()) as server:
         idle = [connect(server) for _ in range(5 * MIN_CONNECTIONS)]
         assert reply(connect(server)).endswith(b"page")
         assert len(server.listener.connections) <= MIN_CONNECTIONS
-        assert threading.active_count() <= threads + MIN_CONNECTIONS + 2
         assert reply(idle[-1]).endswith(b"page")  # only the oldest ones have ended
         for connection in idle:
             connection.close()
@@ -93,7 +91,7 @@ def test_idle_connections_make_room_for_new_ones(monkeypatch: pytest.MonkeyPatch
 def test_a_connection_is_refused_while_all_others_are_answered(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(page_server, "MAX_CONNECTIONS", MIN_CONNECTIONS)
+    monkeypatch.setattr(http_server, "CONNECTIONS", MIN_CONNECTIONS)
     pages = SlowPages()
     with serving(pages) as server:
         pages.proceed.clear()

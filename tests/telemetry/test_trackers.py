@@ -116,7 +116,7 @@ def test_prometheus_serves_rows_and_live_gauges_on_this_machine_only() -> None:
         Gauge("lost_actors", {"kind": "learner"}, 0, "Lost"),
     ]
     sink = PrometheusSink(config_with(output={"prometheus_port": 0}).output, lambda: live)
-    host, port = sink.server.server_address[:2]
+    host, port = sink.server.host, sink.server.port
     try:
         assert host == "127.0.0.1"
         sink.row(ROWS[0], "eval")

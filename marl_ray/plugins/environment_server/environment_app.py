@@ -21,19 +21,16 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from marl_ray.config import Config
 from marl_ray.core.episode import Task
 from marl_ray.core.text import json_or
 from marl_ray.environments.base import Environment, Executor
-from marl_ray.http.http_server import error_handlers
-from marl_ray.http.request_formats import ApiError
-from marl_ray.http.request_guard import LOCAL_NAMES
+from marl_ray.http.request_formats import ApiError, parse_object
 from marl_ray.plugins.environment_server.served_episode import EpisodeError, Observation, ServedEpisode
 
 MAX_EPISODES = 1024
@@ -74,14 +71,16 @@ class EnvironmentApp:
     def __init__(
         self, config: Config, environment: Environment[Any], tasks: Sequence[Task], executor: Executor
     ) -> None:
-        self._config, self._environment, self._executor = config, environment, executor
+        self._config = config
+        self._environment = environment
+        self._executor = executor
         self._tasks = {task.id: task for task in tasks}
         self._next = 0
         self._episodes: dict[str, ServedEpisode] = {}
 
-    def routes(self) -> Starlette:
-        """Return the application."""
-        routes = [
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes of the endpoints."""
+        return [
             Route("/health", self._health),
             Route("/schema", self._schema),
             Route("/metadata", self._metadata),
@@ -91,7 +90,6 @@ class EnvironmentApp:
             Route("/state", self._state),
             WebSocketRoute("/ws", self._session),
         ]
-        return Starlette(routes=routes, exception_handlers=error_handlers())
 
     async def _health(self, request: Request) -> Response:
         return JSONResponse({"status": "healthy"})
@@ -107,14 +105,15 @@ class EnvironmentApp:
         return JSONResponse({"tasks": list(self._tasks), "agents": self._config.num_agents})
 
     async def _reset(self, request: Request) -> Response:
-        name, episode = self._opened(await _body(request))
+        name, episode = self._opened(parse_object(await request.body()))
         self._episodes[name] = episode
         while len(self._episodes) > MAX_EPISODES:
-            await self._episodes.pop(next(iter(self._episodes))).close()
+            oldest = next(iter(self._episodes))
+            await self._episodes.pop(oldest).close()
         return JSONResponse(await self._observed(name, episode, episode.begin()))
 
     async def _step(self, request: Request) -> Response:
-        asked = await _body(request)
+        asked = parse_object(await request.body())
         name = str(asked.get("episode_id"))
         episode = self._episode(name)
         observed = await self._observed(name, episode, episode.step(_text(asked.get("action"))))
@@ -128,20 +127,17 @@ class EnvironmentApp:
 
     async def _session(self, socket: WebSocket) -> None:
         """Serve the messages of one connection."""
-        host = socket.headers.get("host", "")
-        if "origin" in socket.headers or (host.rpartition(":")[0] or host) not in LOCAL_NAMES:  # a page in a browser
-            await socket.close(1008)
-            return
         await socket.accept()
         session = Session()
         try:
             while True:
                 message = json_or(await socket.receive_text(), None)
-                kind = message.get("type") if isinstance(message, dict) else None
-                if kind == "close":
+                if not isinstance(message, dict):
+                    message = {}
+                if message.get("type") == "close":
                     break
                 try:
-                    reply = await self._reply(session, kind, message.get("data") if kind else None)
+                    reply = await self._reply(session, message.get("type"), message.get("data"))
                 except ApiError as error:
                     reply = _error(str(error), "EXECUTION_ERROR")
                 await socket.send_text(json.dumps(reply))
@@ -172,13 +168,16 @@ class EnvironmentApp:
         """Return the id and the episode of a reset. Raises ApiError."""
         if not isinstance(asked, Mapping):
             raise ApiError(400, "a reset is an object")
-        seed, wanted, names = asked.get("seed"), asked.get("task"), list(self._tasks)
+        seed = asked.get("seed")
+        wanted = asked.get("task")
         if wanted is None:
-            number = self._next if seed is None else seed
-            if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            if seed is None:
+                seed = self._next
+                self._next += 1
+            if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
                 raise ApiError(400, "seed should be a whole number from 0", "invalid_value", "seed")
-            self._next += seed is None
-            wanted = names[number % len(names)]
+            names = list(self._tasks)
+            wanted = names[seed % len(names)]
         if not isinstance(wanted, str) or wanted not in self._tasks:
             raise ApiError(404, f"there is no task {wanted!r:.80}", "not_found", "task")
         name = asked.get("episode_id") or secrets.token_urlsafe(12)
@@ -198,25 +197,16 @@ class EnvironmentApp:
         except EpisodeError as error:
             raise ApiError(409, str(error), "invalid_state") from None
         data = asdict(seen) | {"task": episode.task.id, "episode_id": name}
-        reward, done = data.pop("reward"), data.pop("done")
+        # OpenEnv has these two beside the observation.
+        reward = data.pop("reward")
+        done = data.pop("done")
         return {"observation": data, "reward": reward, "done": done}
 
 
-async def _body(request: Request) -> Mapping[str, Any]:
-    """Return the body of a request. Raises ApiError; another content type could come from a page of another site."""
-    if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-        raise ApiError(415, "the body should be application/json", "unsupported_media_type")
-    body = json_or(await request.body(), None)
-    if not isinstance(body, dict):
-        raise ApiError(400, "the body should be a JSON object")
-    return body
-
-
 def _text(action: Any) -> str:
-    text = action.get("text") if isinstance(action, Mapping) else None
-    if not isinstance(text, str):
+    if not isinstance(action, Mapping) or not isinstance(action.get("text"), str):
         raise ApiError(400, 'an action should be {"text": ...}', "invalid_value", "action")
-    return text
+    return action["text"]
 
 
 def _state_of(name: str, episode: ServedEpisode) -> dict[str, Any]:

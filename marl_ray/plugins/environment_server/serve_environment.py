@@ -15,7 +15,7 @@ from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.evaluation.scoring import LocalSandboxPool
 from marl_ray.http.http_server import serve_http
-from marl_ray.http.request_guard import LOCAL_NAMES, RequestGuard, ServerLimits
+from marl_ray.http.request_guard import RequestGuard, ServerLimits
 from marl_ray.plugins.environment_server.environment_app import EnvironmentApp
 from marl_ray.plugins.environment_server.served_episode import check_served
 
@@ -43,11 +43,11 @@ def serve_environment(config: Config, request: EnvironmentRequest) -> None:
     sandboxes = LocalSandboxPool(sandbox_settings(config.sandbox), request.workers or os.cpu_count() or 1)
     with bind(HOST, request.port, "--port") as listening, StopSignals() as signals, sandboxes:
         app = EnvironmentApp(config, environment, tasks, sandboxes)
-        guard = RequestGuard(app.routes(), LIMITS, None, LOCAL_NAMES)
+        guard = RequestGuard(app.routes(), LIMITS)
         address = f"http://{HOST}:{listening.getsockname()[1]}"
 
         def announce() -> None:
             logger.info(f"{config.environment}, {pluralize(len(tasks), 'task')}: {address}")
 
         logger.info(sandboxes.describe())
-        signals.run(lambda: serve_http(guard, listening, LIMITS, announce, ws="auto"))
+        signals.run(lambda: serve_http(guard, listening, announce, ws="auto"))

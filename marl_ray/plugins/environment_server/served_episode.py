@@ -47,7 +47,8 @@ class AskedAgent:
     """One agent's generators, which ask for the answer and sample nothing."""
 
     def __init__(self, agent: int, questions: asyncio.Queue[AgentQuestion]) -> None:
-        self._agent, self._questions = agent, questions
+        self._agent = agent
+        self._questions = questions
 
     async def generate(
         self, prompt: Prompt, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
@@ -55,6 +56,7 @@ class AskedAgent:
         question = AgentQuestion(self._agent, prompt, asyncio.get_running_loop().create_future())
         self._questions.put_nowait(question)
         text = await question.answer
+        # Nothing is trained, so that an answer needs no tokens.
         return Generation((), (Completion((), text, (), "stop", ()),))
 
 
@@ -87,8 +89,9 @@ class ServedEpisode:
         if self._current is None:
             raise EpisodeError("the episode is over: reset starts another one")
         self.steps += 1
-        question, self._current = self._current, None
-        question.answer.set_result(text)
+        self._current.answer.set_result(text)
+        # A step that arrives before the next question is refused.
+        self._current = None
         return await self._next()
 
     async def close(self) -> None:
@@ -109,20 +112,27 @@ class ServedEpisode:
         if asked.done() and not asked.cancelled():
             self._current = asked.result()
         else:
-            episode = self._playing.result()
-            if failed := [stop for stop in episode.stops if stop.reason in ("infra_error", "unscored")]:
-                raise EpisodeError(f"the episode has no verdict: {failed[0].detail}")
+            for stop in self._playing.result().stops:
+                if stop.reason in ("infra_error", "unscored"):
+                    raise EpisodeError(f"the episode has no verdict: {stop.detail}")
         return self._observation()
 
     def _observation(self) -> Observation:
         asked = self._current
-        agent = role = prompt = reward = None
-        rewards, metrics = tuple[float, ...](), dict[str, float]()
+        agent = None
+        role = None
+        prompt = None
         if asked is not None:
-            agent, role, prompt = asked.agent, self.environment.roles(self.task)[asked.agent], asked.prompt
+            agent = asked.agent
+            role = self.environment.roles(self.task)[agent]
+            prompt = asked.prompt
+        reward = None
+        rewards: tuple[float, ...] = ()
+        metrics: dict[str, float] = {}
         for node in self._nodes:  # one, unless a turn asked no agent
             (action,) = node.joint_actions
-            reward, rewards = action.reward, action.rewards
+            reward = action.reward
+            rewards = action.rewards
             metrics = {name: float(value) for name, value in action.outcome.metrics.items()}
         self._nodes.clear()
         return Observation(agent, role, prompt, reward, rewards, metrics, asked is None)

@@ -49,7 +49,8 @@ class CallStream:
         self._is_closed = False
 
     def start(self, prompt_tokens: int, calls: CallFormat | None) -> None:
-        self.prompt_tokens, self._calls = prompt_tokens, calls
+        self.prompt_tokens = prompt_tokens
+        self._calls = calls
 
     def add(self, text: str) -> None:
         self._text += text
@@ -75,7 +76,9 @@ class CallStream:
             await self.wait_for_part()
 
     def _part(self) -> str:
-        shown = self._text if self._calls is None else text_before_calls(self._text, self._calls)
+        shown = self._text
+        if self._calls is not None:
+            shown = text_before_calls(shown, self._calls)
         return shown[len(self.sent) :]
 
 
@@ -92,21 +95,23 @@ async def stream_events(
         for event in form.text(0, part):
             yield event
     try:
+        # A client that has gone cancels this generator, and not the call.
         answers = await asyncio.shield(playing)
         if not is_started:
             for event in form.start(len(answers), answers[0].prompt_tokens):
                 yield event
+        sent = stream.sent
         for choice, answer in enumerate(answers):
-            rest = _unsent(answer, "" if choice else stream.sent)
-            for event in form.text(choice, rest) if rest else ():
-                yield event
+            rest = ""
+            # Before tool calls, spaces around the text may have been sent that the answer lacks.
+            if answer.text.startswith(sent):
+                rest = answer.text[len(sent) :]
+            if rest:
+                for event in form.text(choice, rest):
+                    yield event
+            sent = ""  # only the first choice is streamed
     except ApiError as error:
         yield form.error(error)
         return
     for event in form.end(answers):
         yield event
-
-
-def _unsent(answer: CallAnswer, sent: str) -> str:
-    """Return the rest of an answer's text. Before tool calls, spaces around the text may be sent that it lacks."""
-    return answer.text[len(sent) :] if answer.text.startswith(sent) else ""

@@ -10,10 +10,11 @@ from pydantic import BaseModel, Field
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import json_or
 from marl_ray.http.reply_format import ReplyFormat, Usage
-from marl_ray.http.request_formats import ApiError, Part, SamplingRequest, Text, encode_event
+from marl_ray.http.request_formats import ApiError, Part, SamplingRequest, Text, encode_event, text_of
 from marl_ray.models.json_schemas import ANY_OBJECT, check_json_schema, schema_text
 from marl_ray.plugins.gateway.program_episode import CallAnswer, CallOptions
 from marl_ray.plugins.gateway.prompt_renderer import TemplateMessage
+from marl_ray.plugins.gateway.tool_calls import call_data
 
 UNSUPPORTED_IN_EPISODES = ("functions", "logit_bias", "logprobs", "top_logprobs", "audio", "suffix", "echo", "best_of")
 """Settings that would change an answer in a way that a run does not have. The temperature, top_p and the seed of a
@@ -47,11 +48,20 @@ class ProgramMessage(BaseModel):
 
     def message(self) -> TemplateMessage:
         """Return the message for the chat template."""
-        content = "".join(p.text for p in self.content) if isinstance(self.content, list) else self.content
-        found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": content or ""}
+        # Chat templates do not know OpenAI's newer name of the system.
+        role = "system" if self.role == "developer" else self.role
+        message: dict[str, Any] = {"role": role, "content": text_of(self.content)}
         if self.tool_calls:
-            found["tool_calls"] = [_template_call(call) for call in self.tool_calls]
-        return found | {key: value for key in ("tool_call_id", "name") if (value := getattr(self, key)) is not None}
+            message["tool_calls"] = []
+            for call in self.tool_calls:
+                # Templates render arguments as an object.
+                arguments = json_or(call.function.arguments, call.function.arguments)
+                message["tool_calls"].append(call_data(call.id, call.function.name, arguments))
+        if self.tool_call_id is not None:
+            message["tool_call_id"] = self.tool_call_id
+        if self.name is not None:
+            message["name"] = self.name
+        return message
 
 
 class ToolFunction(BaseModel):
@@ -95,7 +105,9 @@ class ProgramChatRequest(SamplingRequest):
         """Return the tools for the chat template. Raises ApiError for a choice that the sampler cannot enforce."""
         if self.tool_choice not in (None, "auto", "none"):
             raise ApiError(400, "tool_choice should be auto or none", "unsupported_parameter", "tool_choice")
-        return [] if self.tool_choice == "none" else [tool.model_dump() for tool in self.tools or ()]
+        if self.tool_choice == "none":
+            return []
+        return [tool.model_dump() for tool in self.tools or ()]
 
     def json_schema(self) -> str:
         """Return the schema of the answer as text, "" for free text. Raises ApiError for a schema that the engine
@@ -125,15 +137,25 @@ class ProgramTextRequest(SamplingRequest):
 
 def call_options(asked: SamplingRequest) -> CallOptions:
     """Return the options of a request."""
-    limit = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
-    schema = asked.json_schema() if isinstance(asked, ProgramChatRequest) else ""
+    limit = asked.max_completion_tokens
+    if limit is None:
+        limit = asked.max_tokens
+    schema = ""
+    if isinstance(asked, ProgramChatRequest):
+        schema = asked.json_schema()
     return CallOptions(asked.n or 1, tuple(asked.stops), limit, schema)
 
 
 def chat_reply(model: str, answers: Sequence[CallAnswer], is_chat: bool) -> dict[str, Any]:
     """Return the body of a reply of /v1/chat/completions, or of /v1/completions (`is_chat` False)."""
     form = ReplyFormat(model, is_chat)
-    choices = [(_message(one), one.finish_reason) for one in answers]
+    choices = []
+    for answer in answers:
+        message: dict[str, Any] = {"content": answer.text}
+        if answer.tool_calls:
+            # OpenAI's clients expect null beside calls without a text.
+            message = {"content": answer.text or None, "tool_calls": _calls(answer)}
+        choices.append((message, answer.finish_reason))
     return form.reply(choices, _usage(answers, answers[0].prompt_tokens))
 
 
@@ -141,14 +163,16 @@ class ChunkEvents:
     """A streamed reply of /v1/chat/completions, or of /v1/completions (`is_chat` False)."""
 
     def __init__(self, asked: SamplingRequest, is_chat: bool) -> None:
-        self._form, self._is_chat = ReplyFormat(asked.model, is_chat), is_chat
+        self._form = ReplyFormat(asked.model, is_chat)
+        self._is_chat = is_chat
         self._with_usage = asked.stream_options is not None and asked.stream_options.include_usage
         self._prompt_tokens = 0
 
     def start(self, choices: int, prompt_tokens: int) -> Iterator[bytes]:
         self._prompt_tokens = prompt_tokens
-        for choice in range(choices if self._is_chat else 0):
-            yield encode_event(self._form.chunk({"role": "assistant", "content": ""}, index=choice))
+        if self._is_chat:
+            for choice in range(choices):
+                yield encode_event(self._form.chunk({"role": "assistant", "content": ""}, index=choice))
 
     def text(self, choice: int, text: str) -> Iterator[bytes]:
         yield encode_event(self._form.chunk({"content": text}, index=choice))
@@ -156,7 +180,7 @@ class ChunkEvents:
     def end(self, answers: Sequence[CallAnswer]) -> Iterator[bytes]:
         for choice, answer in enumerate(answers):
             if answer.tool_calls:
-                calls = [{"index": i, **call} for i, call in enumerate(_calls(answer))]
+                calls = [{"index": number, **call} for number, call in enumerate(_calls(answer))]
                 yield encode_event(self._form.chunk({"tool_calls": calls}, index=choice))
             yield encode_event(self._form.chunk({}, answer.finish_reason, index=choice))
         if self._with_usage:
@@ -167,24 +191,8 @@ class ChunkEvents:
         return encode_event(error.body())
 
 
-def _template_call(call: CalledTool) -> dict[str, Any]:
-    """Return a tool call for a template, which renders arguments as an object."""
-    arguments = json_or(call.function.arguments, call.function.arguments)
-    return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
-
-
-def _message(answer: CallAnswer) -> dict[str, Any]:
-    message: dict[str, Any] = {"content": answer.text}
-    if answer.tool_calls:
-        message |= {"content": answer.text or None, "tool_calls": _calls(answer)}
-    return message
-
-
 def _calls(answer: CallAnswer) -> list[dict[str, Any]]:
-    return [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in answer.tool_calls
-    ]
+    return [call.data() for call in answer.tool_calls]
 
 
 def _usage(answers: Sequence[CallAnswer], prompt_tokens: int) -> Usage:

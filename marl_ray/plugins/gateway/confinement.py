@@ -40,12 +40,15 @@ def launcher_options(
         path = Path(folder, name)
         path.touch()
         path.chmod(0o666)  # the folder is private; a command of root runs as another user
+    connections = CONNECTIONS
+    if config.service:
+        connections = min(CONNECTIONS * config.concurrency, MAX_CONNECTIONS)
     confinement = {
         "folder": os.path.realpath(folder),
         "files": files,
         "readable": sorted({*readable_paths(config, words), *program_files(words[0])}),
         "port": urlsplit(base_url).port,
-        "connections": min(CONNECTIONS * config.concurrency, MAX_CONNECTIONS) if config.service else CONNECTIONS,
+        "connections": connections,
         "processes": config.max_processes,
     }
     return json.dumps({"memory_mb": memory_mb, "confinement": confinement})
@@ -57,7 +60,9 @@ SCRIPTS = (".py", ".sh", ".js", ".mjs")
 
 def readable_paths(config: GatewayConfig, words: Sequence[str]) -> list[str]:
     """Return the paths besides the interpreter and the system that a command may read."""
-    return [os.path.abspath(path) for path in config.readable] or sorted(own_paths(words))
+    if config.readable:
+        return list(map(os.path.abspath, config.readable))
+    return sorted(own_paths(words))
 
 
 def own_paths(words: Sequence[str]) -> Iterator[str]:
@@ -66,21 +71,33 @@ def own_paths(words: Sequence[str]) -> Iterator[str]:
 
     A folder that contains the working folder or the home folder may have secrets, so a program in it is shown alone.
     """
-    pairs = list(itertools.pairwise(words))
-    packages = [word.partition(".")[0] for before, word in pairs if before == "-m"][:1]
-    named = [word for before, word in pairs if before != "-m" and os.path.exists(word)]
-    if packages:
-        programs = [path for path in (packages[0], f"{packages[0]}.py") if os.path.exists(path)]
+    package = None
+    named = []
+    for before, word in itertools.pairwise(words):
+        if before == "-m":
+            package = package or word.partition(".")[0]
+        elif os.path.exists(word):
+            named.append(word)
+    programs = []
+    if package is not None:
+        programs = list(filter(os.path.exists, (package, f"{package}.py")))
     else:
         is_python = os.path.basename(words[0]).startswith("python")
-        files = [path for path in named if os.path.isfile(path) and (is_python or path.endswith(SCRIPTS))]
-        programs = files[:1] or [path for path in words[:1] if os.path.isfile(path) and not is_python]
-    private = [os.path.realpath(place) for place in (os.getcwd(), os.path.expanduser("~"))]
+        for path in named:
+            if os.path.isfile(path) and (is_python or path.endswith(SCRIPTS)):
+                programs = [path]
+                break
+        if not programs and not is_python and os.path.isfile(words[0]):
+            programs = [words[0]]
+    working = os.path.realpath(os.getcwd())
+    home = os.path.realpath(os.path.expanduser("~"))
     for given in dict.fromkeys((*programs, *named)):
         path = os.path.abspath(given)
-        shown = os.path.dirname(path) if given in programs and os.path.isfile(path) else path
+        shown = path
+        if given in programs and os.path.isfile(path):
+            shown = os.path.dirname(path)  # a program imports its neighbours
         real = os.path.realpath(shown)
-        if not any(os.path.commonpath([real, one]) == real for one in private):
+        if real not in (os.path.commonpath([real, working]), os.path.commonpath([real, home])):
             yield shown
         elif os.path.isfile(path):
             yield path
@@ -92,7 +109,8 @@ def program_files(word: str) -> Iterator[str]:
     found = shutil.which(word)
     if found is None:
         return
-    found, real = os.path.abspath(found), os.path.realpath(found)
+    found = os.path.abspath(found)
+    real = os.path.realpath(found)  # the interpreter of a virtual environment is a link
     yield found
     if os.path.basename(real).startswith("python"):
         yield os.path.dirname(os.path.dirname(real))
@@ -116,6 +134,7 @@ def check_confinement(config: GatewayConfig, words: Sequence[str]) -> None:
                 "namespaces as another user: chmod o+rX it, or train as an ordinary user"
             )
     with tempfile.TemporaryDirectory(prefix="marl_ray_check_") as folder:
+        # Nothing connects to this port.
         options = launcher_options(config, words, folder, (), "http://127.0.0.1:1")
         command = [*LAUNCHER, options, str(os.getpid()), "/bin/true"]
         done = subprocess.run(

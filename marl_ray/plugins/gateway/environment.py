@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -41,10 +40,11 @@ class GatewayEnvironment(ProgramEnvironment):
         self.program = program
         self.judge = judge
         settings = config.section(GatewayConfig)
-        fields = settings.task_fields
-        self._named_fields = fields or ()
-        self._fields = JUDGED_FIELDS if fields is None and judge is not None else fields
+        self._named_fields = settings.task_fields or ()
+        self._fields = settings.task_fields
         """Fields of a task that a program reads, None for all."""
+        if self._fields is None and judge is not None:
+            self._fields = JUDGED_FIELDS  # the others may have the tests of the judge
         self.names = list(settings.roles) or [f"agent_{number}" for number in range(config.num_agents)]
         self.limit = asyncio.Semaphore(settings.concurrency)
         """Places of running episodes."""
@@ -74,7 +74,8 @@ class GatewayEnvironment(ProgramEnvironment):
         data = task_as_data(task)
         if self._fields is None:
             return data
-        return {name: value for name, value in data.items() if name in ("id", "prompt", *self._fields)}
+        shown = ("id", "prompt", *self._fields)
+        return {name: value for name, value in data.items() if name in shown}
 
     def roles(self, task: Task) -> list[str]:
         return self.names
@@ -94,7 +95,9 @@ class GatewayEnvironment(ProgramEnvironment):
         from marl_ray.plugins.gateway.gateway_server import GatewayServer
 
         if self._server is None:
-            service = self.program if isinstance(self.program, ServiceProgram) else None
+            service = None
+            if isinstance(self.program, ServiceProgram):
+                service = self.program
             self._server = GatewayServer(config.section(GatewayConfig), service)
         await self._server.start()
         return self._server
@@ -106,6 +109,7 @@ class GatewayEnvironment(ProgramEnvironment):
         return self._renderers
 
     async def close(self) -> None:
+        # A service that still asks for tasks would keep the server waiting.
         await self.program.close()
         if self._server is not None:
             await self._server.close()
@@ -127,10 +131,8 @@ def make_program(config: GatewayConfig) -> EpisodeProgram:
 
 def check_settings(config: Config) -> None:
     """Raise UserError for settings that have no meaning for episodes of programs."""
-    section, gateway = config.algorithm, config.section(GatewayConfig)
-    for module in ("starlette", "uvicorn"):
-        if importlib.util.find_spec(module) is None:
-            raise UserError(f"environment gateway needs {module}: pip install 'marl-ray[serve]'")
+    section = config.algorithm
+    gateway = config.section(GatewayConfig)
     if config.training.num_turns != 1:
         raise UserError(f"{section}.num_turns is {config.training.num_turns}, but the program decides: set it to 1")
     if config.training.joint_mode != "aligned":
@@ -148,7 +150,9 @@ def check_settings(config: Config) -> None:
     if gateway.function is not None and gateway.reward in ("file", "post"):
         raise UserError(f"gateway.reward {gateway.reward} is for gateway.command: a function returns its reward")
     if gateway.sandbox != "none" and gateway.command is None:
-        where = "a function runs in the driver" if gateway.function is not None else "you start the service yourself"
+        where = "you start the service yourself"
+        if gateway.function is not None:
+            where = "a function runs in the driver"
         raise UserError(f"gateway.sandbox {gateway.sandbox} is for gateway.command: {where}")
     if gateway.service and (gateway.function is not None or gateway.reward not in ("post", "judge")):
         raise UserError("a service posts its results: set gateway.reward to post or judge, and no gateway.function")
@@ -162,7 +166,8 @@ def check_credit(config: Config, name: str) -> None:
             f"{config.algorithm}.critic {config.training.critic} needs one state per episode: set it to none"
         )
     for number, agent in enumerate(config.agents):
-        needs, key = estimator_requirements(agent.estimator), key_of(config, number, "estimator")
+        needs = estimator_requirements(agent.estimator)
+        key = key_of(config, number, "estimator")
         if needs.inputs or needs.whole_batch:
             raise UserError(
                 f"{key} {agent.estimator} needs more than the rewards of siblings, which environment {name} has: use "

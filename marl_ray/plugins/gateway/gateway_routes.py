@@ -9,13 +9,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from marl_ray.core.concurrency import DeadlineExceeded
-from marl_ray.core.errors import UserError
 from marl_ray.core.text import json_or
-from marl_ray.http.http_server import until_disconnect
+from marl_ray.http.http_server import api_errors, event_stream, first_part, health, until_disconnect
+from marl_ray.http.reply_format import model_entry
 from marl_ray.http.request_formats import ApiError, parse_request
 from marl_ray.plugins.gateway.call_streams import CallStream, StreamFormat, stream_events
 from marl_ray.plugins.gateway.chat_requests import (
@@ -51,30 +50,26 @@ def gateway_routes() -> list[Route]:
     ]
 
 
-async def health(request: Request) -> Response:
-    """Return 200 as long as the gateway runs."""
-    return JSONResponse({"status": "ok"})
-
-
 async def models(request: Request) -> Response:
     """List the agents."""
-    return JSONResponse({"object": "list", "data": [_model(access.name) for access in _episode(request).agents]})
+    entries = [model_entry(access.name) for access in _episode(request).agents]
+    return JSONResponse({"object": "list", "data": entries})
 
 
 async def model(request: Request) -> Response:
     """Describe one agent."""
     name = request.path_params["name"]
     _episode(request).agent(name)
-    return JSONResponse(_model(name))
+    return JSONResponse(model_entry(name))
 
 
 async def chat(request: Request) -> Response:
     """Answer /v1/chat/completions."""
     episode = _episode(request)
     asked = parse_request(ProgramChatRequest, await request.body(), UNSUPPORTED_IN_EPISODES)
-    agent, tools = episode.agent(asked.model), asked.offered()
-    given = [one.message() for one in asked.messages]
-    call = partial(episode.chat, agent, given, tools, call_options(asked))
+    agent = episode.agent(asked.model)
+    given = [message.message() for message in asked.messages]
+    call = partial(episode.chat, agent, given, asked.offered(), call_options(asked))
     if asked.stream:
         return await _streamed(request, call, ChunkEvents(asked, is_chat=True))
     answers = await _answered(request, call())
@@ -146,41 +141,26 @@ def _episode(request: Request) -> ProgramEpisode:
     return episode
 
 
-def _model(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "marl_ray"}
-
-
 async def _answered(request: Request, call: Coroutine[Any, Any, T]) -> T:
     """Return the result of a call, which is cancelled if the program closes the connection. Raises ApiError."""
     return await until_disconnect(request, asyncio.ensure_future(_with_status(call)))
 
 
 async def _with_status(call: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a call. Raises ApiError."""
-    try:
+    with api_errors():
         return await call
-    except DeadlineExceeded as error:
-        raise ApiError(504, str(error), "timeout") from None
-    except UserError as error:
-        if "chat template" in str(error):
-            raise ApiError(400, str(error), "invalid_value", "messages") from None
-        raise ApiError(503, "the models are not available", "unavailable") from None
 
 
 async def _streamed(
     request: Request, call: Callable[[CallStream], Coroutine[Any, Any, list[CallAnswer]]], form: StreamFormat
 ) -> Response:
     """Return a stream of server-sent events. An error before the first part has a status. Raises ApiError."""
-    episode, stream = _episode(request), CallStream()
+    stream = CallStream()
     playing = asyncio.ensure_future(_with_status(call(stream)))
     playing.add_done_callback(lambda _: stream.close())
-    try:
-        await until_disconnect(request, asyncio.ensure_future(stream.wait_for_part()))
-    except BaseException:
-        playing.cancel()
-        raise
+    await first_part(request, playing, stream.wait_for_part())
     if playing.done():
         playing.result()
-    episode.keep(playing)
-    events = stream_events(playing, stream, form)
-    return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-store"})
+    # From here on the call belongs to the episode, even if the program closes the connection.
+    _episode(request).keep(playing)
+    return event_stream(stream_events(playing, stream, form))

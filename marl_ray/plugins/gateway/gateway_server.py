@@ -6,14 +6,13 @@ import asyncio
 import hmac
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from starlette.applications import Starlette
+from typing import Any
 
 from marl_ray.core.concurrency import wait_within
 from marl_ray.core.connections import bind
 from marl_ray.core.http_proxies import bypass_proxies_for_localhost
-from marl_ray.http.http_server import error_handlers, serve_http
-from marl_ray.http.request_guard import LOCAL_NAMES, AsgiMessage, Receive, RequestGuard, Send, ServerLimits
+from marl_ray.http.http_server import serve_http
+from marl_ray.http.request_guard import AsgiMessage, Receive, RequestGuard, Send, ServerLimits
 from marl_ray.plugins.gateway.gateway_routes import EPISODE, SERVICE, gateway_routes
 from marl_ray.plugins.gateway.options import GatewayConfig
 from marl_ray.plugins.gateway.program_episode import ProgramEpisode
@@ -30,26 +29,27 @@ FILES_PER_COMMAND = 4
 class EpisodeGuard(RequestGuard):
     """The checks of a request, in which a valid key is the token of a running episode."""
 
-    def __init__(self, app: Starlette, limits: ServerLimits) -> None:
-        super().__init__(app, limits, "", LOCAL_NAMES)
+    def __init__(self) -> None:
+        super().__init__(gateway_routes(), LIMITS, key="")
         self.episodes: dict[bytes, ProgramEpisode] = {}
         """Running episodes by token."""
         self.service: ServiceProgram | None = None
         self.keeps_connections = True
         """Whether a connection is kept after a reply."""
 
-    async def __call__(self, scope: dict[str, object], receive: Receive, send: Send) -> None:  # type: ignore[override]
-        if scope["type"] == "http":
-            headers: dict[bytes, bytes] = {name.lower(): value for name, value in scope["headers"]}  # type: ignore[attr-defined]
-            scope[EPISODE] = self.episodes.get(token_of(headers))
-            scope[SERVICE] = self.service if self._is_service(headers) else None
-        await super().__call__(scope, receive, send if self.keeps_connections else _closing(send))
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if not self.keeps_connections:
+            send = _closing(send)
+        await super().__call__(scope, receive, send)
 
-    def _has_key(self, headers: dict[bytes, bytes]) -> bool:
-        return token_of(headers) in self.episodes or self._is_service(headers)
-
-    def _is_service(self, headers: dict[bytes, bytes]) -> bool:
-        return self.service is not None and hmac.compare_digest(token_of(headers), self.service.token.encode())
+    def _has_key(self, scope: Any, headers: dict[bytes, bytes]) -> bool:
+        """Return whether the token is of an episode or of the service, which the endpoints find in the scope."""
+        token = token_of(headers)
+        scope[EPISODE] = self.episodes.get(token)
+        scope[SERVICE] = None
+        if self.service is not None and hmac.compare_digest(token, self.service.token.encode()):
+            scope[SERVICE] = self.service
+        return scope[EPISODE] is not None or scope[SERVICE] is not None
 
 
 def token_of(headers: dict[bytes, bytes]) -> bytes:
@@ -58,7 +58,9 @@ def token_of(headers: dict[bytes, bytes]) -> bytes:
     Tokens are random and looked up in a dictionary, so that the time of a comparison tells nothing about them.
     """
     scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-    return token.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"").strip()
+    if scheme.lower() != b"bearer":
+        token = headers.get(b"x-api-key", b"")
+    return token.strip()
 
 
 def _closing(send: Send) -> Send:
@@ -78,7 +80,7 @@ class GatewayServer:
 
     def __init__(self, config: GatewayConfig, service: ServiceProgram | None = None) -> None:
         self._config = config
-        self.guard = EpisodeGuard(Starlette(routes=gateway_routes(), exception_handlers=error_handlers()), LIMITS)
+        self.guard = EpisodeGuard()
         self.guard.service = service
         # A confined command has few connections: an idle one would keep the next one waiting.
         self.guard.keeps_connections = config.sandbox == "none"
@@ -90,12 +92,17 @@ class GatewayServer:
         """Return as soon as the server accepts connections. Raises UserError if the port cannot be used, or if too few
         files may be open."""
         if self._serving is None:
+            # A function in this process would otherwise ask the cluster's proxy for the gateway.
             bypass_proxies_for_localhost()
             self.listening = bind(HOST, self._config.port, "gateway.port")
             self.base_url = f"http://{HOST}:{self.listening.getsockname()[1]}/v1"
-            commands = self._config.concurrency if self._config.command is not None else 0
-            reserved = FILES_PER_COMMAND * (1 if self._config.service else commands)
-            serving = serve_http(self.guard, self.listening, LIMITS, self._ready.set, reserved_files=reserved)
+            commands = 0
+            if self._config.service:
+                commands = 1
+            elif self._config.command is not None:
+                commands = self._config.concurrency
+            reserved = FILES_PER_COMMAND * commands
+            serving = serve_http(self.guard, self.listening, self._ready.set, reserved_files=reserved)
             self._serving = asyncio.get_running_loop().create_task(serving)
         ready = asyncio.ensure_future(self._ready.wait())
         either = asyncio.wait({ready, self._serving}, return_when=asyncio.FIRST_COMPLETED)
@@ -104,7 +111,7 @@ class GatewayServer:
         finally:
             ready.cancel()
         if self._serving.done():
-            await self._serving
+            await self._serving  # raises its error
 
     @contextmanager
     def serving(self, episode: ProgramEpisode) -> Iterator[None]:

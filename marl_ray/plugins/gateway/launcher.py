@@ -27,7 +27,8 @@ import sys
 import threading
 from typing import Any, NoReturn
 
-PARENT_DEATH_SIGNAL, CHILD_SUBREAPER = 1, 36
+PARENT_DEATH_SIGNAL = 1
+CHILD_SUBREAPER = 36
 """PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of prctl(2)."""
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SANDBOX = os.path.join(PACKAGE, "sandbox")
@@ -136,7 +137,10 @@ def kill_children() -> None:
 
 def main(options: dict[str, Any], driver: int, command: list[str]) -> int:
     """Return the wait status of the command."""
-    status, memory_mb, confined = 1 << 8, options["memory_mb"], None
+    status = 1 << 8  # exit code 1, for a command that has no status of its own
+    memory_mb = options["memory_mb"]
+    confined = None
+    # Before the first child: its end would otherwise go unnoticed.
     signal.pthread_sigmask(signal.SIG_BLOCK, WAITED)
     prctl(CHILD_SUBREAPER, 1)
     prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)

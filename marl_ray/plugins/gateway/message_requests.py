@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from marl_ray.core.text import json_or
-from marl_ray.http.request_formats import MAX_STOPS, ApiError
+from marl_ray.http.request_formats import MAX_STOPS, ApiError, text_of
 from marl_ray.plugins.gateway.program_episode import CallAnswer, CallOptions
 from marl_ray.plugins.gateway.prompt_renderer import TemplateMessage
+from marl_ray.plugins.gateway.tool_calls import call_data, tool_schema
 
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -51,19 +52,24 @@ class BlockMessage(BaseModel):
         """Return the messages for the chat template: results of tools are messages of their own, before the text."""
         if isinstance(self.content, str):
             return [{"role": self.role, "content": self.content}]
-        text = "".join(block.text for block in self.content if isinstance(block, TextBlock))
-        results: list[TemplateMessage] = [
-            {"role": "tool", "tool_call_id": block.tool_use_id, "content": _text(block.content)}
-            for block in self.content
-            if isinstance(block, ToolResultBlock)
-        ]
-        calls = [
-            {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": block.input}}
-            for block in self.content
-            if isinstance(block, ToolUseBlock)
-        ]
-        own: dict[str, Any] = {"role": self.role, "content": text} | ({"tool_calls": calls} if calls else {})
-        return [*results, own] if text or calls or not results else results
+        # Templates expect a result directly behind its call, so that results come before the text.
+        messages: list[TemplateMessage] = []
+        text = ""
+        calls = []
+        for block in self.content:
+            if isinstance(block, TextBlock):
+                text += block.text
+            elif isinstance(block, ToolUseBlock):
+                calls.append(call_data(block.id, block.name, block.input))
+            else:
+                result = {"role": "tool", "tool_call_id": block.tool_use_id, "content": text_of(block.content)}
+                messages.append(result)
+        if text or calls or not messages:
+            said: dict[str, Any] = {"role": self.role, "content": text}
+            if calls:
+                said["tool_calls"] = calls
+            messages.append(said)
+        return messages
 
 
 class BlockTool(BaseModel):
@@ -88,29 +94,34 @@ class MessagesRequest(BaseModel):
 
     def conversation(self) -> list[TemplateMessage]:
         """Return the messages for the chat template."""
-        first: list[TemplateMessage] = [{"role": "system", "content": _text(self.system)}] if self.system else []
-        return first + [message for one in self.messages for message in one.messages()]
+        messages: list[TemplateMessage] = []
+        if self.system:
+            messages.append({"role": "system", "content": text_of(self.system)})
+        for message in self.messages:
+            messages += message.messages()
+        return messages
 
     def offered(self) -> list[dict[str, Any]]:
         """Return the tools for the chat template."""
-        return [
-            {
-                "type": "function",
-                "function": {"name": tool.name, "description": tool.description, "parameters": tool.input_schema},
-            }
-            for tool in self.tools or ()
-        ]
+        return [tool_schema(tool.name, tool.description, tool.input_schema) for tool in self.tools or ()]
 
     def options(self) -> CallOptions:
         """Return the options of the call."""
-        return CallOptions(1, tuple(stop for stop in self.stop_sequences or () if stop), self.max_tokens)
+        stops = tuple(filter(None, self.stop_sequences or ()))
+        return CallOptions(1, stops, self.max_tokens)
 
 
 def message_reply(model: str, answer: CallAnswer) -> dict[str, Any]:
     """Return the body of a reply."""
-    content: list[dict[str, Any]] = [{"type": "text", "text": answer.text}] if answer.text else []
+    content: list[dict[str, Any]] = []
+    if answer.text:
+        content.append({"type": "text", "text": answer.text})
     for call in answer.tool_calls:
-        content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": _object(call.arguments)})
+        arguments = json_or(call.arguments, {})
+        if not isinstance(arguments, dict):
+            arguments = {}  # the model has written something else than an object
+        block = {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
+        content.append(block)
     return {
         "id": f"msg_{secrets.token_hex(12)}",
         "type": "message",
@@ -127,7 +138,9 @@ class MessageEvents:
     """A streamed reply: a block of text, which begins with the first text, and a block per tool call."""
 
     def __init__(self, model: str) -> None:
-        self._model, self._blocks = model, 0
+        self._model = model
+        self._blocks = 0
+        """Number of blocks that have begun."""
 
     def start(self, choices: int, prompt_tokens: int) -> Iterator[bytes]:
         empty = message_reply(self._model, CallAnswer("", (), "stop", 0, prompt_tokens))
@@ -143,8 +156,13 @@ class MessageEvents:
         reply = message_reply(self._model, answers[0])
         if self._blocks:
             yield _event("content_block_stop", {"index": 0})
-        for index, block in enumerate((one for one in reply["content"] if one["type"] == "tool_use"), self._blocks):
+        for block in reply["content"]:
+            if block["type"] != "tool_use":
+                continue
+            index = self._blocks
+            self._blocks += 1
             text = json.dumps(block["input"], ensure_ascii=False)
+            # Anthropic's client joins the parts of the input, which begins empty.
             yield _event("content_block_start", {"index": index, "content_block": block | {"input": {}}})
             delta: dict[str, Any] = {"type": "input_json_delta", "partial_json": text}
             yield _event("content_block_delta", {"index": index, "delta": delta})
@@ -158,14 +176,5 @@ class MessageEvents:
 
 
 def _event(name: str, data: Mapping[str, Any]) -> bytes:
-    return f"event: {name}\ndata: {json.dumps({'type': name, **data}, ensure_ascii=False)}\n\n".encode()
-
-
-def _text(content: str | list[TextBlock]) -> str:
-    return content if isinstance(content, str) else "".join(block.text for block in content)
-
-
-def _object(arguments: str) -> dict[str, Any]:
-    """Return the arguments of a call as an object, empty if a model has written something else."""
-    value = json_or(arguments, {})
-    return value if isinstance(value, dict) else {}
+    text = json.dumps({"type": name, **data}, ensure_ascii=False)
+    return f"event: {name}\ndata: {text}\n\n".encode()

@@ -15,7 +15,7 @@ from marl_ray.core.episode import AgentCall, Completion, Generation, SamplingSpe
 from marl_ray.core.errors import UserError
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.environments.reward import TaskRow
-from marl_ray.http.request_formats import ApiError
+from marl_ray.http.request_formats import ApiError, unknown_model
 from marl_ray.plugins.gateway.prompt_renderer import (
     PromptRenderer,
     RenderedRequest,
@@ -76,6 +76,17 @@ class AgentAccess:
     renderer: PromptRenderer
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A call of an agent: its prompt as it was asked and as it is sampled, and its tools. `is_chat` False: a text."""
+
+    agent: int
+    prompt: Prompt
+    rendered: RenderedRequest
+    tools: Sequence[Any]
+    is_chat: bool
+
+
 @dataclass(slots=True)
 class ProgramEpisode:
     """The calls of one episode. `key` names its random streams; `token` authorises the program's requests.
@@ -116,10 +127,7 @@ class ProgramEpisode:
         """Return the number of an agent. Raises ApiError (404) for an unknown name."""
         names = [access.name for access in self.agents]
         if name not in names:
-            known = ", ".join(names)
-            raise ApiError(
-                404, f"the model {name[:100]!r} does not exist: there are {known}", "model_not_found", "model"
-            )
+            raise unknown_model(name, names)
         return names.index(name)
 
     async def chat(
@@ -131,10 +139,12 @@ class ProgramEpisode:
         listener: CallListener | None = None,
     ) -> list[CallAnswer]:
         """Return the answers to a conversation. Raises ApiError, and UserError if the template rejects it."""
-        restored = [self._as_sampled(message) for message in messages]
-        request = self.agents[agent].renderer.chat(restored, tools, self._of(agent))
-        prompt = [{"role": str(m["role"]), "content": str(m["content"] or "")} for m in restored]
-        return await self._sample(agent, prompt, request, options, tools, True, listener)
+        restored = list(map(self._as_sampled, messages))
+        rendered = self.agents[agent].renderer.chat(restored, tools, self._of(agent))
+        prompt = []
+        for message in restored:
+            prompt.append({"role": str(message["role"]), "content": str(message["content"] or "")})
+        return await self._sample(_Asked(agent, prompt, rendered, tools, True), options, listener)
 
     async def complete(
         self,
@@ -144,15 +154,16 @@ class ProgramEpisode:
         listener: CallListener | None = None,
     ) -> list[CallAnswer]:
         """Return the answers to a text, which does not go through the chat template. Raises ApiError."""
-        request = self.agents[agent].renderer.text(prompt, self._of(agent))
-        return await self._sample(agent, prompt, request, options, (), False, listener)
+        rendered = self.agents[agent].renderer.text(prompt, self._of(agent))
+        return await self._sample(_Asked(agent, prompt, rendered, (), False), options, listener)
 
     async def ask(self, name: str, messages: str | Sequence[TemplateMessage], **options: Any) -> str:
         """Return an agent's answer as text, for functions that play an episode. A text is one user message. `options`
         as in `CallOptions`."""
-        given = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        (answer, *_) = await self.chat(self.agent(name), given, (), CallOptions(**options))
-        return answer.text
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        answers = await self.chat(self.agent(name), messages, (), CallOptions(**options))
+        return answers[0].text
 
     def keep(self, call: asyncio.Future[Any]) -> None:
         """Keep a streamed call in the episode, also if the program does not read it to its end."""
@@ -172,105 +183,99 @@ class ProgramEpisode:
 
     def _as_sampled(self, message: TemplateMessage) -> TemplateMessage:
         """Return an assistant message with tool calls of this episode as the text that was sampled."""
-        calls = message.get("tool_calls") or ()
-        known = next((self._tool_texts[call["id"]] for call in calls if call.get("id") in self._tool_texts), None)
-        return message if known is None else {"role": "assistant", "content": known}
+        for call in message.get("tool_calls") or ():
+            if call.get("id") in self._tool_texts:
+                # A program sends calls as data, which a template may render in another way than they were sampled.
+                return {"role": "assistant", "content": self._tool_texts[call["id"]]}
+        return message
 
-    async def _sample(
-        self,
-        agent: int,
-        prompt: Prompt,
-        request: RenderedRequest,
-        options: CallOptions,
-        tools: Sequence[Any],
-        is_chat: bool,
-        listener: CallListener | None,
-    ) -> list[CallAnswer]:
+    async def _sample(self, asked: _Asked, options: CallOptions, listener: CallListener | None) -> list[CallAnswer]:
         if self.requests >= self.max_calls:
             raise ApiError(403, f"the episode has made {self.max_calls} calls, the limit (gateway.max_calls)", "limit")
+        # Counted before the wait, so that requests at the same time cannot pass the limit.
         self.requests += 1
-        self.rewritten += request.is_rewritten
-        access = self.agents[agent]
-        sampling = self._sampling(agent, request.token_ids, options)
-        given = TokenPrompt(request.token_ids)
+        self.rewritten += asked.rendered.is_rewritten
+        token_ids = asked.rendered.token_ids
+        sampling = self._sampling(asked.agent, token_ids, options)
         try:
             if listener is None or options.choices > 1:
-                generation = await access.generators.generate(given, sampling, self.priority)
+                generators = self.agents[asked.agent].generators
+                generation = await generators.generate(TokenPrompt(token_ids), sampling, self.priority)
             else:
-                generation = await self._stream(
-                    access, given, sampling, access.renderer.call_format if tools else None, listener
-                )
+                generation = await self._stream(asked, sampling, listener)
         except UserError as error:
+            # A program may ignore the error and report a reward: the run has to end all the same.
             self.broken = error
             raise
         if not generation.completions:
-            problem = f"{len(request.token_ids)} tokens of the prompt and {sampling.max_new_tokens} of the answer"
+            problem = f"{len(token_ids)} tokens of the prompt and {sampling.max_new_tokens} of the answer"
             raise ApiError(400, f"{problem} exceed the context of the model", "context_length_exceeded", "messages")
-        return [
-            self._record(agent, prompt, request, completion, tools, is_chat) for completion in generation.completions
-        ]
+        return [self._record(asked, completion) for completion in generation.completions]
 
-    async def _stream(
-        self,
-        access: AgentAccess,
-        given: TokenPrompt,
-        sampling: SamplingSpec,
-        calls: CallFormat | None,
-        listener: CallListener,
-    ) -> Generation:
+    async def _stream(self, asked: _Asked, sampling: SamplingSpec, listener: CallListener) -> Generation:
         """Return one completion, whose parts reach the listener. Raises ApiError if the parts are not the completion: a
         generator was lost after the first part, and newer weights gave another text."""
+        access = self.agents[asked.agent]
         parts: list[str] = []
 
         def add(text: str) -> None:
             parts.append(text)
             listener.add(text)
 
-        listener.start(len(given.token_ids), calls)
-        generation = await access.generators.stream(given, sampling, add)
-        if any(completion.text != "".join(parts) for completion in generation.completions):
+        call_format = access.renderer.call_format if asked.tools else None
+        listener.start(len(asked.rendered.token_ids), call_format)
+        generation = await access.generators.stream(TokenPrompt(asked.rendered.token_ids), sampling, add)
+        sent = "".join(parts)
+        if any(completion.text != sent for completion in generation.completions):
             self.failure = "a generator was lost while it sampled a stream, and the repeated answer has another text"
             raise ApiError(503, self.failure, "unavailable")
         return generation
 
     def _sampling(self, agent: int, token_ids: tuple[int, ...], options: CallOptions) -> SamplingSpec:
-        sampling, (seed, key) = self.agents[agent].sampling, self.key
+        sampling = self.agents[agent].sampling
+        seed, key = self.key
+        # Equal prompts get different answers.
         equal = self._equal_prompts[agent, token_ids]
         self._equal_prompts[agent, token_ids] += 1
-        limit = sampling.max_new_tokens if options.max_tokens is None else options.max_tokens
+        limit = sampling.max_new_tokens
+        if options.max_tokens is not None:
+            limit = min(limit, options.max_tokens)
+        min_new_tokens = min(sampling.min_new_tokens, limit)
+        if options.json_schema:
+            min_new_tokens = 0  # a JSON value may be complete before any minimum
+        # The name of the stream has the digest, because a prompt may have a hundred thousand ids.
         digest = hashlib.sha256(repr(token_ids).encode()).hexdigest()
         return replace(
             sampling,
             num_generations=options.choices,
-            max_new_tokens=min(sampling.max_new_tokens, limit),
-            # A JSON value may be complete before any minimum.
-            min_new_tokens=0 if options.json_schema else min(sampling.min_new_tokens, limit),
+            max_new_tokens=limit,
+            min_new_tokens=min_new_tokens,
             json_schema=options.json_schema or sampling.json_schema,
             stop=tuple(dict.fromkeys((*sampling.stop, *options.stop))),
             seed=stream_seed(seed, "gateway", *key, agent, digest, equal),
         )
 
-    def _record(
-        self,
-        agent: int,
-        prompt: Prompt,
-        request: RenderedRequest,
-        completion: Completion,
-        tools: Sequence[Any],
-        is_chat: bool,
-    ) -> CallAnswer:
-        self.calls.append(AgentCall(agent, prompt, request.token_ids, completion))
-        renderer = self.agents[agent].renderer
-        self._of(agent).answered.append(renderer.answered(request, completion, is_chat))
-        text, called = completion.text, tuple[ToolCall, ...]()
-        if tools:
+    def _record(self, asked: _Asked, completion: Completion) -> CallAnswer:
+        """Add a completion to the calls of the episode, and return it as an answer."""
+        rendered = asked.rendered
+        self.calls.append(AgentCall(asked.agent, asked.prompt, rendered.token_ids, completion))
+        renderer = self.agents[asked.agent].renderer
+        self._of(asked.agent).answered.append(renderer.answered(rendered, completion, asked.is_chat))
+        text = completion.text
+        called: tuple[ToolCall, ...] = ()
+        if asked.tools:
             raw = renderer.raw_text(completion)
-            in_reasoning = request.text.rstrip().endswith(REASONING_BEGINS)
-            text, called = parse_tool_calls(text, raw, tools, renderer.call_format, in_reasoning)
+            in_reasoning = rendered.text.rstrip().endswith(REASONING_BEGINS)
+            text, called = parse_tool_calls(text, raw, asked.tools, renderer.call_format, in_reasoning)
             renderer.count_calls(len(called))
-            self._tool_texts |= {call.id: completion.text for call in called}
-        reason = "length" if completion.finish_reason == "length" else "tool_calls" if called else "stop"
-        return CallAnswer(text, called, reason, len(completion.token_ids), len(request.token_ids))
+            for call in called:
+                self._tool_texts[call.id] = completion.text
+        reason = "stop"
+        if completion.finish_reason == "length":
+            reason = "length"  # even after complete calls: another call may have been cut off
+        elif called:
+            reason = "tool_calls"
+        return CallAnswer(text, called, reason, len(completion.token_ids), len(rendered.token_ids))
 
 
 def task_as_data(task: Task) -> dict[str, Any]:

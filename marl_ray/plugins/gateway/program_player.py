@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from marl_ray.config import Config
@@ -48,7 +48,6 @@ class PlayedEpisode:
     calls: tuple[AgentCall, ...]
     outcome: Outcome | None
     failure: str = ""
-    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 class ProgramPlayer(Player):
@@ -79,22 +78,31 @@ class ProgramPlayer(Player):
     ) -> Episode:
         """Return the episode of a task, with one joint action per run of the program that has a reward."""
         size = num_generations if isinstance(num_generations, int) else num_generations[0]
-        names = (*key, task.id)
-        played = await gather(*(self._play(task, (*names, number), evaluation, priority) for number in range(size)))
-        unscored = [one.outcome for one in played if one.outcome is not None and one.outcome.unscored]
-        kept = [one for one in played if one.outcome is not None and not one.outcome.unscored]
-        if not kept:
-            lost = Stop((), "unscored", unscored[0].failure) if unscored else Stop((), "infra_error", played[0].failure)
-            return Episode(task, None, [lost], unscored=unscored)
-        node = self._node(kept, sum(one.outcome is None for one in played))
+        playing = [self._play(task, (*key, task.id, number), evaluation, priority) for number in range(size)]
+        runs: list[PlayedEpisode] = await gather(*playing)
+        rewarded = []
+        unscored = []
+        for run in runs:
+            if run.outcome is None:
+                continue  # the run is lost
+            if run.outcome.unscored:
+                unscored.append(run.outcome)
+            else:
+                rewarded.append(run)
+        if not rewarded:
+            stop = Stop((), "infra_error", runs[0].failure)
+            if unscored:
+                stop = Stop((), "unscored", unscored[0].failure)
+            return Episode(task, None, [stop], unscored=unscored)
+        node = self._node(rewarded, len(runs) - len(rewarded) - len(unscored))
         on_node(node)
         return Episode(task, node, unscored=unscored)
 
     async def _play(self, task: Task, key: tuple[str | int, ...], evaluation: bool, priority: int) -> PlayedEpisode:
         """Return one run of the program."""
-        config, environment = self.config.section(GatewayConfig), self.gateway
-        async with environment.limit:
-            server = await environment.server(self.config)
+        config = self.config.section(GatewayConfig)
+        async with self.gateway.limit:
+            server = await self.gateway.server(self.config)
             for attempt in range(config.retries + 1):
                 # Every attempt has the same random numbers: an answer does not depend on the number of attempts.
                 episode = ProgramEpisode(
@@ -116,39 +124,44 @@ class ProgramPlayer(Player):
 
     async def _attempt(self, episode: ProgramEpisode, server: GatewayServer) -> Outcome:
         """Return the outcome of one run of the program. Raises ProgramFailed."""
-        environment, timeout_s = self.gateway, self.config.section(GatewayConfig).timeout_s
-        failure, value = "", None
+        timeout_s = self.config.section(GatewayConfig).timeout_s
+        failure = ""
+        value = None
         with server.serving(episode):
             try:
                 async with asyncio.timeout(timeout_s):
-                    value = await environment.program.play(episode)
+                    value = await self.gateway.program.play(episode)
             except TimeoutError:
                 failure = f"it ran longer than {timeout_s:g} s (gateway.timeout_s)"
             except ProgramFailed as error:
                 failure = str(error)
-            except BaseException:
+            except BaseException:  # the run ends: its generators are about to stop
                 episode.cancel()
                 raise
+        # A call whose first part the program has read belongs to the episode, also after the program's end.
         await episode.finish()
         if episode.broken is not None:
             raise episode.broken
         if failure or episode.failure:
             raise ProgramFailed(failure or episode.failure)
-        result = parse_result(value, environment.names, not self._judge)
+        result = parse_result(value, self.gateway.names, not self._judge)
         outcome = bounded_outcome(await self._outcome(episode, result))
         if outcome.failure and not outcome.unscored:
             raise ProgramFailed(outcome.failure)
         return outcome
 
     def _failed(self, episode: ProgramEpisode, reason: str) -> PlayedEpisode:
+        config = self.config.section(GatewayConfig)
         task = episode.task.id
         self.gateway.failures += 1
-        if self.gateway.failures <= LOGGED_FAILURES:
-            more = "; more are only counted, in gateway/failed" if self.gateway.failures == LOGGED_FAILURES else ""
-            logger.warning(f"an episode of task {task} failed: {reason}{more}")
-        if self.config.section(GatewayConfig).on_failure == "lost":
+        if self.gateway.failures < LOGGED_FAILURES:
+            logger.warning(f"an episode of task {task} failed: {reason}")
+        elif self.gateway.failures == LOGGED_FAILURES:
+            more = "more are only counted, in gateway/failed"
+            logger.warning(f"an episode of task {task} failed: {reason}; {more}")
+        if config.on_failure == "lost":
             return PlayedEpisode((), None, f"{task}: {reason}")
-        return self._finished(episode, Outcome(0.0), 1, self.config.section(GatewayConfig).retries)
+        return self._finished(episode, Outcome(0.0), 1, config.retries)
 
     def _finished(self, episode: ProgramEpisode, outcome: Outcome, failed: int, retried: int) -> PlayedEpisode:
         counts = {
@@ -167,9 +180,11 @@ class ProgramPlayer(Player):
             return Outcome(result.reward, metrics=metrics, rewards=result.rewards)
         answers = result.answers
         if answers is None:
+            # Calls are in the order of their ends, so that each agent's last call remains.
             last = {call.agent: call.completion.text for call in episode.calls}
             answers = tuple(last.get(agent, "") for agent in range(self.config.num_agents))
-        (outcome,) = await self._judge.outcomes([self._judge.environment.attempt(episode.task, answers, True)])
+        attempt = self._judge.environment.attempt(episode.task, answers, True)
+        (outcome,) = await self._judge.outcomes([attempt])
         if outcome.failure and not outcome.unscored:
             raise ProgramFailed(f"the judge gave no verdict: {outcome.failure}")
         return replace(outcome, metrics={**outcome.metrics, **metrics})
@@ -198,12 +213,17 @@ class ProgramPlayer(Player):
         actions: list[JointAction] = []
         for number, run in enumerate(played):
             for agent in agents:
-                of_run = [call for call in run.calls if call.agent == agent]
-                for call in of_run or [AgentCall(agent, "", (), NOT_CALLED)]:
-                    calls[agent].append(replace(call, branch=len(calls[agent]) + 1, sibling=number))
+                calls_of_agent = [call for call in run.calls if call.agent == agent]
+                if not calls_of_agent:
+                    # A joint action has a completion of each agent.
+                    calls_of_agent = [AgentCall(agent, "", (), NOT_CALLED)]
+                for call in calls_of_agent:
+                    branch = len(calls[agent]) + 1
+                    calls[agent].append(replace(call, branch=branch, sibling=number))
             outcome = run.outcome
             assert outcome is not None
-            if not number and lost:
+            if number == 0 and lost:
+                # Lost runs have no joint action: the first one counts them.
                 outcome = replace(outcome, counts={**outcome.counts, "gateway/failed": lost})
             last_calls = tuple(len(calls[agent]) - 1 for agent in agents)
             actions.append(joint_action(self.config, last_calls, outcome))

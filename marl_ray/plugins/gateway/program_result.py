@@ -50,18 +50,22 @@ def parse_result(value: Any, names: Sequence[str], needs_reward: bool = True) ->
         raise ProgramFailed(f"the program says that it has failed: {str(value['failed'])[:200]}")
     rewards = _by_agent(value.get("rewards"), names, "rewards", _is_number)
     answers = _by_agent(value.get("answers"), names, "answers", lambda answer: isinstance(answer, str))
-    metrics = value.get("metrics", {})
-    if not isinstance(metrics, Mapping) or not all(isinstance(k, str) and _is_number(v) for k, v in metrics.items()):
+    given = value.get("metrics", {})
+    if not isinstance(given, Mapping):
         raise ProgramFailed("metrics of its result should be numbers by name")
+    metrics = {}
+    for name, number in given.items():
+        if not isinstance(name, str) or not _is_number(number):
+            raise ProgramFailed("metrics of its result should be numbers by name")
+        metrics[name] = float(number)
     reward = value.get("reward")
     if reward is None and rewards is not None:
         reward = sum(rewards) / len(rewards)
     if reward is None and not needs_reward:
-        reward = 0.0
+        reward = 0.0  # the judge's reward takes its place
     if reward is None or not _is_number(reward):
         raise ProgramFailed(f"its result has no number as reward: {value!r:.80}")
-    numbers = tuple(float(one) for one in rewards or ())
-    return ProgramResult(float(reward), numbers, {key: float(number) for key, number in metrics.items()}, answers)
+    return ProgramResult(float(reward), tuple(map(float, rewards or ())), metrics, answers)
 
 
 def parse_json(text: str, source: str) -> Any:
@@ -82,5 +86,7 @@ def _by_agent(values: Any, names: Sequence[str], key: str, is_valid: Any) -> tup
 
 
 def _is_number(value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and abs(value) <= sys.float_info.max  # an integer of any length; not NaN
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    # An integer of JSON may be too large for a float. NaN fails the comparison.
+    return abs(value) <= sys.float_info.max

@@ -9,9 +9,10 @@ import json
 import os
 import shlex
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from marl_ray.core.concurrency import gather
 from marl_ray.core.errors import UserError
@@ -34,16 +35,17 @@ CLOSE_S = 30.0
 TASK_FILE, REWARD_FILE = "task.json", "reward.json"
 
 
-class EpisodeProgram(Protocol):
+class EpisodeProgram(ABC):
     """A program that plays episodes. `play` returns the value that `parse_result` reads, and raises ProgramFailed."""
 
+    @abstractmethod
     async def play(self, episode: ProgramEpisode) -> Any: ...
 
-    async def close(self) -> None:
-        """End what outlives an episode."""
+    async def close(self) -> None:  # noqa: B027 (most programs have nothing to end)
+        """End what outlives an episode; by default nothing does."""
 
 
-class FunctionProgram:
+class FunctionProgram(EpisodeProgram):
     """An async function of an episode (`ProgramEpisode`), in this process. Raises UserError for a plain function."""
 
     def __init__(self, function: Callable[[ProgramEpisode], Any], name: str) -> None:
@@ -57,11 +59,8 @@ class FunctionProgram:
         except Exception as error:  # of a function that this package does not know
             raise ProgramFailed(f"{type(error).__name__}: {str(error)[:200]}") from error
 
-    async def close(self) -> None:
-        """Do nothing: nothing outlives an episode."""
 
-
-class CommandProgram:
+class CommandProgram(EpisodeProgram):
     """A command in a session of its own, without the environment of this process.
 
     The command receives `OPENAI_BASE_URL`, `OPENAI_API_KEY` (the token of the episode) and the same for Anthropic's
@@ -81,37 +80,41 @@ class CommandProgram:
 
     async def play(self, episode: ProgramEpisode) -> Any:
         with tempfile.TemporaryDirectory(prefix="marl_ray_episode_") as folder:
-            task_file, reward_file = Path(folder, TASK_FILE), Path(folder, REWARD_FILE)
+            task_file = Path(folder, TASK_FILE)
+            reward_file = Path(folder, REWARD_FILE)
             task_file.write_text(json.dumps(episode.task_data, default=str), encoding="utf-8")
-            places = {"{task_file}": str(task_file), "{reward_file}": str(reward_file)}
-            own = {"OPENAI_API_KEY": episode.token, "ANTHROPIC_API_KEY": episode.token}
-            variables = self._variables(episode.base_url, folder, own)
+            words = []
+            for word in self._words:
+                word = word.replace("{task_file}", str(task_file))
+                words.append(word.replace("{reward_file}", str(reward_file)))
+            tokens = {"OPENAI_API_KEY": episode.token, "ANTHROPIC_API_KEY": episode.token}
+            variables = self._variables(episode.base_url, folder, tokens)
             options = launcher_options(self._config, self._words, folder, (TASK_FILE, REWARD_FILE), episode.base_url)
-            output = await self._run([_filled(word, places) for word in self._words], options, variables)
+            output = await self._run(words, options, variables)
             return self._result(output, reward_file, episode)
 
     async def serve(self, base_url: str, token: str) -> None:
         """Run the command as a service, which reads its token in `MARL_RAY_SERVICE_TOKEN`. Raises ProgramFailed."""
         with tempfile.TemporaryDirectory(prefix="marl_ray_service_") as folder:
+            variables = self._variables(base_url, folder, {"MARL_RAY_SERVICE_TOKEN": token})
             options = launcher_options(self._config, self._words, folder, (), base_url)
-            await self._run(self._words, options, self._variables(base_url, folder, {"MARL_RAY_SERVICE_TOKEN": token}))
-
-    async def close(self) -> None:
-        """Do nothing: nothing outlives an episode."""
+            await self._run(self._words, options, variables)
 
     def _variables(self, base_url: str, folder: str, tokens: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the command."""
-        names = (*VARIABLES, *self._config.pass_variables)
-        passed = {name: os.environ[name] for name in names if name in os.environ}
-        own = {
-            "OPENAI_BASE_URL": base_url,
-            "ANTHROPIC_BASE_URL": base_url.removesuffix("/v1"),
-            "TMPDIR": folder,
-            "PYTHONHASHSEED": "0",
-        }
+        variables = {}
+        for name in (*VARIABLES, *self._config.pass_variables):
+            if name in os.environ:
+                variables[name] = os.environ[name]
+        variables["OPENAI_BASE_URL"] = base_url
+        # Anthropic's client adds /v1 itself.
+        variables["ANTHROPIC_BASE_URL"] = base_url.removesuffix("/v1")
+        variables["TMPDIR"] = folder
+        # The order of a set of texts would otherwise change the prompts of a program from run to run.
+        variables["PYTHONHASHSEED"] = "0"
         if self._config.sandbox == "namespaces":
-            own["HOME"] = folder
-        return {**passed, **own, **tokens}
+            variables["HOME"] = folder
+        return {**variables, **tokens}
 
     async def _run(self, words: list[str], options: str, variables: dict[str, str]) -> bytes:
         """Return the end of the command's output. Raises ProgramFailed for an exit code other than 0."""
@@ -122,7 +125,7 @@ class CommandProgram:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env=variables,
-                start_new_session=True,
+                start_new_session=True,  # Ctrl-C reaches the driver alone, which ends its commands
             )
         except OSError as error:  # too many processes, open files or bytes of arguments
             raise ProgramFailed(f"the command cannot be started ({error.strerror})") from None
@@ -133,20 +136,22 @@ class CommandProgram:
             output, errors = await gather(*readers)
             code = await process.wait()
         finally:
+            # Also after a time limit: descendants of the command may live on, with open outputs.
             await _end(process)
             for reader in readers:
                 reader.cancel()
         if code:
-            lines = errors.decode(errors="replace").strip().splitlines() or ["no message"]
+            lines = _lines(errors) or ["no message"]
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             raise ProgramFailed(f"the command ended with {how}: {lines[-1][:200]}")
         return output
 
     def _result(self, output: bytes, reward_file: Path, episode: ProgramEpisode) -> Any:
         source = self._config.reward
-        lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
+        lines = _lines(output)
         if source == "file":
             try:
+                # The command may have written a file without an end.
                 with reward_file.open("rb") as file:
                     return parse_json(file.read(MAX_REWARD_BYTES).decode(errors="replace"), "the reward file")
             except OSError as error:
@@ -156,17 +161,17 @@ class CommandProgram:
                 raise ProgramFailed("no reward was posted to /v1/episode/reward")
             return episode.posted
         if source == "judge":  # answers, if the last line has them
-            value = json_or(lines[-1], {}) if lines else {}
+            value = json_or(lines[-1], None) if lines else None
             return value if isinstance(value, Mapping) else {}
         if not lines:
             raise ProgramFailed("the command printed no line with a reward")
         return parse_json(lines[-1], "the last line of its output")
 
 
-def _filled(word: str, places: Mapping[str, str]) -> str:
-    for place, path in places.items():
-        word = word.replace(place, path)
-    return word
+def _lines(output: bytes) -> list[str]:
+    """Return the lines of an output that are not empty."""
+    lines = output.decode(errors="replace").splitlines()
+    return list(filter(str.strip, lines))
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from marl_ray.config import AgentConfig, ModelConfig
 from marl_ray.core.chat import as_messages, with_system_prompt
 from marl_ray.core.episode import Completion
-from marl_ray.core.errors import UserError
+from marl_ray.core.errors import RejectedMessages
 from marl_ray.http.request_formats import ApiError
 from marl_ray.models.control_tokens import RenderedText, encode_rendered, mark_control_tokens
 from marl_ray.models.names import resolve_model
@@ -67,8 +67,12 @@ class SampledConversations:
     def longest_prefix(self, text: str, ends: Collection[str] | None) -> _Answered | None:
         """Return the longest conversation that `text` continues, the latest of equal ones. `ends` are the beginnings of
         `text` that end with an answer, None if special tokens mark the ends."""
-        found = [one for one in self.answered if (text.startswith(one.text) if ends is None else one.text in ends)]
-        return max(reversed(found), key=lambda one: len(one.text), default=None)
+        longest = None
+        for conversation in self.answered:
+            continues = conversation.text in ends if ends is not None else text.startswith(conversation.text)
+            if continues and (longest is None or len(conversation.text) >= len(longest.text)):
+                longest = conversation
+        return longest
 
     def has_answer(self, answer: str) -> bool:
         return any(one.answer == answer for one in self.answered)
@@ -121,11 +125,15 @@ class PromptRenderer:
         they are far beyond the context."""
         if self._agent.system_prompt is not None:
             messages = as_messages(with_system_prompt(messages, self._agent.system_prompt))
-        answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
-        last = messages[answers[-1]]["content"] if answers else None
+        last = None
+        ends = []
+        for number, message in enumerate(messages, 1):
+            if message["role"] == "assistant":
+                last = message["content"]
+                if not self._through_template:
+                    ends.append(plain_text(messages[:number]))
         if self._through_template:
             return self._encode(self._render(messages, tools), last, conversations)
-        ends = [plain_text(messages[: number + 1]) for number in answers]
         return self._encode(RenderedText(plain_text(messages)), last, conversations, ends)
 
     def text(self, text: str, conversations: SampledConversations) -> RenderedRequest:
@@ -140,7 +148,7 @@ class PromptRenderer:
         """
         text = completion.text
         if self._through_template or not is_chat:
-            text = self._tokenizer.decode(completion.token_ids, skip_special_tokens=False)
+            text = self.raw_text(completion)
         return _Answered(request.text + text, request.token_ids + completion.token_ids, completion.text)
 
     def raw_text(self, completion: Completion) -> str:
@@ -157,8 +165,10 @@ class PromptRenderer:
         text = rendered.text
         prefix = conversations.longest_prefix(text, ends)
         continues = prefix is not None and (last_answer is None or prefix.answer == last_answer)
+        # An answer that was not sampled here, such as an example in the prompt, is not a rewritten answer.
         is_rewritten = last_answer is not None and not continues and conversations.has_answer(last_answer)
         self._check_length(text)
+        # An earlier conversation whose last answer differs may still begin with the same tokens.
         if prefix is None:
             return RenderedRequest(text, self._encoded(rendered), is_rewritten)
         rest = encode_rendered(self._tokenizer, rendered, start=len(prefix.text))
@@ -183,7 +193,9 @@ class PromptRenderer:
     def _render(self, messages: Sequence[TemplateMessage], tools: Sequence[Any]) -> RenderedText:
         from jinja2 import TemplateError
 
-        arguments: dict[str, Any] = {"tools": list(tools)} if tools else {}
+        arguments: dict[str, Any] = {}
+        if tools:  # some templates write an opening for an empty list
+            arguments["tools"] = list(tools)
         marked = mark_control_tokens(self._tokenizer, messages)
         try:
             rendered = self._tokenizer.apply_chat_template(
@@ -194,7 +206,8 @@ class PromptRenderer:
                 **self._agent.chat_template_kwargs,
             )
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
-            raise UserError(f"the chat template of the model rejects these messages: {str(error)[:200]}") from None
+            reason = str(error)[:200]
+            raise RejectedMessages(f"the chat template of the model rejects these messages: {reason}") from None
         return marked.restored(rendered)
 
 
@@ -205,14 +218,15 @@ def plain_text(messages: Sequence[TemplateMessage]) -> str:
         >>> plain_text([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
         'ab'
     """
-    text, answered = "", False
+    text = ""
+    follows_answer = False
     for message in as_messages(messages):
         content = message["content"] or ""
-        if message["role"] == "assistant":
-            text += content
-        elif text:
-            text = (text if answered else text.rstrip("\n")) + "\n\n" + content
-        else:
-            text = content
-        answered = message["role"] == "assistant"
+        is_answer = message["role"] == "assistant"
+        if text and not is_answer:
+            if not follows_answer:
+                text = text.rstrip("\n")
+            text += "\n\n"
+        text += content
+        follows_answer = is_answer
     return text

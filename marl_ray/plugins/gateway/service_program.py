@@ -14,14 +14,14 @@ from typing import Any
 from marl_ray.plugins.gateway.options import GatewayConfig
 from marl_ray.plugins.gateway.program_episode import ProgramEpisode
 from marl_ray.plugins.gateway.program_result import ProgramFailed
-from marl_ray.plugins.gateway.programs import CommandProgram
+from marl_ray.plugins.gateway.programs import CommandProgram, EpisodeProgram
 
 logger = logging.getLogger(__name__)
 POLL_S = 20.0
 """Seconds that a question for a task waits for one."""
 
 
-class ServiceProgram:
+class ServiceProgram(EpisodeProgram):
     """Episodes that a service asks for, with the token of the service (`GET /v1/tasks/next`), and plays with the token
     of each episode.
 
@@ -48,6 +48,7 @@ class ServiceProgram:
         reported = asyncio.ensure_future(episode.reported.wait())
         try:
             await asyncio.wait({reported, process}, return_when=asyncio.FIRST_COMPLETED)
+            # A service may post its last result and end at once.
             if episode.reported.is_set():
                 return episode.posted
             process.result()  # raises ProgramFailed for an exit code other than 0
@@ -55,7 +56,7 @@ class ServiceProgram:
         finally:
             reported.cancel()
             self._open.discard(episode.token)
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError):  # the service has taken the episode
                 self._waiting.remove(episode)
 
     async def next_episode(self) -> ProgramEpisode | None:
@@ -87,6 +88,7 @@ class ServiceProgram:
         """Return the running process, or a future that never ends if the user starts the service."""
         if self._command is None:
             if self._token_file is None:
+                # mkstemp makes a file that only the user may read.
                 descriptor, name = tempfile.mkstemp(prefix="marl_ray_service_token_")
                 with open(descriptor, "w", encoding="utf-8") as file:
                     file.write(self.token)

@@ -50,6 +50,21 @@ class ToolCall:
     name: str
     arguments: str
 
+    def data(self) -> dict[str, Any]:
+        """Return the call in OpenAI's format."""
+        return call_data(self.id, self.name, self.arguments)
+
+
+def call_data(id: str, name: str, arguments: Any) -> dict[str, Any]:
+    """Return a call in OpenAI's format. Chat templates take the arguments as an object, the API as text."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def tool_schema(name: str, description: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the description of a tool in OpenAI's format."""
+    function = {"name": name, "description": description, "parameters": parameters}
+    return {"type": "function", "function": function}
+
 
 def format_of_template(template: str) -> CallFormat:
     """Return the format of the calls that a chat template teaches.
@@ -87,23 +102,26 @@ def parse_tool_calls(
         found = _listed_calls(spoken)
     else:
         found = _tagged_calls(spoken)
+        if found is None:
+            # Models also write the object of a call without its tags, as the whole answer.
+            names = {tool["function"]["name"] for tool in tools}
+            alone = SPECIAL_TOKEN.sub("", spoken) if begin else text
+            bare = _bare_calls(alone, names, several=form == "object")
+            found = (0, bare) if bare else None
     if found is None:
-        names = {tool["function"]["name"] for tool in tools}
-        alone = SPECIAL_TOKEN.sub("", spoken) if begin else text
-        calls = () if form in ("xml", "listed") else _bare_calls(alone, names, several=form == "object")
-        position = 0
-    else:
-        position, calls = found
-    if not calls and found is None:
         return text, ()
+    position, calls = found
     before = raw[: begin + position].strip()
-    # Special tokens, which `text` lacks, may precede a call.
-    return (before if text.startswith(before) else SPECIAL_TOKEN.sub("", before).strip()), calls
+    if not text.startswith(before):
+        # Special tokens, which `text` lacks, may precede a call.
+        before = SPECIAL_TOKEN.sub("", before).strip()
+    return before, calls
 
 
 def _end_of_reasoning(raw: str, begins_with_reasoning: bool) -> int:
     """Return the position behind the last reasoning, which is the end of the text if the reasoning is not closed."""
-    position, is_reasoning = 0, begins_with_reasoning
+    position = 0
+    is_reasoning = begins_with_reasoning
     for mark in REASONING_MARK.finditer(raw):
         if mark[0] in REASONING_BEGINS:
             is_reasoning = True
@@ -142,10 +160,14 @@ def _xml_calls(text: str, tools: Sequence[Any]) -> Found | None:
         properties = schemas.get(name, {}).get("properties") or {}
         arguments: dict[str, Any] = {}
         for parameter in XML_PARAMETER.finditer(match[2]):
-            key, value = parameter[1].strip(), parameter[2]
-            described = properties.get(key)  # without a type, such as for `int | None`, any JSON is meant
+            key = parameter[1].strip()
+            value: Any = parameter[2]
+            described = properties.get(key)
             is_text = isinstance(described, Mapping) and described.get("type") == "string"
-            arguments[key] = value if is_text else json_or(value, value)
+            if not is_text:
+                # A property without a type, such as of `int | None`, may have any JSON.
+                value = json_or(value, value)
+            arguments[key] = value
         calls.append(ToolCall(_random_id(), name, json.dumps(arguments, ensure_ascii=False)))
     return marked[0].start(), tuple(calls)
 
@@ -159,18 +181,25 @@ def _listed_calls(text: str) -> Found | None:
     objects: list[Any] = []
     for part in text[len(before) + len(mark) :].split(mark):
         name = LISTED_NAME.match(part)
-        value = _first_value(part[name.end() :] if name else part)
         if name:
-            objects.append({"name": name[1], "arguments": value})
+            arguments = _first_value(part[name.end() :])
+            objects.append({"name": name[1], "arguments": arguments})
+            continue
+        value = _first_value(part)
+        if isinstance(value, list):
+            objects += value
         else:
-            objects += value if isinstance(value, list) else [value]
+            objects.append(value)
     calls = []
-    for number, one in enumerate(objects):
-        call = _call(one, None)
-        if call is not None:
-            given = str(one.get("id", ""))
-            digest = hashlib.sha256(f"{number} {text}".encode()).hexdigest()
-            calls.append(ToolCall(given if LISTED_ID.fullmatch(given) else digest[:9], call.name, call.arguments))
+    for number, value in enumerate(objects):
+        call = _call(value, None)
+        if call is None:
+            continue
+        id = str(value.get("id", ""))
+        if not LISTED_ID.fullmatch(id):
+            # Mistral's templates render ids, so that an id has to be a function of the answer.
+            id = hashlib.sha256(f"{number} {text}".encode()).hexdigest()[:9]
+        calls.append(ToolCall(id, call.name, call.arguments))
     return len(before), tuple(calls)
 
 
@@ -206,8 +235,9 @@ def _call(data: Any, names: set[str] | None) -> ToolCall | None:
     arguments = data.get("arguments", data.get("parameters", {}))
     if names is not None and (data["name"] not in names or not isinstance(arguments, Mapping)):
         return None
-    given = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return ToolCall(_random_id(), data["name"], given)
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return ToolCall(_random_id(), data["name"], arguments)
 
 
 def _random_id() -> str:
@@ -226,6 +256,7 @@ def text_before_calls(text: str, form: CallFormat = "tagged") -> str:
     before = text
     for mark in MARKS[form]:
         before = before.partition(mark)[0]
+    # The text so far may end within a mark.
     for mark in MARKS[form]:
         for length in range(len(mark) - 1, 0, -1):
             if before.endswith(mark[:length]):

@@ -8,15 +8,22 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
-from email.message import Message
 
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from marl_ray.core.connections import bind
 from marl_ray.core.errors import UserError
-from marl_ray.http.page_server import Page, PageServer
+from marl_ray.core.stop_signals import StopSignals
+from marl_ray.http.http_server import serve_http
+from marl_ray.http.request_formats import ApiError
+from marl_ray.http.request_guard import RequestGuard, ServerLimits
 from marl_ray.plugins.report.html_report import render_report
 from marl_ray.storage.run_folder import RunFolder
 
 HOST = "127.0.0.1"
-NAMES = (HOST, "localhost")
+NOT_KEPT = {"cache-control": "no-store"}
 
 
 def files_version(folders: Sequence[RunFolder]) -> str:
@@ -32,46 +39,42 @@ def files_version(folders: Sequence[RunFolder]) -> str:
 
 
 class LiveReport:
-    """The last page, rendered again when the files have changed."""
+    """The last page, rendered again when the files have changed. Its endpoints run in threads."""
 
     def __init__(self, folders: Sequence[RunFolder], episodes: int) -> None:
-        self._folders, self._episodes = folders, episodes
+        self._folders = folders
+        self._episodes = episodes
         self._lock = threading.Lock()
-        self._page: tuple[str, bytes] | None = None
+        self._version = ""
+        self._page = ""
 
-    def version(self) -> bytes:
-        """Return the version of the files."""
-        return files_version(self._folders).encode()
-
-    def page(self) -> bytes:
+    def page(self) -> str:
         """Return the page. Raises UserError for damaged files."""
         with self._lock:
             version = files_version(self._folders)
-            if self._page is None or self._page[0] != version:
-                text = render_report(self._folders, self._episodes, live=True)
-                self._page = version, text.encode()
-            return self._page[1]
+            if self._version != version:
+                self._page = render_report(self._folders, self._episodes, live=True)
+                self._version = version
+            return self._page
+
+    def get_page(self, request: Request) -> Response:
+        """Answer /."""
+        try:
+            return HTMLResponse(self.page(), headers=NOT_KEPT)
+        except UserError as error:
+            raise ApiError(500, str(error)[:200]) from None
+
+    def get_version(self, request: Request) -> Response:
+        """Answer /version."""
+        return PlainTextResponse(files_version(self._folders), headers=NOT_KEPT)
 
 
 def serve_report(folders: Sequence[RunFolder], episodes: int, port: int, on_ready: Callable[[str], None]) -> None:
     """Serve the page on this machine until a signal. Raises UserError if the port is in use or a run is damaged."""
     report = LiveReport(folders, episodes)
     report.page()
-
-    def make_page(path: str, headers: Message) -> Page:
-        host = headers.get("host", "")
-        name = host.rpartition(":")[0] or host
-        content = {"/": report.page, "/version": report.version}.get(path)
-        if content is None:
-            return Page("", b"there is no such page", 404)
-        if name not in NAMES:
-            return Page("", b"this server does not serve the requested host", 421)
-        try:
-            body = content()
-        except UserError as error:
-            return Page("", str(error)[:200].encode(), 500)
-        return Page("text/html; charset=utf-8" if path == "/" else "text/plain", body)
-
-    with PageServer(HOST, port, make_page, "--port") as server:
-        on_ready(f"http://{HOST}:{server.server_port}/")
-        server.serve_forever()
+    routes = [Route("/", report.get_page), Route("/version", report.get_version)]
+    guard = RequestGuard(routes, ServerLimits(drain_s=1.0))
+    with bind(HOST, port, "--port") as listening, StopSignals() as signals:
+        address = f"http://{HOST}:{listening.getsockname()[1]}/"
+        signals.run(lambda: serve_http(guard, listening, lambda: on_ready(address)))

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from marl_ray.core.concurrency import DeadlineExceeded, gather
+from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Task
-from marl_ray.core.errors import UserError
-from marl_ray.http.http_server import until_disconnect
-from marl_ray.http.reply_format import ReplyFormat, Usage
+from marl_ray.http.http_server import api_errors, event_stream, first_part, health, until_disconnect
+from marl_ray.http.reply_format import ReplyFormat, Usage, model_entry
 from marl_ray.http.request_formats import (
     TEAM,
     ApiError,
@@ -25,22 +24,23 @@ from marl_ray.http.request_formats import (
     SamplingRequest,
     encode_event,
     parse_request,
+    unknown_model,
 )
 from marl_ray.http.request_guard import ServerLimits
 from marl_ray.plugins.serve.team_player import Answer, OnEvent, TeamPlayer
 from marl_ray.plugins.serve.team_tasks import read_tasks, task_text
 
-logger = logging.getLogger(__name__)
 Events = asyncio.Queue[dict[str, Any] | None]
-T = TypeVar("T")
 
 
 class ApiRoutes:
     """The endpoints, for one team."""
 
     def __init__(self, player: TeamPlayer, roles: list[str | None], limits: ServerLimits) -> None:
-        self.player, self._roles = player, roles
-        self._answer_s, self._max_answers = limits.answer_s, limits.requests
+        self.player = player
+        self._roles = roles
+        self._answer_s = limits.answer_s
+        self._max_answers = limits.requests
         self._places = asyncio.Semaphore(limits.requests)
         """Places of answers in progress, of all requests."""
         self._turn = asyncio.Lock()
@@ -51,20 +51,17 @@ class ApiRoutes:
     def routes(self) -> list[Route]:
         """Return the routes of the API."""
         return [
-            Route("/health", self.health),
+            Route("/health", health),
             Route("/v1/models", self.models),
             Route("/v1/models/{name}", self.model),
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/v1/completions", self.completions, methods=["POST"]),
         ]
 
-    async def health(self, request: Request) -> Response:
-        """Return 200 as long as the server runs."""
-        return JSONResponse({"status": "ok"})
-
     async def models(self, request: Request) -> Response:
         """List the team and its agents."""
-        return JSONResponse({"object": "list", "data": [self._model(name) for name in (TEAM, *self.agents)]})
+        entries = list(map(self._model, (TEAM, *self.agents)))
+        return JSONResponse({"object": "list", "data": entries})
 
     async def model(self, request: Request) -> Response:
         """Describe one model."""
@@ -75,14 +72,19 @@ class ApiRoutes:
     async def chat(self, request: Request) -> Response:
         """Answer /v1/chat/completions."""
         asked = parse_request(ChatRequest, await request.body())
-        agent, form = self._agent(asked.model), ReplyFormat(asked.model, is_chat=True)
+        agent = self._agent(asked.model)
+        form = ReplyFormat(asked.model, is_chat=True)
         self._check_choices(asked, 1)
         if agent is None:
             (task,) = await self._tasks([_only_user_message(asked)], asked)
-            return await self._reply(request, asked, form, [self._ask_team(task, asked)])
-        messages = [{"role": "system" if m.role == "developer" else m.role, "content": m.text} for m in asked.messages]
-        choices = [self._ask_agent(agent, messages, asked, choice) for choice in range(asked.n or 1)]
-        return await self._reply(request, asked, form, choices)
+            return await self._reply(request, asked, form, [partial(self.player.ask_team, task, asked)])
+        messages = []
+        for message in asked.messages:
+            # Chat templates do not know OpenAI's newer name of the system.
+            role = "system" if message.role == "developer" else message.role
+            messages.append({"role": role, "content": message.text})
+        calls = [partial(self.player.ask_agent, agent, messages, asked, choice) for choice in range(asked.n or 1)]
+        return await self._reply(request, asked, form, calls)
 
     async def completions(self, request: Request) -> Response:
         """Answer /v1/completions."""
@@ -90,12 +92,14 @@ class ApiRoutes:
         agent = self._agent(asked.model)
         prompts = [asked.prompt] if isinstance(asked.prompt, str) else asked.prompt
         self._check_choices(asked, len(prompts))
+        calls: list[Ask] = []
         if agent is None:
-            calls = [self._ask_team(task, asked) for task in await self._tasks(prompts, asked)]
+            for task in await self._tasks(prompts, asked):
+                calls.append(partial(self.player.ask_team, task, asked))
         else:
-            calls = [
-                self._ask_agent(agent, prompt, asked, choice) for prompt in prompts for choice in range(asked.n or 1)
-            ]
+            for prompt in prompts:
+                for choice in range(asked.n or 1):
+                    calls.append(partial(self.player.ask_agent, agent, prompt, asked, choice))
         return await self._reply(request, asked, ReplyFormat(asked.model, is_chat=False), calls)
 
     def _check_choices(self, asked: SamplingRequest, prompts: int) -> None:
@@ -118,43 +122,23 @@ class ApiRoutes:
     def _agent(self, name: str) -> int | None:
         """Return the number of an agent, None for the team. Raises ApiError (404) for another name."""
         if name != TEAM and name not in self.agents:
-            known = ", ".join((TEAM, *self.agents))
-            raise ApiError(
-                404, f"the model {name[:100]!r} does not exist: there are {known}", "model_not_found", "model"
-            )
+            raise unknown_model(name, (TEAM, *self.agents))
         return self.agents.get(name)
 
     def _model(self, name: str) -> dict[str, Any]:
-        role = self._roles[self.agents[name]] if name in self.agents else None
-        described = {"id": name, "object": "model", "created": self.created, "owned_by": "marl_ray"}
-        return described | ({"role": role} if role else {})
+        entry = model_entry(name, self.created)
+        if name in self.agents and self._roles[self.agents[name]]:
+            entry["role"] = self._roles[self.agents[name]]
+        return entry
 
-    def _ask_team(self, task: Any, asked: SamplingRequest) -> Ask:
-        return lambda on_event: self.player.ask_team(task, asked, on_event)
-
-    def _ask_agent(self, agent: int, prompt: Any, asked: SamplingRequest, choice: int) -> Ask:
-        def ask(on_event: OnEvent | None) -> Coroutine[Any, Any, Answer]:
-            if on_event is None:
-                return self.player.ask_agent(agent, prompt, asked, choice, None)
-
-            def on_text(text: str) -> None:
-                on_event({"event": "text", "text": text})
-
-            return self.player.ask_agent(agent, prompt, asked, choice, on_text)
-
-        return ask
-
-    async def _reply(self, request: Request, asked: SamplingRequest, form: ReplyFormat, calls: list[Ask]) -> Response:
+    async def _reply(
+        self, request: Request, asked: SamplingRequest, form: ReplyFormat, calls: Sequence[Ask]
+    ) -> Response:
         if asked.stream:
             first: Events = asyncio.Queue()
             play = asyncio.ensure_future(self._play(calls[0], first))
-            try:  # an error before the first part still has a status
-                event = await _first_of(first, play)
-            except BaseException:
-                play.cancel()
-                raise
-            stream = self._events(asked, form, play, first, event)
-            return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
+            event = await first_part(request, play, _first_of(first, play))
+            return event_stream(self._events(asked, form, play, first, event))
         answering = asyncio.ensure_future(gather(*(self._play(call, None) for call in calls)))
         answers = await until_disconnect(request, answering)
         return JSONResponse(_reply(form, answers, asked.marl_ray.parts))
@@ -162,17 +146,14 @@ class ApiRoutes:
     async def _play(self, call: Ask, events: Events | None) -> Answer:
         """Return the answer within the time limit, and report its events. Raises ApiError."""
         try:
-            async with asyncio.timeout(self._answer_s), self._places:
-                async with self._turn:
-                    await asyncio.sleep(0)  # submitting takes a millisecond: other requests come between two answers
-                return await call(None if events is None else events.put_nowait)
+            with api_errors():
+                async with asyncio.timeout(self._answer_s), self._places:
+                    async with self._turn:
+                        # Submitting takes a millisecond: other requests come between two answers.
+                        await asyncio.sleep(0)
+                    return await call(None if events is None else events.put_nowait)
         except TimeoutError:
             raise ApiError(504, f"no answer within {self._answer_s:g} s", "timeout") from None
-        except DeadlineExceeded as error:
-            raise ApiError(504, str(error), "timeout") from None
-        except UserError as error:
-            logger.warning("a request failed: %s", error)
-            raise ApiError(503, "the models are not available: try again", "unavailable") from None
         finally:
             if events is not None:
                 events.put_nowait(None)
@@ -199,7 +180,7 @@ class ApiRoutes:
             except ApiError as error:
                 yield encode_event(error.body())
                 return
-            if answer.turns:
+            if answer.turns:  # the team's program is known at its last turn only
                 yield encode_event(form.chunk({"content": answer.text}))
             yield encode_event(form.chunk({}, answer.finish_reason))
             if asked.stream_options is not None and asked.stream_options.include_usage:
@@ -216,13 +197,17 @@ Ask = Callable[[OnEvent | None], Coroutine[Any, Any, Answer]]
 
 def _reply(form: ReplyFormat, answers: Sequence[Answer], with_parts: bool) -> dict[str, Any]:
     """Return a complete reply."""
-    usage = Usage(
-        sum(answer.usage.prompt_tokens for answer in answers),
-        sum(answer.usage.completion_tokens for answer in answers),
-    )
-    body = form.reply([({"content": one.text}, one.finish_reason) for one in answers], usage)
+    usage = Usage()
+    choices = []
+    turns = []
+    for answer in answers:
+        usage.prompt_tokens += answer.usage.prompt_tokens
+        usage.completion_tokens += answer.usage.completion_tokens
+        choices.append(({"content": answer.text}, answer.finish_reason))
+        turns += answer.turns
+    body = form.reply(choices, usage)
     if with_parts:
-        body["marl_ray"] = {"turns": [turn for answer in answers for turn in answer.turns]}
+        body["marl_ray"] = {"turns": turns}
     return body
 
 

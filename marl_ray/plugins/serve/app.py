@@ -5,18 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
 from importlib import resources
 from typing import Any
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Mount, Route
 
-from marl_ray.http.http_server import error_handlers
 from marl_ray.http.request_guard import LOCAL_NAMES, RequestGuard, ServerLimits
 from marl_ray.plugins.serve.api_routes import ApiRoutes
 from marl_ray.plugins.serve.mcp_tool import mcp_app, mcp_installed
@@ -26,23 +22,17 @@ PAGE_HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-refe
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def make_app(player: TeamPlayer, roles: list[str | None], limits: ServerLimits, key: str | None, host: str) -> Any:
-    """Return the guarded ASGI application."""
+def make_app(player: TeamPlayer, roles: list[str | None], limits: ServerLimits, key: str | None) -> RequestGuard:
+    """Return the guarded ASGI application. Without a key, it answers requests for this machine only."""
     routes: list[Any] = [*ApiRoutes(player, roles, limits).routes(), Route("/", _page)]
-    mounted = mcp_app(player, limits.answer_s, limits.body_bytes) if mcp_installed() else None
-    if mounted is not None:
+    lifespan: Any = None
+    if mcp_installed():
+        mounted = mcp_app(player, limits.answer_s, limits.body_bytes)
         routes.append(Mount("/", mounted))
-
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            if mounted is not None:
-                await stack.enter_async_context(mounted.router.lifespan_context(mounted))
-            yield
-
-    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=error_handlers())
-    names = None if key is not None else tuple(dict.fromkeys((*LOCAL_NAMES, host)))
-    return RequestGuard(app, limits, key, names)
+        # Starlette does not run the lifespan of a mounted application.
+        lifespan = mounted.router.lifespan_context
+    # A page of another site cannot send the key, so that a server with a key may have any name.
+    return RequestGuard(routes, limits, key, LOCAL_NAMES if key is None else None, lifespan)
 
 
 @cache
@@ -51,9 +41,11 @@ def page() -> tuple[str, str]:
     text = resources.files("marl_ray.plugins.serve").joinpath("templates/page.html").read_text(encoding="utf-8")
     hashes = {}
     for tag in ("script", "style"):
-        content = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
-        digests = (base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in content)
-        hashes[tag] = " ".join(f"'sha256-{digest}'" for digest in digests)
+        sources = []
+        for content in re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL):
+            digest = hashlib.sha256(content.encode()).digest()
+            sources.append(f"'sha256-{base64.b64encode(digest).decode()}'")
+        hashes[tag] = " ".join(sources)
     policy = (
         f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']}; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -31,7 +31,8 @@ def mcp_app(player: TeamPlayer, answer_s: float, body_bytes: int) -> Any:
     from mcp.server.transport_security import TransportSecuritySettings
 
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers = root.handlers[:]
+    level = root.level
     server: Any = MCPServer("marl_ray", log_level="ERROR")
     root.handlers[:] = handlers  # the constructor adds a handler, which would repeat all records
     root.setLevel(level)

@@ -46,7 +46,8 @@ def read_key(request: ServeRequest) -> str | None:
         return None
     path = expand_home(request.key_file)
     try:
-        key, mode = path.read_text(encoding="utf-8").strip(), path.stat().st_mode
+        key = path.read_text(encoding="utf-8").strip()
+        mode = path.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"the API key cannot be read from {path} ({type(error).__name__})") from None
     if len(key) < MIN_KEY_CHARS or not key.isascii() or not key.isprintable() or " " in key:
@@ -75,11 +76,11 @@ async def _serve(
     on_ready: Callable[[str], None],
 ) -> None:
     player = TeamPlayer(running.config, running.environment, running.generators, running.sandbox)
-    guard = make_app(player, _roles(running.environment), request.limits, key, request.host)
+    guard = make_app(player, _roles(running.environment), request.limits, key)
     port = listening.getsockname()[1]
     host = f"[{request.host}]" if ":" in request.host else request.host
     logger.info(f"process {os.getpid()}; Ctrl-C stops after the answers in progress")
-    serving = serve_http(guard, listening, request.limits, lambda: on_ready(f"http://{host}:{port}"))
+    serving = serve_http(guard, listening, lambda: on_ready(f"http://{host}:{port}"))
     # A server whose models are lost for good ends, so that whatever started it can start it again.
     losses = gather(*(group.replicas.raise_loss() for group in dict.fromkeys(running.generators)))
     await run_with_background(serving, losses)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from marl_ray.actors.generator_group import GeneratorGroup
-from marl_ray.actors.text_streams import OnText
 from marl_ray.config import Config
 from marl_ray.core.chat import Prompt, with_system_prompt
 from marl_ray.core.episode import AgentCall, Completion, Generation, Node, SamplingSpec, Task
@@ -57,25 +57,32 @@ class _AgentStream:
     ) -> Generation:
         self.turn += 1
         sampling = requested_sampling(sampling, self.request, stream_seed(self.seed, self.agent, self.turn))
-        on_text = None if self.on_event is None else self._on_text(self.on_event, self.turn)
+        on_text = None
+        if self.on_event is not None:
+            event = {"event": "delta", "turn": self.turn, "agent": f"agent_{self.agent}"}
+            on_text = partial(_report, self.on_event, event)
         generation = await self.generators.stream(prompt, sampling, on_text, history=history)
         self.usage.add(generation)
         return generation
 
-    def _on_text(self, on_event: OnEvent, turn: int) -> OnText:
-        return lambda text: on_event({"event": "delta", "turn": turn, "agent": f"agent_{self.agent}", "text": text})
+
+def _report(on_event: OnEvent, event: dict[str, Any], text: str) -> None:
+    on_event({**event, "text": text})
 
 
 def requested_sampling(sampling: SamplingSpec, request: SamplingRequest, seed: int) -> SamplingSpec:
     """Return the sampling with the settings of a request in place of the config's, and the stop texts of both."""
     tokens = request.max_completion_tokens or request.max_tokens or sampling.max_new_tokens
+    temperature = request.temperature
+    if temperature is None:  # 0 is a temperature
+        temperature = sampling.temperature
     return replace(
         sampling,
         num_generations=1,
         max_new_tokens=tokens,
         min_new_tokens=min(sampling.min_new_tokens, tokens),
-        temperature=sampling.temperature if request.temperature is None else request.temperature,
-        top_p=sampling.top_p if request.top_p is None else request.top_p,
+        temperature=temperature,
+        top_p=request.top_p or sampling.top_p,
         seed=seed,
         stop=(*sampling.stop, *request.stops),
     )
@@ -96,20 +103,20 @@ class TeamPlayer:
     async def ask_team(self, task: Task, request: SamplingRequest, on_event: OnEvent | None = None) -> Answer:
         """Return the team's answer: the joint program of the last turn. Raises ApiError."""
         environment = self._check(task, request)
-        usage = Usage()
+        usage = Usage()  # of all agents and turns
         seed = secrets.randbits(62) if request.seed is None else request.seed
         agents: list[_AgentStream] = []
         for agent, group in enumerate(self.generators):
             agents.append(_AgentStream(agent, group, request, seed, usage, on_event))
         player = TurnPlayer(self.config, environment, agents, self.sandbox, self._transition)
         turns: list[dict[str, Any]] = []
-        if task.fields["tests"]:
+        if task.fields["tests"]:  # without tests there is no verdict, and so no feedback for a later turn
             calls = await self._play(player, task, turns, on_event)
         else:
             sampled = await player.sample_first_turn(task, 1, "eval", evaluation=True)
             if sampled is None:
                 raise self._too_long()
-            calls = [of_agent[0] for of_agent in sampled.calls]
+            calls = [calls_of_agent[0] for calls_of_agent in sampled.calls]
             turns.append({"turn": 1, "agents": _parts(calls)})
         completions = [call.completion for call in calls]
         text = joint_program(environment, task, [completion.text for completion in completions])
@@ -123,7 +130,9 @@ class TeamPlayer:
         def on_node(node: Node) -> None:
             turns.append(turn_record(node))
             if on_event is not None:
-                on_event({"event": "verdict"} | {k: v for k, v in turns[-1].items() if k != "agents"})
+                verdict = {"event": "verdict", **turns[-1]}
+                del verdict["agents"]  # the client has read the parts of the agents
+                on_event(verdict)
 
         episode = await player.run_episode(task, 1, "eval", evaluation=True, on_node=on_node)
         nodes = [node for _, node in episode.nodes()]
@@ -139,22 +148,21 @@ class TeamPlayer:
         prompt: Prompt,
         request: SamplingRequest,
         choice: int,
-        on_text: OnText | None,
+        on_event: OnEvent | None = None,
     ) -> Answer:
         """Return one agent's answer to a text, which is not put into the chat template, or to messages, after the
         agent's system prompt if they have no system message. Raises ApiError."""
-        settings = self.config.agents[agent]
-        sampling = sampling_of(self.config, agent, True, (), 1)
-        seed = secrets.randbits(62) if request.seed is None else stream_seed(request.seed, agent, choice)
-        sampling = requested_sampling(sampling, request, seed)
+        if request.seed is None:
+            seed = secrets.randbits(62)
+        else:
+            seed = stream_seed(request.seed, agent, choice)
+        sampling = requested_sampling(sampling_of(self.config, agent, True, (), 1), request, seed)
         if not isinstance(prompt, str) and not any(message["role"] == "system" for message in prompt):
-            prompt = with_system_prompt(prompt, settings.system_prompt)
-        try:
-            generation = await self.generators[agent].stream(prompt, sampling, on_text, raw=isinstance(prompt, str))
-        except UserError as error:
-            if not isinstance(prompt, str) and "chat template" in str(error):
-                raise ApiError(400, str(error), "invalid_value", "messages") from None
-            raise
+            prompt = with_system_prompt(prompt, self.config.agents[agent].system_prompt)
+        on_text = None
+        if on_event is not None:
+            on_text = partial(_report, on_event, {"event": "text"})
+        generation = await self.generators[agent].stream(prompt, sampling, on_text, raw=isinstance(prompt, str))
         if not generation.completions:
             raise self._too_long()
         usage = Usage()
@@ -178,12 +186,8 @@ class TeamPlayer:
             raise ApiError(400, str(error), "invalid_value", "marl_ray.fields") from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             name = f"{type(error).__name__}: {error}"[:200]
-            raise ApiError(
-                400,
-                f"the environment {self.config.environment} needs further fields of the task ({name})",
-                "invalid_value",
-                "marl_ray.fields",
-            ) from None
+            message = f"the environment {self.config.environment} needs further fields of the task ({name})"
+            raise ApiError(400, message, "invalid_value", "marl_ray.fields") from None
         return self.environment
 
     def _too_long(self) -> ApiError:
@@ -195,7 +199,9 @@ class TeamPlayer:
 def turn_record(node: Node) -> dict[str, Any]:
     """Return a turn as plain data: each agent's part, the reward and the evidence."""
     action = node.joint_actions[0]
-    evidence = {} if action.outcome.evidence is None else action.outcome.evidence.data()
+    evidence = {}
+    if action.outcome.evidence is not None:
+        evidence = action.outcome.evidence.data()
     return {
         "turn": node.turn + 1,
         "agents": _parts(node.answers(action)),
@@ -223,4 +229,5 @@ def _parts(calls: Sequence[AgentCall]) -> list[dict[str, Any]]:
 
 
 def _finish_reason(completions: Sequence[Completion]) -> str:
-    return "length" if any(completion.finish_reason == "length" for completion in completions) else "stop"
+    reasons = [completion.finish_reason for completion in completions]
+    return "length" if "length" in reasons else "stop"

@@ -26,7 +26,9 @@ EVALPLUS_MESSAGE = re.compile(
 def task_text(message: str) -> str:
     """Return the task in a message: the message, or the code in a message of EvalPlus's client."""
     found = EVALPLUS_MESSAGE.fullmatch(message)
-    return message if found is None else found[1] + "\n"
+    if found is None:
+        return message
+    return found[1] + "\n"
 
 
 async def read_tasks(prompts: Sequence[str], given: TeamFields) -> list[Task]:
@@ -41,6 +43,7 @@ def _make_tasks(prompts: Sequence[str], given: TeamFields) -> list[Task]:
     for prompt in prompts:
         task = _make_task(prompt, given)
         entry_point = task.fields["entry_point"]
+        # All prompts of a request have the same tests, whose parse depends on the entry point alone.
         if task.fields["tests"] and entry_point not in parsed:
             _check_tests(task)
         parsed.add(entry_point)
@@ -59,19 +62,21 @@ def _check_tests(task: Task) -> None:
 def _make_task(prompt: str, given: TeamFields) -> Task:
     """Return the task of a prompt. Without an entry point the last function that the prompt begins, or `solution`, is
     the entry point. Raises ApiError for tests that are too large."""
-    entry_point = given.entry_point or next(reversed(DEFINITION.findall(prompt)), DEFAULT_ENTRY_POINT)
-    fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in given.fields.items()}
-    tests: Any = ()
-    if given.tests:
-        cases = [case for case in given.tests if isinstance(case, TestCase)]
-        if cases:
-            tests = stdio_tests([StdioCase(case.stdin, case.stdout) for case in cases])
+    fields: dict[str, Any] = {}
+    for name, value in given.fields.items():
+        fields[name] = tuple(value) if isinstance(value, list) else value
+    definitions = DEFINITION.findall(prompt) or [DEFAULT_ENTRY_POINT]
+    tests: Any = given.tests or ()
+    size = len(tests)
+    if not isinstance(tests, str):
+        if tests and isinstance(tests[0], TestCase):
+            tests = stdio_tests([StdioCase(case.stdin, case.stdout) for case in tests])
             fields["script"] = True
-        else:
-            tests = given.tests if isinstance(given.tests, str) else tuple(str(test) for test in given.tests)
-        size = len(tests) if isinstance(tests, str) else sum(map(len, tests))
-        if size > MAX_TEST_BYTES:
-            raise ApiError(
-                400, f"tests have {size} characters, more than {MAX_TEST_BYTES}", "too_large", "marl_ray.tests"
-            )
-    return Task("request", prompt, {**fields, "entry_point": entry_point, "tests": tests})
+        tests = tuple(map(str, tests))
+        size = sum(map(len, tests))
+    if size > MAX_TEST_BYTES:
+        message = f"tests have {size} characters, more than {MAX_TEST_BYTES}"
+        raise ApiError(400, message, "too_large", "marl_ray.tests")
+    fields["entry_point"] = given.entry_point or definitions[-1]
+    fields["tests"] = tests
+    return Task("request", prompt, fields)

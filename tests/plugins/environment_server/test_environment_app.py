@@ -16,7 +16,7 @@ from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.http import http_server
-from marl_ray.http.request_guard import LOCAL_NAMES, RequestGuard
+from marl_ray.http.request_guard import RequestGuard
 from marl_ray.plugins.environment_server import environment_app
 from marl_ray.plugins.environment_server.environment_app import EnvironmentApp
 from marl_ray.plugins.environment_server.serve_environment import LIMITS
@@ -31,8 +31,8 @@ TASKS = [TASK, Task("t/2", TASK.prompt, TASK.fields)]
 def client_of(executor: Any, config: Config | None = None) -> TestClient:
     config = config or rollout_config()
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
-    app = EnvironmentApp(config, environment, TASKS, executor).routes()
-    return TestClient(RequestGuard(app, LIMITS, None, LOCAL_NAMES), base_url="http://localhost")
+    routes = EnvironmentApp(config, environment, TASKS, executor).routes()
+    return TestClient(RequestGuard(routes, LIMITS), base_url="http://localhost")
 
 
 @pytest.fixture
@@ -117,13 +117,13 @@ def test_a_connection_of_an_episode_may_be_silent_for_longer_than_headers(monkey
     monkeypatch.setattr(http_server, "CHECK_S", 0.05)
     config = rollout_config()
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
-    app = EnvironmentApp(config, environment, TASKS, FailingExecutor()).routes()
+    routes = EnvironmentApp(config, environment, TASKS, FailingExecutor()).routes()
 
     async def play() -> None:
         ready = asyncio.Event()
-        guard = RequestGuard(app, LIMITS, None, LOCAL_NAMES)
+        guard = RequestGuard(routes, LIMITS)
         with connections.bind("127.0.0.1", 0) as listening:
-            serving = asyncio.ensure_future(http_server.serve_http(guard, listening, LIMITS, ready.set, ws="auto"))
+            serving = asyncio.ensure_future(http_server.serve_http(guard, listening, ready.set, ws="auto"))
             await asyncio.wait({serving, asyncio.ensure_future(ready.wait())}, return_when=asyncio.FIRST_COMPLETED)
             async with websockets.connect(f"ws://127.0.0.1:{listening.getsockname()[1]}/ws", proxy=None) as client:
                 await asyncio.sleep(2.0)

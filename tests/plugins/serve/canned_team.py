@@ -94,10 +94,9 @@ def canned_team(
     listening = bind("127.0.0.1", 0)
     with listening, LocalSandboxPool(programs, 1) as sandbox:
         player = TeamPlayer(config, environment, [streams, streams], sandbox)  # type: ignore[list-item]
-        bounds = ServerLimits(**limits)
-        guard = make_app(player, ["aux", "main"], bounds, key, "127.0.0.1")
+        guard = make_app(player, ["aux", "main"], ServerLimits(**limits), key)
         loop, started = asyncio.new_event_loop(), threading.Event()
-        serving = loop.create_task(serve_http(guard, listening, bounds, started.set))
+        serving = loop.create_task(serve_http(guard, listening, started.set))
 
         def run() -> None:
             asyncio.set_event_loop(loop)

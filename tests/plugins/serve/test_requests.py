@@ -1,4 +1,4 @@
-"""Parsing of requests, streamed parts of a text, and the guard, without engines."""
+"""Parsing of requests and streamed parts of a text, without engines."""
 
 from __future__ import annotations
 
@@ -8,11 +8,6 @@ import socket
 from typing import Any
 
 import pytest
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
-from starlette.testclient import TestClient
 
 from marl_ray.actors.text_streams import TextStream
 from marl_ray.cli.main import main
@@ -25,7 +20,6 @@ from marl_ray.http.request_formats import (
     TeamFields,
     parse_request,
 )
-from marl_ray.http.request_guard import RequestGuard, ServerLimits
 from marl_ray.plugins.serve.app import page
 from marl_ray.plugins.serve.team_tasks import read_tasks, task_text
 
@@ -113,80 +107,6 @@ def test_a_stream_withholds_incomplete_characters() -> None:
         stream.update(text)
     stream.update("aéb", complete=True)
     assert parts == ["a", "é", "b"]
-
-
-async def _echo(request: Request) -> JSONResponse:
-    return JSONResponse({"bytes": len(await request.body())})
-
-
-def guarded(key: str | None = None, names: tuple[str, ...] | None = None, **limits: Any) -> RequestGuard:
-    app = Starlette(routes=[Route("/v1/echo", _echo, methods=["POST", "GET"]), Route("/health", _echo)])
-    return RequestGuard(app, ServerLimits(**limits), key, names)
-
-
-JSON = {"content-type": "application/json"}
-
-
-def test_the_guard_limits_bodies_and_types() -> None:
-    client = TestClient(guarded(body_bytes=100))
-    assert client.post("/v1/echo", content=b"x" * 100, headers=JSON).json() == {"bytes": 100}
-    assert client.post("/v1/echo", content=b"x" * 101, headers=JSON).status_code == 413
-    unsized = client.post("/v1/echo", content=iter([b"x" * 60, b"x" * 60]), headers=JSON)
-    assert (unsized.status_code, unsized.json()["error"]["code"]) == (413, "too_large")
-    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
-        assert client.post("/v1/echo", content=b"{}", headers={"content-type": kind}).status_code == 415
-
-
-def test_the_guard_checks_the_key() -> None:
-    client = TestClient(guarded(key="k" * 20))
-    for header in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic " + "k" * 20}):
-        reply = client.post("/v1/echo", content=b"{}", headers=JSON | header)
-        assert (reply.status_code, reply.json()["error"]["code"]) == (401, "invalid_api_key")
-    assert (
-        client.post("/v1/echo", content=b"{}", headers=JSON | {"authorization": f"Bearer {'k' * 20}"}).status_code
-        == 200
-    )
-    assert client.get("/v1/echo").status_code == 401
-    assert client.get("/health").status_code == 200
-
-
-def test_the_guard_rejects_other_hosts() -> None:
-    client = TestClient(guarded(names=("localhost", "[::1]")))
-    for host, status in (("localhost", 200), ("localhost:8000", 200), ("[::1]:8000", 200), ("evil.example", 421)):
-        assert client.get("/health", headers={"host": host}).status_code == status
-
-
-def test_the_guard_rejects_ambiguous_lengths() -> None:
-    headers = JSON | {"content-length": "2", "transfer-encoding": "chunked"}
-    assert TestClient(guarded()).post("/v1/echo", content=b"{}", headers=headers).status_code == 400
-
-
-def test_the_guard_limits_requests_in_progress_and_stops() -> None:
-    guard = guarded(requests=1)
-    guard.in_progress = 1
-    client = TestClient(guard)
-    reply = client.post("/v1/echo", content=b"{}", headers=JSON)
-    assert (reply.status_code, reply.headers["retry-after"]) == (429, "1")
-    guard.in_progress = 0
-    assert client.post("/v1/echo", content=b"{}", headers=JSON).status_code == 200
-    assert guard.in_progress == 0
-    guard.is_stopping = True
-    assert client.post("/v1/echo", content=b"{}", headers=JSON).status_code == 503
-
-
-def test_a_slow_body_is_given_up() -> None:
-    async def never() -> Any:
-        await asyncio.Event().wait()
-
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope = {"type": "http", "method": "POST", "path": "/v1/echo", "query_string": b"", "root_path": ""}
-    headers = [(b"content-type", b"application/json"), (b"host", b"localhost")]
-    asyncio.run(guarded(body_s=0.01)(scope | {"headers": headers}, never, send))
-    assert sent[0]["status"] == 408
 
 
 def test_replies_are_not_delayed_by_the_algorithm_of_nagle() -> None:

@@ -12,6 +12,7 @@ from marl_ray.data import DATASETS
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import BaseEnvironment, Environment, Executor
 from marl_ray.plugins.gateway.environment import GatewayEnvironment, check_credit
+from marl_ray.plugins.gateway.tool_calls import CallFormat
 from marl_ray.plugins.gateway.tool_use.options import ToolUseConfig
 from marl_ray.plugins.gateway.tool_use.tool_loop import ToolLoop
 from marl_ray.plugins.gateway.tool_use.tools import make_tools
@@ -55,11 +56,14 @@ class ToolUse(GatewayEnvironment):
 
     def player(self, config: Config, generators: Sequence[Any], executor: Executor) -> Any:
         settings = config.section(ToolUseConfig)
+        call_formats: list[CallFormat | None] = []
+        for renderer in self.renderers(config):
+            call_formats.append(renderer.call_format if renderer.renders_tools else None)
         self.program = ToolLoop(
             self.judge,
             make_tools(config, self.judge, executor),
             settings.agents or range(config.num_agents),
-            [renderer.call_format if renderer.renders_tools else None for renderer in self.renderers(config)],
+            call_formats,
             settings.max_tool_calls,
             settings.max_result_chars,
         )
@@ -72,7 +76,8 @@ class ToolUse(GatewayEnvironment):
 
 def check_settings(config: Config, name: str, judge: BaseEnvironment) -> None:
     """Raise UserError for settings that answers with tools cannot have."""
-    section, settings = config.algorithm, config.section(ToolUseConfig)
+    section = config.algorithm
+    settings = config.section(ToolUseConfig)
     if not isinstance(judge, Environment):
         raise UserError(f"tool_use.environment {name} has no turns in which agents could call tools: use another one")
     if judge.order(Task("", "", {})) != [list(range(config.num_agents))]:

@@ -13,6 +13,7 @@ from marl_ray.environments.base import Environment
 from marl_ray.http.request_formats import ApiError
 from marl_ray.plugins.gateway.program_episode import CallAnswer, ProgramEpisode
 from marl_ray.plugins.gateway.program_result import ProgramFailed
+from marl_ray.plugins.gateway.programs import EpisodeProgram
 from marl_ray.plugins.gateway.tool_calls import CallFormat, ToolCall
 from marl_ray.plugins.gateway.tool_use.tools import Tool, ToolContext, ToolFailed, read_arguments
 
@@ -42,8 +43,8 @@ class Answering:
     """Number of tokens up to the end of the last message of the agent."""
 
 
-class ToolLoop:
-    """The program of an episode (`EpisodeProgram`): all agents answer the environment's prompts at the same time, each
+class ToolLoop(EpisodeProgram):
+    """The program of an episode: all agents answer the environment's prompts at the same time, each
     with its tools. The result has the last answer of each agent, for the environment's reward."""
 
     def __init__(
@@ -55,49 +56,64 @@ class ToolLoop:
         max_tool_calls: int,
         max_result_chars: int,
     ) -> None:
-        self._environment, self._tools, self._agents = environment, tools, agents
+        self._environment = environment
+        self._tools = tools
+        self._agents = agents
         self._call_formats = call_formats
         """Format of each agent's calls, None if its chat template renders no tools."""
-        self._max_tool_calls, self._max_result_chars = max_tool_calls, max_result_chars
+        self._max_tool_calls = max_tool_calls
+        self._max_result_chars = max_result_chars
         self._schemas = [tool.schema for tool in tools.values()]
 
     async def play(self, episode: ProgramEpisode) -> dict[str, Any]:
         prompts = self._environment.first_prompts(episode.task)
-        found = await gather(*(self._answer(episode, agent, prompt) for agent, prompt in enumerate(prompts)))
-        names = [access.name for access in episode.agents]
+        answering = [self._answer(episode, agent, prompt) for agent, prompt in enumerate(prompts)]
+        found = await gather(*answering)
+        answers = {}
+        calls = 0
+        failed = 0
+        observed = 0
+        for access, (text, state) in zip(episode.agents, found, strict=True):
+            answers[access.name] = text
+            calls += state.calls
+            failed += state.failed
+            observed += state.observed
+        # Agents without tools make no calls, so they would only dilute the means.
         count = max(1, len(self._agents))
         metrics = {
-            "tool_calls": sum(state.calls for _, state in found) / count,
-            "tool_failures": sum(state.failed for _, state in found) / count,
-            "observation_tokens": sum(state.observed for _, state in found) / count,
+            "tool_calls": calls / count,
+            "tool_failures": failed / count,
+            "observation_tokens": observed / count,
         }
-        return {"answers": {name: text for name, (text, _) in zip(names, found, strict=True)}, "metrics": metrics}
-
-    async def close(self) -> None:
-        """Do nothing: nothing outlives an episode."""
+        return {"answers": answers, "metrics": metrics}
 
     async def _answer(self, episode: ProgramEpisode, agent: int, prompt: Prompt) -> tuple[str, Answering]:
         """Return an agent's last message, after its tool calls. Raises ProgramFailed if the prompt is too long."""
-        has_tools, call_format = agent in self._agents, self._call_formats[agent]
-        if has_tools and call_format is None:
-            prompt = prepend(DESCRIPTION.format(functions="\n".join(map(json.dumps, self._schemas))), prompt)
+        call_format = self._call_formats[agent]
+        schemas = self._schemas if agent in self._agents else []
+        if schemas and call_format is None:
+            functions = "\n".join(map(json.dumps, schemas))
+            prompt = prepend(DESCRIPTION.format(functions=functions), prompt)
         state = Answering(list(as_messages(prompt)))
         text = None
         while True:
             try:
-                (answer,) = await episode.chat(agent, state.messages, self._schemas if has_tools else ())
+                (answer,) = await episode.chat(agent, state.messages, schemas)
             except ApiError as error:  # the context or the number of calls is exhausted
                 if text is None:
                     raise ProgramFailed(error.message) from None
                 return text, state
             if state.seen:
+                # All tokens between two messages of the agent are results and the template's marks around them.
                 state.observed += answer.prompt_tokens - state.seen
             state.seen = answer.prompt_tokens + answer.tokens
             text = answer.text
             if not answer.tool_calls or state.calls + len(answer.tool_calls) > self._max_tool_calls:
                 return text, state
             context = ToolContext(episode.task, agent)
-            results = [await self._call(call, context, state) for call in answer.tool_calls]
+            results = []
+            for call in answer.tool_calls:  # in their order: a later call may rely on an earlier one
+                results.append(await self._call(call, context, state))
             state.messages += _exchange(answer, results, call_format)
 
     async def _call(self, call: ToolCall, context: ToolContext, state: Answering) -> str:
@@ -116,18 +132,17 @@ class ToolLoop:
 def _exchange(answer: CallAnswer, results: Sequence[str], call_format: CallFormat | None) -> list[Mapping[str, Any]]:
     """Return the messages that follow an answer with calls: the answer, which the episode restores as it was sampled,
     and the results."""
-    calls = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in answer.tool_calls
-    ]
+    calls = [call.data() for call in answer.tool_calls]
     said: Mapping[str, Any] = {"role": "assistant", "content": answer.text, "tool_calls": calls}
     if call_format is not None:
         messages = [said]
         for call, text in zip(answer.tool_calls, results, strict=True):
             message = {"role": "tool", "name": call.name, "content": text}
-            # Templates of Mistral need ids, which depend on the answer alone. Other ids are random, and a template that
-            # rendered them would make the prompt random.
-            messages.append({**message, "tool_call_id": call.id} if call_format == "listed" else message)
+            if call_format == "listed":
+                # Templates of Mistral need ids, which depend on the answer alone. Other ids are random, and a template
+                # that rendered them would make the prompt random.
+                message["tool_call_id"] = call.id
+            messages.append(message)
         return messages
     told = "\n".join(f"<tool_response>\n{text}\n</tool_response>" for text in results)
     return [said, {"role": "user", "content": told}]
@@ -142,5 +157,6 @@ def shorten(text: str, limit: int) -> str:
     """
     if len(text) <= limit:
         return text
-    begin = (limit + 1) // 2
-    return f"{text[:begin]}\n... {len(text) - limit} characters left out ...\n{text[len(text) - limit // 2 :]}"
+    begin = text[: (limit + 1) // 2]
+    end = text[len(text) - limit // 2 :]
+    return f"{begin}\n... {len(text) - limit} characters left out ...\n{end}"

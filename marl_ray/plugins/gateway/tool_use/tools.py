@@ -15,6 +15,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.text import json_or
 from marl_ray.core.user_calls import call_in_daemon_thread, result_of_user_function
 from marl_ray.environments.base import Environment, Executor, collect_programs, group_reports
+from marl_ray.plugins.gateway.tool_calls import tool_schema
 from marl_ray.plugins.gateway.tool_use.options import ToolUseConfig
 from marl_ray.registry import Registry
 from marl_ray.sandbox import ExecutionReport, Limits, Program, StdioCase, stdio_tests
@@ -49,8 +50,7 @@ class Tool(Protocol):
 def code_schema(name: str, about: str) -> Mapping[str, Any]:
     """Return the description of a tool that takes code."""
     properties = {"code": {"type": "string"}}
-    parameters = {"type": "object", "properties": properties, "required": ["code"]}
-    return {"type": "function", "function": {"name": name, "description": about, "parameters": parameters}}
+    return tool_schema(name, about, {"type": "object", "properties": properties, "required": ["code"]})
 
 
 class PythonTool:
@@ -63,9 +63,9 @@ class PythonTool:
         self._limits = Limits(timeout_s, 3 * timeout_s, 3 * timeout_s, max_timeouts=1, memory_mb=memory_mb)
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> str:
-        program = Program(
-            _text(arguments, "code"), stdio_tests([StdioCase("", "")]), "", form="stdio", limits=self._limits
-        )
+        code = _text(arguments, "code")
+        tests = stdio_tests([StdioCase("", "")])
+        program = Program(code, tests, "", form="stdio", limits=self._limits)
         report: ExecutionReport
         (report,) = await self._executor.execute([program])
         if report.infra_error:
@@ -74,9 +74,12 @@ class PythonTool:
         # The only test is the run itself. Its verdict `fail` means that something was printed.
         if result.status in ("pass", "fail"):
             return report.stdout or "(no output)"
-        place = f"line {result.line}: " if result.line else ""
-        printed = f"{report.stdout}\n" if report.stdout else ""
-        raise ToolFailed(f"{printed}{place}{result.error_type or result.status}: {result.message or ''}".strip())
+        problem = f"{result.error_type or result.status}: {result.message or ''}"
+        if result.line:
+            problem = f"line {result.line}: {problem}"
+        if report.stdout:
+            problem = f"{report.stdout}\n{problem}"
+        raise ToolFailed(problem.strip())
 
 
 class FeedbackTool:
@@ -86,7 +89,9 @@ class FeedbackTool:
     schema = code_schema("run_tests", "Run the visible tests on an answer and return the result.")
 
     def __init__(self, executor: Executor, environment: Environment[Any], mode: str) -> None:
-        self._executor, self._environment, self._mode = executor, environment, mode
+        self._executor = executor
+        self._environment = environment
+        self._mode = mode
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> str:
         environment = self._environment
@@ -97,7 +102,8 @@ class FeedbackTool:
         outcome = environment.outcome(attempt, report)
         if outcome.failure:
             raise ToolFailed(f"the tests could not be run: {outcome.failure}")
-        return "\n".join(environment.feedback(attempt, outcome, self._mode, context.agent)) or "(no feedback)"
+        lines = environment.feedback(attempt, outcome, self._mode, context.agent)
+        return "\n".join(lines) or "(no feedback)"
 
 
 class FunctionTool:
@@ -105,7 +111,8 @@ class FunctionTool:
     Raises UserError unless it takes keyword arguments."""
 
     def __init__(self, function: Callable[..., Any], timeout_s: float) -> None:
-        self._function, self._timeout_s = function, timeout_s
+        self._function = function
+        self._timeout_s = timeout_s
         schema = function_schema(function)
         self.schema: Mapping[str, Any] = schema
         self._names = set(schema["function"]["parameters"]["properties"])
@@ -126,7 +133,9 @@ class FunctionTool:
             return await result_of_user_function(self._function(**arguments))
         # Agents call tools at the same time, so that each call has a thread of its own.
         result = await call_in_daemon_thread(partial(self._function, **arguments))
-        return await result_of_user_function(result) if inspect.isawaitable(result) else result
+        if inspect.isawaitable(result):
+            return await result_of_user_function(result)
+        return result
 
 
 def function_schema(function: Callable[..., Any]) -> dict[str, Any]:
@@ -138,8 +147,12 @@ def function_schema(function: Callable[..., Any]) -> dict[str, Any]:
         >>> function_schema(add)["function"]["parameters"]["required"]
         ['a']
     """
-    properties, required, name = {}, [], getattr(function, "__name__", type(function).__name__)
-    hints = get_type_hints(function) if inspect.isroutine(function) else {}
+    name = getattr(function, "__name__", type(function).__name__)
+    hints: dict[str, Any] = {}
+    if inspect.isroutine(function):  # an object that can be called has the hints of its attributes
+        hints = get_type_hints(function)
+    properties = {}
+    required = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise UserError(f"tool_use.tools: {name} has the argument {parameter}, which has no name of its own")
@@ -147,14 +160,14 @@ def function_schema(function: Callable[..., Any]) -> dict[str, Any]:
         properties[parameter.name] = {"type": kind} if kind else {}
         if parameter.default is parameter.empty:
             required.append(parameter.name)
-    about = inspect.getdoc(function) or ""
     parameters = {"type": "object", "properties": properties, "required": required}
-    return {"type": "function", "function": {"name": name, "description": about, "parameters": parameters}}
+    return tool_schema(name, inspect.getdoc(function) or "", parameters)
 
 
 def make_tools(config: Config, environment: Environment[Any], executor: Executor) -> dict[str, Tool]:
     """Return the tools of a run by name. Raises UserError."""
-    settings, tools = config.section(ToolUseConfig), dict[str, Tool]()
+    settings = config.section(ToolUseConfig)
+    tools: dict[str, Tool] = {}
     for name in settings.tools:
         tool: Tool
         if name == "python":
@@ -165,10 +178,10 @@ def make_tools(config: Config, environment: Environment[Any], executor: Executor
             tool = FunctionTool(FUNCTIONS.get(name), settings.timeout_s)
         else:
             raise UserError(f"unknown tool {name!r} in tool_use.tools: use python, run_tests, or module:function")
-        own = tool.schema["function"]["name"]
-        if own in tools:
-            raise UserError(f"tool_use.tools has two tools of the name {own}: rename one of the functions")
-        tools[own] = tool
+        called = tool.schema["function"]["name"]
+        if called in tools:
+            raise UserError(f"tool_use.tools has two tools of the name {called}: rename one of the functions")
+        tools[called] = tool
     return tools
 
 

@@ -55,8 +55,10 @@ from marl_ray.telemetry.sinks import is_evaluation, read_rows
 logger = logging.getLogger(__name__)
 SUFFIXES = (".safetensors", ".json", ".txt", ".model", ".jinja", ".py", ".tiktoken")
 """Files of a model that are copied. The states of optimizers and critics have other suffixes."""
-ADAPTER_CONFIG, GENERATION_CONFIG = "adapter_config.json", "generation_config.json"
-TEAM, CARD = "team.json", "README.md"
+ADAPTER_CONFIG = "adapter_config.json"
+GENERATION_CONFIG = "generation_config.json"
+TEAM = "team.json"
+CARD = "README.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,8 @@ def _write(
     export = RunFolder(folder)
     export.models.mkdir(parents=True)
     steps = _steps(request.run, run, config)
-    folders, templates = [], []
+    folders = []
+    templates = []
     for agent, weights in enumerate(source.weights):
         target = export.model(config.policy_of(agent))
         if not target.exists():
@@ -111,14 +114,19 @@ def _write(
             if steps is not None:
                 (target / TRAINED_FILE).write_text(json.dumps({"steps": steps}) + "\n", encoding="utf-8")
         settings = policy_config(model, agent).model
-        templates.append(decide_template(str(target), load_tokenizer(str(target), settings), settings)[0])
+        tokenizer = load_tokenizer(str(target), settings)
+        through_template, _ = decide_template(str(target), tokenizer, settings)
+        templates.append(through_template)
         folders.append(str(target.relative_to(folder)))
     team = team_description(config, folders, templates, steps)
+    # Agents of one policy share a folder, which keeps the settings of the last agent.
     for agent, name in enumerate(folders):
         _write_generation_config(folder / name, team, agent, config)
     (folder / TEAM).write_text(json.dumps(team, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     export.config.write_text(yaml.safe_dump(export_tree(config), sort_keys=False), encoding="utf-8")
-    rows = list(read_rows(run.metrics)) if run.metrics.exists() else []
+    rows = []
+    if run.metrics.exists():  # a run without a finished step has none
+        rows = list(read_rows(run.metrics))
     name = request.name or request.folder.name
     if rows:
         shutil.copyfile(run.metrics, export.metrics)
@@ -168,16 +176,22 @@ def _steps(path: Path, run: RunFolder, config: Config) -> int | None:
     path = expand_home(path)
     if NAME.fullmatch(path.name):
         return checkpoint_step(path)
+    steps = list(map(checkpoint_step, run.checkpoints.all()))
     trained = run.trained_steps(config.policies)
-    checkpoints = run.checkpoints.all()
-    return max([step for step in (trained, *map(checkpoint_step, checkpoints)) if step is not None], default=None)
+    if trained is not None:
+        steps.append(trained)
+    return max(steps, default=None)
 
 
 def _measurements(request: ExportRequest, source: ModelSource, run: RunFolder) -> list[CardMetric]:
     """Return the metrics of --evaluation, by default of the run's last evaluation."""
     if request.evaluation is None:
-        rows = [row for row in read_rows(run.metrics) if is_evaluation(row)] if run.metrics.exists() else []
-        return training_measurements(rows[-1]) if rows else []
+        if not run.metrics.exists():
+            return []
+        rows = list(filter(is_evaluation, read_rows(run.metrics)))
+        if not rows:
+            return []
+        return training_measurements(rows[-1])
     file = expand_home(request.evaluation) / "evaluation.json"
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -185,6 +199,7 @@ def _measurements(request: ExportRequest, source: ModelSource, run: RunFolder) -
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{file} is not the result of marl-ray eval ({type(error).__name__})") from None
     for label, agents in of_label.items():
-        if [str(Path(agent["model"]).resolve()) for agent in agents] == list(source.weights):
+        models = [str(Path(agent["model"]).resolve()) for agent in agents]
+        if models == list(source.weights):
             return evaluation_measurements(content, label)
     raise UserError(f"{file} has no evaluation of {request.run}, only of {', '.join(of_label)}: evaluate this run")

@@ -36,7 +36,9 @@ def push(folder: Path, repository: str, public: bool) -> str:
     except ValueError as error:
         raise UserError(f"the hub rejects the model card: {error}") from None
     except HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else "no"
+        status: int | str = "no"
+        if error.response is not None:
+            status = error.response.status_code
         raise UserError(f"the hub refused {repository} (HTTP status {status}): check the token and the name") from None
     except OSError as error:
         raise UserError(f"the upload to {repository} failed: {error}. The export is in {folder}") from None

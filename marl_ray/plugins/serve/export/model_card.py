@@ -32,23 +32,28 @@ class CardMetric:
     @property
     def interval(self) -> str:
         """The interval as text, empty if there is none."""
-        return "" if self.low is None or self.high is None else f"[{self.low:.3f}, {self.high:.3f}]"
+        if self.low is None or self.high is None:
+            return ""
+        return f"[{self.low:.3f}, {self.high:.3f}]"
 
 
 def evaluation_measurements(content: Mapping[str, Any], label: str) -> list[CardMetric]:
     """Return the metrics of a model in the content of evaluation.json."""
-    numbers = content["models"][label]
-    return [
-        CardMetric(name, number["mean"], number["low"], number["high"], number["tasks"])
-        for name, number in numbers.items()
-        if _is_shown(name)
-    ]
+    measured = []
+    for name, number in content["models"][label].items():
+        if _is_shown(name):
+            measured.append(CardMetric(name, number["mean"], number["low"], number["high"], number["tasks"]))
+    return measured
 
 
 def training_measurements(row: Mapping[str, Any]) -> list[CardMetric]:
     """Return the metrics of an evaluation row of metrics.jsonl, which has no intervals."""
-    named = {key.removeprefix("eval/"): value for key, value in row.items() if key.startswith("eval/")}
-    return [CardMetric(name, value) for name, value in named.items() if value is not None and _is_shown(name)]
+    measured = []
+    for key, value in row.items():
+        name = key.removeprefix("eval/")
+        if name != key and value is not None and _is_shown(name):
+            measured.append(CardMetric(name, value))
+    return measured
 
 
 def _is_shown(name: str) -> bool:
@@ -63,9 +68,15 @@ def model_card(
 
     dataset = config.dataset.name.partition(":")[0]
     on_hub = is_hub_id(dataset) and "/" in dataset
-    bases = [base for base in dict.fromkeys(agent["base_model"] for agent in team["agents"])]
-    results = [
-        EvalResult(
+    # The hub rejects names of folders and of bundled models.
+    bases = []
+    for agent in team["agents"]:
+        base = agent["base_model"]
+        if "/" in base and is_hub_id(base) and base not in bases:
+            bases.append(base)
+    results = []
+    for measurement in measured:
+        result = EvalResult(
             task_type="text-generation",
             dataset_type=dataset if on_hub else config.dataset.type,
             dataset_name=config.dataset.name,
@@ -74,15 +85,14 @@ def model_card(
             metric_name=f"{measurement.name} {measurement.interval}".strip(),
             metric_value=round(measurement.mean, 6),
         )
-        for measurement in measured
-    ]
+        results.append(result)
     try:
         data = ModelCardData(
             license=licence,
             library_name="transformers",
             pipeline_tag="text-generation",
             tags=["marl_ray", "multi-agent", "reinforcement-learning", config.algorithm],
-            base_model=[base for base in bases if "/" in base and is_hub_id(base)] or None,
+            base_model=bases or None,
             datasets=[dataset] if on_hub else None,
             model_name=name,
             eval_results=results or None,
@@ -96,12 +106,15 @@ def model_card(
 
 def _body(name: str, team: Mapping[str, Any], config: Config, measured: list[CardMetric], curve: bool) -> str:
     agents = team["agents"]
-    rows = [
-        f"| `{agent['name']}` | {agent['role'] or ''} | `{agent['folder']}` | `{agent['base_model']}` "
-        f"| {agent['sampling']['temperature']:g} | {agent['sampling']['max_new_tokens']} |"
-        for agent in agents
-    ]
-    steps = "" if team["trained_steps"] is None else f" for {team['trained_steps']} steps"
+    rows = []
+    for agent in agents:
+        sampling = agent["sampling"]
+        models = f"`{agent['folder']}` | `{agent['base_model']}`"
+        limits = f"{sampling['temperature']:g} | {sampling['max_new_tokens']}"
+        rows.append(f"| `{agent['name']}` | {agent['role'] or ''} | {models} | {limits} |")
+    steps = ""
+    if team["trained_steps"] is not None:
+        steps = f" for {team['trained_steps']} steps"
     estimators = ", ".join(dict.fromkeys(agent.estimator for agent in config.agents))
     text = f"""
         # {name}

@@ -29,7 +29,9 @@ PLACEHOLDER = Task("task", "{prompt}", {"entry_point": "{entry_point}", "tests":
 
 def export_tree(config: Config) -> dict[str, Any]:
     """Return the config for `config.yaml` of an export: without private sections and without passwords in addresses."""
-    tree = {name: section for name, section in to_tree(config).items() if name not in PRIVATE_SECTIONS}
+    tree = to_tree(config)
+    for section in PRIVATE_SECTIONS:
+        tree.pop(section, None)
     for section, key in (("external", "expert_base_url"), ("judge", "base_url")):
         address = tree.get(section, {}).get(key)
         if address and "@" in urlsplit(address).netloc:
@@ -40,7 +42,8 @@ def export_tree(config: Config) -> dict[str, Any]:
 def local_paths(config: Config) -> list[str]:
     """Return the settings that name files or folders of this machine, which other machines do not have."""
     names = {"dataset.name": config.dataset.name}
-    names |= {f"agents.{number}.name": agent.name for number, agent in enumerate(config.agents)}
+    for number, agent in enumerate(config.agents):
+        names[f"agents.{number}.name"] = agent.name
     return [f"{key}={name}" for key, name in names.items() if Path(name).expanduser().exists()]
 
 
@@ -61,19 +64,18 @@ def team_description(
             "min_new_tokens": agent.min_new_tokens,
             "stop": list(agent.stop),
         }
-        agents.append(
-            {
-                "name": f"agent_{number}",
-                "role": roles[number],
-                "policy": config.policy_of(number).key,
-                "folder": folders[number],
-                "base_model": agent.name,
-                "chat_template": through_template[number],
-                "chat_template_kwargs": dict(agent.chat_template_kwargs),
-                "system_prompt": agent.system_prompt,
-                "sampling": sampling,
-            }
-        )
+        described = {
+            "name": f"agent_{number}",
+            "role": roles[number],
+            "policy": config.policy_of(number).key,
+            "folder": folders[number],
+            "base_model": agent.name,
+            "chat_template": through_template[number],
+            "chat_template_kwargs": dict(agent.chat_template_kwargs),
+            "system_prompt": agent.system_prompt,
+            "sampling": sampling,
+        }
+        agents.append(described)
     external = to_tree(config)["external"]
     return {
         "format": FORMAT,
@@ -105,7 +107,7 @@ def prompt_templates(config: Config) -> dict[str, Any] | None:
             later = list(environment.revisions(PLACEHOLDER))
         return {
             "roles": list(environment.roles(PLACEHOLDER)),
-            "order": [list(group) for group in environment.order(PLACEHOLDER)],
+            "order": list(map(list, environment.order(PLACEHOLDER))),
             "first_turn": list(environment.first_prompts(PLACEHOLDER)),
             "later_turns_end_with": later,
         }
@@ -125,4 +127,6 @@ def read_sampling(team: Mapping[str, Any], agent: int) -> dict[str, Any]:
         "top_k": sampling["top_k"] or 0,
         "max_new_tokens": sampling["max_new_tokens"],
     }
-    return settings | ({"min_new_tokens": sampling["min_new_tokens"]} if sampling["min_new_tokens"] else {})
+    if sampling["min_new_tokens"]:
+        settings["min_new_tokens"] = sampling["min_new_tokens"]
+    return settings

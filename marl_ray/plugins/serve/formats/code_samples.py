@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,25 +26,26 @@ LIVECODEBENCH = "LiveCodeBench/"
 
 def evalplus_text(samples: Sequence[EvaluationSample]) -> str:
     """Return EvalPlus's samples.jsonl with complete programs."""
-    return _lines({"task_id": sample.task.id, "solution": sample.program} for sample in samples)
+    return "".join(_line({"task_id": sample.task.id, "solution": sample.program}) for sample in samples)
 
 
 def livecodebench_text(samples: Sequence[EvaluationSample]) -> str:
     """Return the JSON that LiveCodeBench's custom evaluator reads."""
     programs: dict[str, list[str]] = {}
     for sample in samples:
-        programs.setdefault(sample.task.id.removeprefix(LIVECODEBENCH), []).append(sample.program)
-    rows = [{"question_id": name, "code_list": of_task} for name, of_task in programs.items()]
+        name = sample.task.id.removeprefix(LIVECODEBENCH)
+        programs.setdefault(name, []).append(sample.program)
+    rows = [{"question_id": name, "code_list": code_list} for name, code_list in programs.items()]
     return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
 
 
 def completions_text(samples: Sequence[EvaluationSample]) -> str:
     """Return the completions file of `marl-ray score`, with one text per agent."""
-    return _lines({"task_id": sample.task.id, "completions": list(sample.responses)} for sample in samples)
+    return "".join(_line({"task_id": sample.task.id, "completions": sample.responses}) for sample in samples)
 
 
-def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False) + "\n"
 
 
 def read_programs(path: Path, tasks: Mapping[str, Task]) -> list[dict[str, Any]]:
@@ -52,7 +53,10 @@ def read_programs(path: Path, tasks: Mapping[str, Task]) -> list[dict[str, Any]]
     are. `tasks` has the tasks by id. Raises UserError."""
     path = expand_home(path)
     try:
-        rows = _read_json(path) if path.suffix == ".json" else [row for _, row in read_jsonl(path, "samples file")]
+        if path.suffix == ".json":
+            rows = _read_json(path)
+        else:
+            rows = [row for _, row in read_jsonl(path, "samples file")]
     except OSError as error:
         raise UserError(f"samples file {path} cannot be read ({error.strerror})") from None
     found: list[dict[str, Any]] = []
@@ -78,15 +82,20 @@ def _programs(row: Any, tasks: Mapping[str, Task]) -> list[dict[str, Any]]:
     if not isinstance(row, dict):
         raise UserError("not an object")
     if "question_id" in row:
-        programs, name = row.get("code_list"), str(row["question_id"])
-        name = name if name in tasks else f"{LIVECODEBENCH}{name}"
+        programs = row.get("code_list")
+        name = str(row["question_id"])
+        if name not in tasks:
+            name = f"{LIVECODEBENCH}{name}"
         if not isinstance(programs, list) or not all(isinstance(program, str) for program in programs):
             raise UserError("code_list should be a list of programs")
         task = tasks.get(name)
         if task is not None:
+            # LiveCodeBench asks for a method of a class `Solution`.
             programs = [as_function(program, task.fields["entry_point"]) for program in programs]
         return [{"task_id": name, "program": program} for program in programs]
-    name, solution, completion = str(row.get("task_id")), row.get("solution"), row.get("completion")
+    name = str(row.get("task_id"))
+    solution = row.get("solution")
+    completion = row.get("completion")
     if isinstance(solution, str):
         return [{"task_id": name, "program": solution}]
     if not isinstance(completion, str):

@@ -41,7 +41,8 @@ def write_episode_table(source: Path, target: Path) -> int:
             ("report", pyarrow.string()),
         ]
     )
-    count, batch = 0, list[dict[str, Any]]()
+    count = 0
+    batch: list[dict[str, Any]] = []
     try:
         with pyarrow.parquet.ParquetWriter(target, schema) as writer:
             for row in _rows(file):
@@ -58,23 +59,32 @@ def write_episode_table(source: Path, target: Path) -> int:
 
 def _rows(file: Path) -> Iterator[dict[str, Any]]:
     for number, (_, episode) in enumerate(read_jsonl(file, "episodes file")):
-        common = {"model": episode.get("model"), "step": episode.get("step"), "kind": episode.get("kind")}
         for node in episode["nodes"]:
             for index, action in enumerate(node["joint_actions"]):
+                report = None
+                if "report" in action:
+                    report = json.dumps(action["report"])
                 for agent, place in enumerate(action["indices"]):
                     prompt = recorded_prompt(node, agent, place)
+                    if not isinstance(prompt, str):
+                        prompt = json.dumps(prompt, ensure_ascii=False)
+                    reward = action["reward"]
+                    if "rewards" in action:
+                        reward = action["rewards"][agent]
                     yield {
-                        **common,
+                        "model": episode.get("model"),
+                        "step": episode.get("step"),
+                        "kind": episode.get("kind"),
                         "task": episode["task"],
                         "episode": number,
                         "turn": node["turn"],
                         "path": node["path"],
                         "joint_action": index,
                         "agent": agent,
-                        "prompt": prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False),
+                        "prompt": prompt,
                         "response": node["responses"][agent][place],
                         "reward": action["reward"],
-                        "agent_reward": action["rewards"][agent] if "rewards" in action else action["reward"],
+                        "agent_reward": reward,
                         "levels": json.dumps(action["levels"]),
-                        "report": json.dumps(action["report"]) if "report" in action else None,
+                        "report": report,
                     }

@@ -49,12 +49,13 @@ class FinishedEvaluation:
         labels = list(self.content["models"])
         if model is None and len(labels) > 1:
             raise UserError(f"the evaluation has several models: give --model, one of {', '.join(labels)}")
-        label = labels[0] if model is None else model
-        if label not in labels:
-            raise UserError(f"the evaluation has no model {label!r}, only {', '.join(labels)}")
+        if model is None:
+            model = labels[0]
+        if model not in labels:
+            raise UserError(f"the evaluation has no model {model!r}, only {', '.join(labels)}")
         if not self.samples:
             raise UserError(f"{self.folder} has no episodes.jsonl: evaluate with --episodes")
-        return [sample for sample in self.samples if sample.model == label]
+        return [sample for sample in self.samples if sample.model == model]
 
 
 def read_finished_evaluation(path: Path) -> FinishedEvaluation:
@@ -78,17 +79,21 @@ def read_finished_evaluation(path: Path) -> FinishedEvaluation:
     for _, row in read_jsonl(episodes, "episodes file"):
         if row["task"] not in tasks:
             raise UserError(f"{episodes} has the task {row['task']}, which {dataset.name} {split!r} does not have")
-        task, key = tasks[row["task"]], (row["model"], row["task"])
-        number = numbers[key]
-        numbers[key] += 1
+        task = tasks[row["task"]]
+        number = numbers[row["model"], task.id]
+        numbers[row["model"], task.id] += 1
         if not row["nodes"]:
             continue  # the first turn failed
         node = max(row["nodes"], key=lambda node: node["turn"])
         action = node["joint_actions"][0]
-        responses = tuple(group[i] for group, i in zip(node["responses"], action["indices"], strict=True))
+        responses = []
+        for agent, place in enumerate(action["indices"]):
+            responses.append(node["responses"][agent][place])
         program = joint_program(environment, task, responses)
+        prompts = tuple(node["prompts"])
+        reward = action["reward"]
         sample = EvaluationSample(
-            row["model"], task, number, program, tuple(node["prompts"]), responses, action["reward"], _passed(action)
+            row["model"], task, number, program, prompts, tuple(responses), reward, _passed(action)
         )
         samples.append(sample)
     return FinishedEvaluation(folder, config, content, samples)
@@ -96,4 +101,6 @@ def read_finished_evaluation(path: Path) -> FinishedEvaluation:
 
 def _passed(action: Mapping[str, Any]) -> bool | None:
     tests = (action.get("report") or {}).get("tests")
-    return None if not tests else all(test["status"] == "pass" for test in tests)
+    if not tests:
+        return None
+    return all(test["status"] == "pass" for test in tests)

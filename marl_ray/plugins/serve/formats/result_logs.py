@@ -24,8 +24,10 @@ def lm_eval_results(evaluation: FinishedEvaluation, model: str) -> dict[str, Any
     values: dict[str, Any] = {"alias": task}
     for name, number in numbers.items():
         values[f"{name},none"] = number["mean"]
-        low, high = number["low"], number["high"]
-        values[f"{name}_stderr,none"] = "N/A" if low is None else (high - low) / (2 * Z95)
+        stderr: float | str = "N/A"
+        if number["low"] is not None:
+            stderr = (number["high"] - number["low"]) / (2 * Z95)
+        values[f"{name}_stderr,none"] = stderr
     tasks = evaluation.content["tasks"]
     agents = [agent["model"] for agent in evaluation.content["weights"][model]]
     return {
@@ -46,19 +48,18 @@ def inspect_log(evaluation: FinishedEvaluation, model: str, samples: Sequence[Ev
     """Return the log of a model in inspect's JSON format, with one sample per episode. Inspect counts the episodes of
     a task as epochs."""
     created = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(_modified(evaluation)))
-    config, number = evaluation.config, evaluation.content["samples"]
+    config = evaluation.config
     ids = list(dict.fromkeys(sample.task.id for sample in samples))
-    metrics = {
-        name: {"name": name, "value": value["mean"]}
-        for name, value in evaluation.content["models"][model].items()
-        if not math.isnan(value["mean"])
-    }
+    metrics = {}
+    for name, value in evaluation.content["models"][model].items():
+        if not math.isnan(value["mean"]):  # JSON has no NaN
+            metrics[name] = {"name": name, "value": value["mean"]}
     spec = {
         "created": created,
         "task": f"marl_ray/{config.environment}",
         "model": f"marl_ray/{model}",
         "dataset": {"name": config.dataset.name, "samples": len(ids), "sample_ids": ids},
-        "config": {"epochs": number},
+        "config": {"epochs": evaluation.content["samples"]},
         "packages": {"marl_ray": marl_ray.__version__},
     }
     score = {"name": "joint_program", "scorer": "joint_program", "metrics": metrics}
@@ -74,11 +75,12 @@ def inspect_log(evaluation: FinishedEvaluation, model: str, samples: Sequence[Ev
 
 
 def _inspect_sample(sample: EvaluationSample, model: str) -> dict[str, Any]:
-    value: Any = sample.reward if sample.passed is None else ("C" if sample.passed else "I")
-    parts = [
-        {"agent": agent, "prompt": _plain(prompt), "response": response}
-        for agent, (prompt, response) in enumerate(zip(sample.prompts, sample.responses, strict=True))
-    ]
+    value: Any = sample.reward
+    if sample.passed is not None:
+        value = "C" if sample.passed else "I"  # inspect's marks for correct and incorrect
+    parts = []
+    for agent, prompt in enumerate(sample.prompts):
+        parts.append({"agent": agent, "prompt": prompt, "response": sample.responses[agent]})
     message = {"role": "assistant", "content": sample.program, "source": "generate"}
     choices = [{"message": message, "stop_reason": "stop"}]
     return {
@@ -91,10 +93,6 @@ def _inspect_sample(sample: EvaluationSample, model: str) -> dict[str, Any]:
         "scores": {"joint_program": {"value": value, "answer": sample.program, "metadata": {"reward": sample.reward}}},
         "metadata": {"agents": parts},
     }
-
-
-def _plain(prompt: Any) -> Any:
-    return prompt if isinstance(prompt, str) else json.loads(json.dumps(prompt))
 
 
 def _modified(evaluation: FinishedEvaluation) -> float:
