@@ -8,8 +8,8 @@ import numpy as np
 
 from marl_ray.core.episode import Episode
 from marl_ray.core.random_streams import stream_seed
+from marl_ray.core.statistics import Estimate, bootstrap_estimates
 from marl_ray.evaluation.results import EvaluationSummary
-from marl_ray.evaluation.statistics import Estimate, bootstrap_estimates
 from marl_ray.telemetry.cooperation import contribution_name, least_contribution
 from marl_ray.telemetry.revisions import pass_at_2, revision_counts
 

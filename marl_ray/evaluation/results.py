@@ -10,7 +10,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from marl_ray.config import Config
 from marl_ray.core.episode import Episode
 from marl_ray.core.random_streams import stream_seed
-from marl_ray.evaluation.statistics import Estimate, bootstrap_estimates, pass_at_k
+from marl_ray.core.statistics import Estimate, bootstrap_estimates, estimates_to_dict, pass_at_k
 from marl_ray.telemetry.metrics import count_stops, episode_metrics, expected_return, nodes_by_turn
 
 GROUP_METRICS = ("reward_std", "reward_max_mean", "group_std_mean", "expected_return", "ended_early")
@@ -112,14 +112,14 @@ def summarise(results: Mapping[str, Sequence[TaskMetrics]], seed: int) -> Evalua
 
 def summary_to_json(summary: EvaluationSummary) -> dict[str, Any]:
     """Return the summary as plain data."""
-
-    def plain(numbers: Mapping[str, Estimate]) -> dict[str, Any]:
-        return {name: estimate.to_dict() for name, estimate in numbers.items()}
-
-    return {
-        "models": {label: plain(numbers) for label, numbers in summary.models.items()},
-        "differences": [asdict(d) | {"numbers": plain(d.numbers)} for d in summary.differences],
-    }
+    models = {}
+    for label, numbers in summary.models.items():
+        models[label] = estimates_to_dict(numbers)
+    differences = []
+    for difference in summary.differences:
+        numbers = estimates_to_dict(difference.numbers)
+        differences.append({"model": difference.model, "reference": difference.reference, "numbers": numbers})
+    return {"models": models, "differences": differences}
 
 
 def model_table(summary: EvaluationSummary) -> Iterator[str]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from marl_ray.core.episode import Episode, Node, sibling_calls
+from marl_ray.core.statistics import Estimate
 from marl_ray.evaluation.cooperation_report import (
     cooperation_lines,
     cross_play_estimates,
@@ -17,7 +18,6 @@ from marl_ray.evaluation.cooperation_report import (
     revision_lines,
 )
 from marl_ray.evaluation.results import EvaluationSummary
-from marl_ray.evaluation.statistics import Estimate
 from marl_ray.telemetry.cooperation import (
     Answers,
     Texts,

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from marl_ray.core.statistics import half_width, wilson_interval
 from marl_ray.plugins.report.svg_charts import Series
 from marl_ray.results.diagnostics import Rows
 
@@ -19,8 +20,6 @@ FIRST = ("reward_mean", "all_passed", "expected_return", "tests_passed_rate")
 REVISIONS = ("keep_rate", "fix_rate", "first_pass@2")
 CREDIT = ("influence", "credit_fidelity", "credit_variance")
 STEP_TIMES = ("step", "rollout", "learn", "sync", "idle")
-Z_95 = 1.96
-"""Standard errors in half of a 95 % interval."""
 TURN_METRIC = re.compile(r"turn_(\d+)/(.+)")
 AGENT_METRIC = re.compile(r"(agent|policy)_(\d+)/(.+)")
 CONTRIBUTION = re.compile(r"cooperation/agent_(\d+)_contribution")
@@ -87,21 +86,13 @@ def confidence_intervals(rows: Iterable[Mapping[str, Any]], metric: str) -> list
             continue
         deviation = row.get(f"eval/{turn}/reward_std")
         if name == "all_passed" and tasks > 1:
-            bounds.append(_wilson_interval(value, tasks))
+            bounds.append(wilson_interval(value, tasks))
         elif tasks > 1 and _is_number(deviation):
-            half = Z_95 * deviation / math.sqrt(tasks)
+            half = half_width(deviation, tasks)
             bounds.append((value - half, value + half))
         else:
             bounds.append((value, value))
     return bounds
-
-
-def _wilson_interval(share: float, tasks: int) -> tuple[float, float]:
-    """Return Wilson's score interval (1927), which stays within 0 and 1."""
-    z = Z_95**2 / tasks
-    middle = (share + z / 2) / (1 + z)
-    half = math.sqrt(share * (1 - share) * z + z * z / 4) / (1 + z)
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def _classify(key: str) -> tuple[str, str, str]:

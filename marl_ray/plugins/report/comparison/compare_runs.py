@@ -17,12 +17,14 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from marl_ray.config import Config
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home, write_atomically
 from marl_ray.core.installed_versions import version_line
 from marl_ray.core.random_streams import stream_seed
+from marl_ray.core.statistics import MethodComparison, compare_methods, estimates_to_dict
 from marl_ray.evaluation.evaluate import EvaluationRequest, run_evaluation
 from marl_ray.plugins.report.comparison.compared_runs import (
     ComparedRun,
@@ -33,7 +35,6 @@ from marl_ray.plugins.report.comparison.compared_runs import (
 )
 from marl_ray.plugins.report.comparison.paper_figure import Curve, draw_figure, evaluation_curve
 from marl_ray.plugins.report.comparison.paper_table import latex_table, markdown_table
-from marl_ray.plugins.report.comparison.seed_statistics import compare_methods
 from marl_ray.storage.checkpoints import NAME as CHECKPOINT
 from marl_ray.telemetry.sinks import read_rows
 
@@ -89,7 +90,7 @@ def run_comparison(config: Config | None, request: ComparisonRequest) -> Iterato
         raise UserError("the evaluations have no metrics to compare")
     seed = config.seed if config is not None else 0
     comparison = compare_methods(methods, metrics, stream_seed(seed, "compare"))
-    write_atomically(folder / "comparison.json", json.dumps(comparison.to_dict(), indent=1).encode())
+    write_atomically(folder / "comparison.json", json.dumps(_plain(comparison), indent=1).encode())
     table = markdown_table(comparison)
     write_atomically(folder / "table.md", table.encode())
     write_atomically(folder / "table.tex", latex_table(comparison).encode())
@@ -99,6 +100,17 @@ def run_comparison(config: Config | None, request: ComparisonRequest) -> Iterato
     yield table.rstrip("\n")
     tasks = len(runs[0].tasks)
     yield f"{tasks} tasks; in brackets 95 % intervals over tasks and seeds; table, figure and commands in {folder}"
+
+
+def _plain(comparison: MethodComparison) -> dict[str, Any]:
+    """Return the comparison as plain data."""
+    methods = comparison.methods.items()
+    differences = comparison.differences.items()
+    return {
+        "seeds": {name: list(seeds) for name, seeds in comparison.seeds.items()},
+        "methods": {name: estimates_to_dict(estimates) for name, estimates in methods},
+        "differences": {name: estimates_to_dict(estimates) for name, estimates in differences},
+    }
 
 
 def _curves(groups: Mapping[str, Sequence[ComparedRun]]) -> tuple[str, dict[str, list[Curve]]]:

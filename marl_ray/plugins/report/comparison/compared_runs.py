@@ -15,9 +15,9 @@ import numpy as np
 from marl_ray.config.loader import to_tree
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
+from marl_ray.core.statistics import ComparedMethod
 from marl_ray.data.loading import read_jsonl
 from marl_ray.evaluation.model_sources import run_folder_of
-from marl_ray.plugins.report.comparison.seed_statistics import ComparedMethod
 from marl_ray.storage.resume import SavedRun
 from marl_ray.storage.run_folder import RunFolder
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from marl_ray.plugins.report.comparison.seed_statistics import MethodComparison
+from marl_ray.core.statistics import MethodComparison
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#ccbb44", "#66ccee")
 """Colours that readers with colour blindness can distinguish (Paul Tol's "bright" scheme)."""

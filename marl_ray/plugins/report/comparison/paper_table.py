@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
+from marl_ray.core.statistics import Estimate, MethodComparison
 from marl_ray.core.text import pluralize
-from marl_ray.evaluation.statistics import Estimate
-from marl_ray.plugins.report.comparison.seed_statistics import MethodComparison
 
 
 def table_rows(comparison: MethodComparison) -> list[list[str]]:
