@@ -81,7 +81,7 @@ def _spread(run: Path, last: int, tasks_played: int) -> dict[int, float]:
 def _held_out(row: Mapping[str, Any], last: int) -> dict[str, float]:
     """Return the metrics of an evaluation: mean reward and pass rate in the last and the first turn; for the last turn
     also the reward levels, and the share of programs that fail a test without the helper; for the second turn the rates
-    of `marl_ray.telemetry.revisions`."""
+    of `marl_ray.cooperation.revisions`."""
     names = {
         "reward": f"turn_{last}/reward_mean",
         "passed": f"turn_{last}/all_passed",

@@ -29,6 +29,12 @@ from typing import Any
 from marl_ray.actors.run_actors import EvaluationActors
 from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
 from marl_ray.config import Config, ConfigSource, from_keywords, to_yaml
+from marl_ray.cooperation.evaluation_lines import (
+    cooperation_lines,
+    cross_play_estimates,
+    cross_play_table,
+    revision_lines,
+)
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Episode, Task
 from marl_ray.core.errors import UserError
@@ -39,12 +45,6 @@ from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Executor
 from marl_ray.environments.program_environment import ProgramEnvironment
-from marl_ray.evaluation.cooperation_report import (
-    cooperation_lines,
-    cross_play_estimates,
-    cross_play_table,
-    revision_lines,
-)
 from marl_ray.evaluation.model_sources import (
     BASE,
     EvaluatedModel,
@@ -86,7 +86,7 @@ class EvaluationRequest:
     folder: Path
     episodes: bool
     cooperation: bool = False
-    """Whether answers are recombined and rewarded again (`marl_ray.telemetry.cooperation`)."""
+    """Whether answers are recombined and rewarded again (`marl_ray.cooperation`)."""
     since: str | None = None
     """First day of the tasks' dates, as YYYY-MM-DD (`marl_ray.data.date_windows`)."""
     until: str | None = None
@@ -205,7 +205,7 @@ def run_evaluation(config: Config, request: EvaluationRequest) -> Evaluation:
     if matrix:
         lines += ["", *cross_play_table(matrix)]
     lines += ["", *revisions] if revisions else []
-    lines += cooperation_lines(summary)
+    lines += cooperation_lines(summary.models)
     sizes = f"{pluralize(len(plan.tasks), 'task')}, {pluralize(plan.samples, 'sample')} each"
     lines.append(f"{sizes}; in brackets 95 % intervals over tasks; results in {folder}")
     rows = [{"model": label} | asdict(task) for label, tasks in results.items() for task in tasks]

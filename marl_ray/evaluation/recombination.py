@@ -10,12 +10,13 @@ from itertools import product
 from statistics import fmean
 
 from marl_ray.config import Config
+from marl_ray.cooperation.recombined_answers import Answers, cooperation, crossed, first_answers
+from marl_ray.cooperation.token_counts import token_counts
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Episode, Task
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, Executor
 from marl_ray.rollout.scorer import Scorer
-from marl_ray.telemetry.cooperation import Answers, cooperation, crossed, first_answers, token_counts
 
 MAX_CONCURRENT_TASKS = 64
 

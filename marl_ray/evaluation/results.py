@@ -19,7 +19,8 @@ from marl_ray.config import Config
 from marl_ray.core.episode import Episode
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.core.statistics import Estimate, bootstrap_estimates, estimates_to_dict, pass_at_k
-from marl_ray.telemetry.metrics import count_stops, episode_metrics, expected_return, nodes_by_turn
+from marl_ray.credit.returns import expected_return
+from marl_ray.telemetry.metrics import count_stops, episode_metrics, nodes_by_turn
 
 GROUP_METRICS = ("reward_std", "reward_max_mean", "group_std_mean", "expected_return", "ended_early")
 """Turn metrics that need sibling joint actions or training; an evaluated episode has one joint action per turn."""

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marl_ray.config.schema import Config
+from marl_ray.cooperation.run_sentences import RECENT_STEPS
 from marl_ray.core.text import pluralize
 
 Rows = Sequence[Mapping[str, Any]]
 
-RECENT_STEPS = 10
-"""Number of last training steps over which values are averaged."""
 MAX_TRUNCATED_RATE = 0.5
 MAX_LOGPROB_GAP = 0.1
 """Nats per token, the unit of `max_logprob_gap`."""

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from marl_ray.config import Config
+from marl_ray.cooperation.run_sentences import cooperation_summary
 from marl_ray.core.chat import describe_prompt
 from marl_ray.core.episode import Episode, Node
 from marl_ray.core.state import TrainingResult
 from marl_ray.core.text import pluralize
-from marl_ray.results.cooperation_summary import cooperation_summary
 from marl_ray.results.diagnostics import describe_device_memory, describe_wait_times
 from marl_ray.results.returns_plot import plot_run
 from marl_ray.storage.run_folder import RunFolder

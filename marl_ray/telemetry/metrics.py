@@ -16,13 +16,13 @@ from types import MappingProxyType
 from typing import Any
 
 from marl_ray.config import Config
+from marl_ray.cooperation.revisions import revision_metrics
 from marl_ray.core.batch import Batch, UpdateStats
 from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Episode, JointAction, Node
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
-from marl_ray.credit.returns import kept_return
-from marl_ray.telemetry.revisions import revision_metrics
+from marl_ray.credit.returns import expected_return
 from marl_ray.weights.receiver import WeightSyncResult
 
 MetricRow = dict[str, float | int | str]
@@ -176,21 +176,6 @@ def _repeated(node: Node, index: int, size: int, turns_left: int) -> Node:
     actions = [node.joint_actions[index]] * size
     stopped = {0: turns_left} if turns_left else {}
     return replace(node, joint_actions=actions, children={}, stopped=stopped, greedy=None, counterfactuals={})
-
-
-def expected_return(node: Node, discount: float) -> float:
-    """Return the mean reward of the node's joint actions plus the discounted mean of its children's expected returns.
-
-    Advantages are computed from the returns of `marl_ray.credit`, not from this value.
-    """
-    mean = statistics.fmean(a.reward for a in node.joint_actions)
-    below = [expected_return(child, discount) for child in node.children.values()]
-    for index, turns_left in node.stopped.items():
-        # A joint action that solved the task keeps its reward in the turns that are left out.
-        below.append(kept_return(node.joint_actions[index].reward, discount, turns_left - 1))
-    if not below:
-        return mean
-    return mean + discount * statistics.fmean(below)
 
 
 def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> MetricRow:

@@ -20,6 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from marl_ray.config.values import read_yaml
+from marl_ray.cooperation.run_sentences import cooperation_summary
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import pluralize
 from marl_ray.plugins.report.chart_groups import (
@@ -36,7 +37,6 @@ from marl_ray.plugins.report.chart_groups import (
 from marl_ray.plugins.report.episode_view import episode_view, select_episodes
 from marl_ray.plugins.report.svg_charts import format_number, layout_chart
 from marl_ray.plugins.report.wait_picture import wait_picture
-from marl_ray.results.cooperation_summary import cooperation_summary
 from marl_ray.results.diagnostics import Rows, describe_wait_times, find_problems
 from marl_ray.results.run_summary import read_metrics, reward_table
 from marl_ray.storage.resume import SavedRun

@@ -6,15 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from marl_ray.cooperation.recombined_answers import contribution_name, least_contribution
+from marl_ray.cooperation.revisions import pass_at_2, revision_counts
 from marl_ray.core.episode import Episode
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.core.statistics import Estimate, bootstrap_estimates
-from marl_ray.evaluation.results import EvaluationSummary
-from marl_ray.telemetry.cooperation import contribution_name, least_contribution
-from marl_ray.telemetry.revisions import pass_at_2, revision_counts
 
 Matrix = Mapping[tuple[str, str], Estimate]
 """Rewards by the models of agent 0 and of agent 1."""
+MIN_WIDTH = 25
+"""Characters of a column of the matrix."""
 
 
 def revision_lines(label: str, episodes: Sequence[Episode]) -> Iterator[str]:
@@ -28,14 +29,15 @@ def revision_lines(label: str, episodes: Sequence[Episode]) -> Iterator[str]:
         )
 
 
-def cooperation_lines(summary: EvaluationSummary) -> Iterator[str]:
+def cooperation_lines(models: Mapping[str, Mapping[str, Estimate]]) -> Iterator[str]:
     """Yield a line per model with measures of cooperation: the agent that contributes least."""
-    for label, numbers in summary.models.items():
-        if (agent := least_contribution({name: estimate.mean for name, estimate in numbers.items()})) is not None:
-            estimate = numbers[contribution_name(agent)]
-            free = ", which may be nothing: a free rider" if estimate.low <= 0 else ""
-            interval = f"[{estimate.low:.3f}, {estimate.high:.3f}]"
-            yield f"{label}: agent {agent} contributes least, {estimate.mean:.3f} {interval} of the reward{free}"
+    for label, estimates in models.items():
+        agent = least_contribution({name: estimate.mean for name, estimate in estimates.items()})
+        if agent is None:
+            continue
+        estimate = estimates[contribution_name(agent)]
+        free_rider = ", which may be nothing: a free rider" if estimate.low <= 0 else ""
+        yield f"{label}: agent {agent} contributes least, {_text(estimate)} of the reward{free_rider}"
 
 
 def cross_play_estimates(
@@ -52,14 +54,27 @@ def cross_play_estimates(
 def cross_play_table(matrix: Matrix) -> Iterator[str]:
     """Yield the matrix with the models of agent 0 as rows, then the means of its diagonal and of all other cells."""
     labels = list(dict.fromkeys(first for first, _ in matrix))
-    width, columns = max(map(len, labels)), max(25, *map(len, labels))
+    label_width = max(map(len, labels))
+    width = max(MIN_WIDTH, label_width)
     yield "reward of turn 1, by model of agent 0 (rows) and of agent 1 (columns); no new samples"
-    yield f"{'':<{width}}" + "".join(f"  {label:>{columns}}" for label in labels)
+    yield f"{'':<{label_width}}" + "".join(f"  {label:>{width}}" for label in labels)
+    with_own = []
+    with_other = []
     for row in labels:
-        cells = (matrix.get((row, column)) for column in labels)
-        texts = ("-" if e is None else f"{e.mean:.3f} [{e.low:.3f}, {e.high:.3f}]" for e in cells)
-        yield f"{row:<{width}}" + "".join(f"  {text:>{columns}}" for text in texts)
-    own = [estimate.mean for (first, second), estimate in matrix.items() if first == second]
-    others = [estimate.mean for (first, second), estimate in matrix.items() if first != second]
-    if own and others:
-        yield f"with the own partner {np.mean(own):.3f}, with a partner of another model {np.mean(others):.3f}"
+        line = f"{row:<{label_width}}"
+        for column in labels:
+            cell = "-"
+            estimate = matrix.get((row, column))
+            if estimate is not None:
+                cell = _text(estimate)
+                means = with_own if row == column else with_other
+                means.append(estimate.mean)
+            line += f"  {cell:>{width}}"
+        yield line
+    if with_own and with_other:
+        own = np.mean(with_own)
+        yield f"with the own partner {own:.3f}, with a partner of another model {np.mean(with_other):.3f}"
+
+
+def _text(estimate: Estimate) -> str:
+    return f"{estimate.mean:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
