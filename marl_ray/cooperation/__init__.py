@@ -2,7 +2,7 @@
 
 | file | content |
 |---|---|
-| `recombined_answers.py` | answers of different samples, combined and rewarded again: contributions and division of work |
+| `recombined_answers.py` | answers of different samples, combined and rewarded again |
 | `credit_replay.py` | advantages beside the gain of an answer with the same partners |
 | `revisions.py` | answers that later turns keep and mend |
 | `token_counts.py` | tokens of an episode, in all and on its critical path |

@@ -10,7 +10,7 @@ from marl_ray.cooperation.recombined_answers import contribution_name, least_con
 from marl_ray.cooperation.revisions import pass_at_2, revision_counts
 from marl_ray.core.episode import Episode
 from marl_ray.core.random_streams import stream_seed
-from marl_ray.core.statistics import Estimate, bootstrap_estimates
+from marl_ray.core.statistics import Estimate, bootstrap_estimates, describe_estimate
 
 Matrix = Mapping[tuple[str, str], Estimate]
 """Rewards by the models of agent 0 and of agent 1."""
@@ -32,12 +32,13 @@ def revision_lines(label: str, episodes: Sequence[Episode]) -> Iterator[str]:
 def cooperation_lines(models: Mapping[str, Mapping[str, Estimate]]) -> Iterator[str]:
     """Yield a line per model with measures of cooperation: the agent that contributes least."""
     for label, estimates in models.items():
-        agent = least_contribution({name: estimate.mean for name, estimate in estimates.items()})
+        means = {name: estimate.mean for name, estimate in estimates.items()}
+        agent = least_contribution(means)
         if agent is None:
             continue
         estimate = estimates[contribution_name(agent)]
         free_rider = ", which may be nothing: a free rider" if estimate.low <= 0 else ""
-        yield f"{label}: agent {agent} contributes least, {_text(estimate)} of the reward{free_rider}"
+        yield f"{label}: agent {agent} contributes least, {describe_estimate(estimate)} of the reward{free_rider}"
 
 
 def cross_play_estimates(
@@ -48,7 +49,11 @@ def cross_play_estimates(
         return {}
     columns = np.array(list(rewards.values()), dtype=np.float64).T
     estimates = bootstrap_estimates(columns, stream_seed(seed, "cross play"))
-    return {pair: estimate for pair, estimate in zip(rewards, estimates, strict=True) if estimate is not None}
+    known = {}
+    for pair, estimate in zip(rewards, estimates, strict=True):
+        if estimate is not None:
+            known[pair] = estimate
+    return known
 
 
 def cross_play_table(matrix: Matrix) -> Iterator[str]:
@@ -66,7 +71,7 @@ def cross_play_table(matrix: Matrix) -> Iterator[str]:
             cell = "-"
             estimate = matrix.get((row, column))
             if estimate is not None:
-                cell = _text(estimate)
+                cell = describe_estimate(estimate)
                 means = with_own if row == column else with_other
                 means.append(estimate.mean)
             line += f"  {cell:>{width}}"
@@ -74,7 +79,3 @@ def cross_play_table(matrix: Matrix) -> Iterator[str]:
     if with_own and with_other:
         own = np.mean(with_own)
         yield f"with the own partner {own:.3f}, with a partner of another model {np.mean(with_other):.3f}"
-
-
-def _text(estimate: Estimate) -> str:
-    return f"{estimate.mean:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"

@@ -81,6 +81,15 @@ class MethodComparison:
     seeds: Mapping[str, tuple[int, ...]]
 
 
+def describe_estimate(estimate: Estimate, signed: bool = False) -> str:
+    """Return the mean, and the interval if there is one: `0.500 [0.250, 0.750]`."""
+    sign = "+" if signed else ""
+    text = f"{estimate.mean:{sign}.3f}"
+    if math.isnan(estimate.low):
+        return text
+    return f"{text} [{estimate.low:{sign}.3f}, {estimate.high:{sign}.3f}]"
+
+
 def estimates_to_dict(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
     """Return plain data of estimates by metric."""
     return {name: estimate.to_dict() for name, estimate in estimates.items()}
