@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import operator
 from collections.abc import Sequence
 from functools import partial
 from itertools import product
@@ -43,11 +44,11 @@ class Recombiner:
             tokens.append(token_counts(of_task, self._environment.order(task), self._discount))
         if self._scorer is None:
             return tokens
-        alike = self._scorer.environment.interchangeable_agents
-        answers = [first_answers(of_task, alike) for of_task in episodes]
+        interchangeable = self._scorer.environment.interchangeable_agents
+        answers = [first_answers(of_task, interchangeable) for of_task in episodes]
         self._answers[label] = answers
         measured = await gather(*map(partial(self._measure_task, self._scorer), self._tasks, answers))
-        return [measures | counted for measures, counted in zip(measured, tokens, strict=True)]
+        return list(map(operator.or_, measured, tokens))
 
     async def _measure_task(self, scorer: Scorer, task: Task, answers: Answers | None) -> dict[str, float]:
         if answers is None:
@@ -61,12 +62,12 @@ class Recombiner:
         labels = list(self._answers)
         if self._scorer is None or len(labels) < 2 or self._environment.num_agents != 2:
             return {}
-        rewards: dict[tuple[str, str], list[float]] = {}
         pairs = list(product(labels, labels))
-        crossings = [self._cross(self._scorer, self._answers[first], self._answers[second]) for first, second in pairs]
-        for pair, of_pair in zip(pairs, await gather(*crossings), strict=True):
-            rewards[pair] = of_pair
-        return rewards
+        crossings = []
+        for first, second in pairs:
+            crossings.append(self._cross(self._scorer, self._answers[first], self._answers[second]))
+        rewards = await gather(*crossings)
+        return dict(zip(pairs, rewards, strict=True))
 
     async def _cross(
         self, scorer: Scorer, first: Sequence[Answers | None], second: Sequence[Answers | None]
