@@ -16,6 +16,7 @@ import logging
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from marl_ray.storage.checkpoints import NAME as CHECKPOINT
 from marl_ray.telemetry.sinks import read_rows
 
 logger = logging.getLogger(__name__)
+HEADER = "# Run in this folder. Training writes new run folders below runs/."
 FIGURES = ("figure.pdf", "figure.svg", "figure.png")
 
 
@@ -74,14 +76,15 @@ def run_comparison(config: Config | None, request: ComparisonRequest) -> Iterato
     if config is not None:
         if len(request.paths) < 2:
             raise UserError("a comparison needs at least two runs")
-        models, into = [str(path) for path in request.paths], folder / "evaluation"
+        models = list(map(str, request.paths))
+        into = folder / "evaluation"
         asked = EvaluationRequest(
             models, request.split, request.samples, request.ks, "parallel", False, into, episodes=False
         )
         for line in run_evaluation(config, asked).lines:
             logger.debug(line)
         evaluations = [into]
-    runs = [run for path in evaluations for run in read_evaluation(path)]
+    runs = list(chain(*map(read_evaluation, evaluations)))
     groups = group_runs(runs)
     if len(groups) < 2:
         raise UserError("all runs have the same config except for the seed: a comparison needs at least two methods")
@@ -104,13 +107,14 @@ def run_comparison(config: Config | None, request: ComparisonRequest) -> Iterato
 
 def _plain(comparison: MethodComparison) -> dict[str, Any]:
     """Return the comparison as plain data."""
-    methods = comparison.methods.items()
-    differences = comparison.differences.items()
-    return {
-        "seeds": {name: list(seeds) for name, seeds in comparison.seeds.items()},
-        "methods": {name: estimates_to_dict(estimates) for name, estimates in methods},
-        "differences": {name: estimates_to_dict(estimates) for name, estimates in differences},
-    }
+    plain: dict[str, dict[str, Any]] = {"seeds": {}, "methods": {}, "differences": {}}
+    for name, seeds in comparison.seeds.items():
+        plain["seeds"][name] = list(seeds)
+    for name, estimates in comparison.methods.items():
+        plain["methods"][name] = estimates_to_dict(estimates)
+    for name, estimates in comparison.differences.items():
+        plain["differences"][name] = estimates_to_dict(estimates)
+    return plain
 
 
 def _curves(groups: Mapping[str, Sequence[ComparedRun]]) -> tuple[str, dict[str, list[Curve]]]:
@@ -128,13 +132,7 @@ def _curves(groups: Mapping[str, Sequence[ComparedRun]]) -> tuple[str, dict[str,
 
 def _write_commands(folder: Path, runs: Sequence[ComparedRun], request: ComparisonRequest, evaluated: bool) -> None:
     """Write commands.sh. `evaluated`: the arguments of the command are runs, in the order of `runs`."""
-    lines = [
-        "#!/bin/sh",
-        f"# {version_line()}",
-        "# Run in this folder. Training writes new run folders below runs/.",
-        "set -e",
-        "",
-    ]
+    lines = ["#!/bin/sh", f"# {version_line()}", HEADER, "set -e", ""]
     for run in runs:
         if run.run is None:
             lines.append(f"# {run.label}: no run, nothing to train")
@@ -156,11 +154,15 @@ def _compare_again(runs: Sequence[ComparedRun], request: ComparisonRequest) -> s
     which are in the config of the evaluation."""
     command = ["marl-ray", "compare"]
     for path, run in zip(request.paths, runs, strict=True):
-        is_checkpoint = CHECKPOINT.fullmatch(path.name) is not None
-        command.append(f"runs/{_run_name(run)}" + (f"/checkpoints/{path.name}" if is_checkpoint else ""))
+        model = f"runs/{_run_name(run)}"
+        if CHECKPOINT.fullmatch(path.name):
+            model += f"/checkpoints/{path.name}"
+        command.append(model)
     command += ["--config", "evaluation/config.yaml", "--samples", str(request.samples)]
     command += ["--k", ",".join(map(str, request.ks)), "--output", "again"]
-    return shlex.join([*command, "--split", request.split] if request.split else command)
+    if request.split:
+        command += ["--split", request.split]
+    return shlex.join(command)
 
 
 def _run_name(run: ComparedRun) -> str:
