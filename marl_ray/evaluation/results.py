@@ -20,7 +20,7 @@ from marl_ray.core.episode import Episode
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.core.statistics import Estimate, bootstrap_estimates, describe_estimate, estimates_to_dict, pass_at_k
 from marl_ray.credit.returns import expected_return
-from marl_ray.telemetry.metrics import count_stops, episode_metrics, nodes_by_turn
+from marl_ray.telemetry.metrics import count_stops, count_unscored, episode_metrics, nodes_by_turn
 
 GROUP_METRICS = ("reward_std", "reward_max_mean", "group_std_mean", "expected_return", "ended_early")
 """Turn metrics that need sibling joint actions or training; an evaluated episode has one joint action per turn."""
@@ -101,7 +101,7 @@ def measure_task(episodes: Sequence[Episode], config: Config, ks: Sequence[int])
         samples=len(episodes),
         too_long_prompts=count_stops(episodes, "prompt_too_long"),
         infra_errors=count_stops(episodes, "infra_error"),
-        unscored=sum(len(episode.unscored) for episode in episodes),
+        unscored=count_unscored(episodes),
         numbers=numbers | metrics,
     )
 
