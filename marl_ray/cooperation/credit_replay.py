@@ -27,7 +27,7 @@ def replays(node: Node, agent: int, rewarded: Rewarded, limit: int | None = None
 
     None for fewer than two joint actions, or if a reward is not known.
     """
-    texts = [node.texts(action) for action in independent_actions(node)[:limit]]
+    texts = list(map(node.texts, independent_actions(node)[:limit]))
     found: list[list[JointAction]] = []
     for joint_answer in texts:
         partners_before = joint_answer[:agent]

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from marl_ray.core.chat import as_text
+from marl_ray.core.chat import Prompt, as_text
 from marl_ray.core.episode import Episode, JointAction, Node, Texts
 
 Rewards = Callable[[Sequence[Texts]], Awaitable[list[float]]]
@@ -48,16 +48,19 @@ def first_answers(
 
     Agents with equal prompts are interchangeable, and so are agents that the environment declares `interchangeable`.
     """
-    roots = [episode.root for episode in episodes if episode.root is not None]
     texts = []
     rewards = []
-    for root in roots:
+    prompts: Sequence[Prompt] = ()
+    for episode in episodes:
+        root = episode.root
+        if root is None:
+            continue
+        prompts = prompts or root.prompts
         for action in independent_actions(root)[:limit]:
             texts.append(root.texts(action))
             rewards.append(action.reward)
     if not texts:
         return None
-    prompts = roots[0].prompts
     same_prompts = len(set(map(as_text, prompts))) == 1
     return Answers(len(prompts), tuple(texts), tuple(rewards), interchangeable or same_prompts)
 
@@ -136,7 +139,7 @@ async def cooperation(answers: Answers, rewards_of: Rewards) -> dict[str, float]
     reward_of = dict(zip(distinct, rewards, strict=True))
     by_name = {}
     for name, joint_answers in recombined.items():
-        by_name[name] = [reward_of[texts] for texts in joint_answers]
+        by_name[name] = list(map(reward_of.__getitem__, joint_answers))
     return measures(answers, by_name)
 
 

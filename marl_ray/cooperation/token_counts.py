@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from marl_ray.core.episode import Episode, Node
+from marl_ray.core.episode import Episode, JointAction, Node
 from marl_ray.credit.returns import expected_return
 
 
@@ -17,18 +17,25 @@ def token_counts(episodes: Sequence[Episode], order: Sequence[Sequence[int]], di
     each other. `order` lists the rounds as in `Environment.order`. Each node counts with its mean joint action, and
     several continuations of a node with their mean.
     """
-    roots = [episode.root for episode in episodes if episode.root is not None]
-    if not roots:
+    returns = []
+    on_path = []
+    in_all = []
+    for episode in episodes:
+        root = episode.root
+        if root is None:
+            continue
+        returns.append(expected_return(root, discount))
+        on_path.append(_tokens_from(root, order))
+        # If all agents answered one after the other, all tokens would be on the critical path.
+        in_all.append(_tokens_from(root, [[agent] for agent in range(len(root.calls))]))
+    if not returns:
         return {}
-    reward = fmean(expected_return(root, discount) for root in roots)
     counts: dict[str, float] = {}
-    # If all agents answer one after the other, all tokens are on the critical path.
-    one_by_one = [[agent] for agent in range(len(roots[0].calls))]
-    for name, rounds in (("critical_path", order), ("all", one_by_one)):
-        tokens = fmean(_tokens_from(root, rounds) for root in roots)
+    for name, numbers in (("critical_path", on_path), ("all", in_all)):
+        tokens = fmean(numbers)
         counts[f"tokens/{name}"] = tokens
         if tokens:
-            counts[f"reward_per_token/{name}"] = reward / tokens
+            counts[f"reward_per_token/{name}"] = fmean(returns) / tokens
     return counts
 
 
@@ -36,11 +43,17 @@ def _tokens_from(node: Node, rounds: Sequence[Sequence[int]]) -> float:
     """Return the expected tokens of a node and its continuations; branches that ended have none."""
     tokens = []
     for action in node.joint_actions:
-        lengths = []
-        for agent in range(len(node.calls)):
-            calls = node.calls_of(agent, action)
-            lengths.append(sum(len(call.completion.token_ids) for call in calls))
-        tokens.append(sum(max(lengths[agent] for agent in agents) for agents in rounds))
-    below = sum(_tokens_from(child, rounds) for child in node.children.values())
+        length = 0
+        for agents in rounds:
+            # A round takes as long as its longest answer.
+            length += max(_answer_length(node, agent, action) for agent in agents)
+        tokens.append(length)
+    below = 0.0
+    for child in node.children.values():
+        below += _tokens_from(child, rounds)
     branches = len(node.children) + len(node.stopped)
     return fmean(tokens) + below / max(branches, 1)
+
+
+def _answer_length(node: Node, agent: int, action: JointAction) -> int:
+    return sum(len(call.completion.token_ids) for call in node.calls_of(agent, action))

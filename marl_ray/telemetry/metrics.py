@@ -124,7 +124,6 @@ def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int
         largest = []
         deviations = []
         returns = []
-        ended_early = []
         for node in nodes:
             actions += node.joint_actions
             group = [action.reward for action in node.joint_actions]
@@ -132,14 +131,13 @@ def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int
             largest.append(max(group))
             deviations.append(statistics.pstdev(group))
             returns.append(expected_return(node, discount))
-            ended_early.append(node.turn < turn)
         row[f"{name}/reward_mean"] = statistics.fmean(rewards)
         row[f"{name}/reward_std"] = statistics.pstdev(rewards)
         row[f"{name}/reward_max_mean"] = statistics.fmean(largest)
         row[f"{name}/group_std_mean"] = statistics.fmean(deviations)
         row[f"{name}/expected_return"] = statistics.fmean(returns)
         if turn:
-            row[f"{name}/ended_early"] = statistics.fmean(ended_early)
+            row[f"{name}/ended_early"] = statistics.fmean(node.turn < turn for node in nodes)
         row |= _under(name, _means(action.outcome.metrics for action in actions))
         row |= _under(f"{name}/level", _means(action.outcome.levels for action in actions))
         row |= _agent_rewards(name, actions)
@@ -313,10 +311,7 @@ def _means(mappings: Iterable[Mapping[str, float]]) -> dict[str, float]:
     for mapping in mappings:
         for key, value in mapping.items():
             values.setdefault(key, []).append(value)
-    means = {}
-    for key, numbers in values.items():
-        means[key] = statistics.fmean(numbers)
-    return means
+    return {key: statistics.fmean(numbers) for key, numbers in values.items()}
 
 
 def _nodes(episodes: Sequence[Episode]) -> list[Node]:
