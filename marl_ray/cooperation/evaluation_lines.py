@@ -58,24 +58,28 @@ def cross_play_estimates(
 
 def cross_play_table(matrix: Matrix) -> Iterator[str]:
     """Yield the matrix with the models of agent 0 as rows, then the means of its diagonal and of all other cells."""
-    labels = list(dict.fromkeys(first for first, _ in matrix))
-    label_width = max(map(len, labels))
-    width = max(MIN_WIDTH, label_width)
     yield "reward of turn 1, by model of agent 0 (rows) and of agent 1 (columns); no new samples"
-    yield f"{'':<{label_width}}" + "".join(f"  {label:>{width}}" for label in labels)
+    yield from matrix_lines(matrix, list(dict.fromkeys(first for first, _ in matrix)))
     with_own = []
     with_other = []
-    for row in labels:
-        line = f"{row:<{label_width}}"
-        for column in labels:
-            cell = "-"
-            estimate = matrix.get((row, column))
-            if estimate is not None:
-                cell = describe_estimate(estimate)
-                means = with_own if row == column else with_other
-                means.append(estimate.mean)
-            line += f"  {cell:>{width}}"
-        yield line
+    for (first, second), estimate in matrix.items():
+        means = with_own if first == second else with_other
+        means.append(estimate.mean)
     if with_own and with_other:
         own = np.mean(with_own)
         yield f"with the own partner {own:.3f}, with a partner of another model {np.mean(with_other):.3f}"
+
+
+def matrix_lines(matrix: Matrix, labels: Sequence[str]) -> Iterator[str]:
+    """Yield a line with the models of agent 1, and a line per model of agent 0; `-` for a pair without an estimate."""
+    label_width = max(map(len, labels))
+    width = max(MIN_WIDTH, label_width)
+    yield " " * label_width + "".join(f"  {label:>{width}}" for label in labels)
+    for first in labels:
+        line = f"{first:<{label_width}}"
+        for second in labels:
+            cell = "-"
+            if (first, second) in matrix:
+                cell = describe_estimate(matrix[first, second])
+            line += f"  {cell:>{width}}"
+        yield line

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from itertools import product
 from statistics import fmean
@@ -63,16 +63,16 @@ class Recombiner:
         if self._scorer is None or len(labels) < 2 or self._environment.num_agents != 2:
             return {}
         pairs = list(product(labels, labels))
-        crossings = []
+        jobs: list[Awaitable[float]] = []
         for first, second in pairs:
-            crossings.append(self._cross(self._scorer, self._answers[first], self._answers[second]))
-        rewards = await gather(*crossings)
-        return dict(zip(pairs, rewards, strict=True))
-
-    async def _cross(
-        self, scorer: Scorer, first: Sequence[Answers | None], second: Sequence[Answers | None]
-    ) -> list[float]:
-        return await gather(*map(partial(self._cross_task, scorer), self._tasks, first, second))
+            cross = partial(self._cross_task, self._scorer)
+            jobs += map(cross, self._tasks, self._answers[first], self._answers[second])
+        rewards = await gather(*jobs)
+        by_pair = {}
+        for number, pair in enumerate(pairs):
+            start = number * len(self._tasks)
+            by_pair[pair] = rewards[start : start + len(self._tasks)]
+        return by_pair
 
     async def _cross_task(self, scorer: Scorer, task: Task, first: Answers | None, second: Answers | None) -> float:
         if first is None or second is None:

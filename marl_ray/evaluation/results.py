@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from marl_ray.config import Config
+from marl_ray.cooperation.evaluation_lines import matrix_lines
 from marl_ray.cooperation.revisions import passed
 from marl_ray.core.episode import Episode
 from marl_ray.core.random_streams import stream_seed
@@ -181,13 +182,12 @@ def model_table(summary: EvaluationSummary) -> Iterator[str]:
 def swap_matrix(summary: EvaluationSummary, labels: Sequence[str]) -> Iterator[str]:
     """Yield the return of all pairs of models: rows are the model of agent 0, columns the model of agent 1."""
     yield "return, by model of agent 0 (rows) and of agent 1 (columns)"
-    label_width = max(map(len, labels))
-    yield f"{'':<{label_width}}" + _row(labels, labels)
-    for row in labels:
-        cells = []
-        for column in labels:
-            cells.append(_cell(summary.models[f"{row}+{column}"].get("return"), signed=False))
-        yield f"{row:<{label_width}}" + _row(cells, labels)
+    matrix = {}
+    for pair in itertools.product(labels, repeat=2):
+        estimates = summary.models["+".join(pair)]
+        if "return" in estimates:
+            matrix[pair] = estimates["return"]
+    yield from matrix_lines(matrix, labels)
 
 
 def _row(cells: Sequence[str], labels: Sequence[str]) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 from marl_ray.core.statistics import half_width, wilson_interval
 from marl_ray.plugins.report.svg_charts import Series
 from marl_ray.results.diagnostics import Rows
+from marl_ray.results.returns_plot import is_number, metric_points
 
 REWARDS = "Rewards"
 COOPERATION = "Cooperation"
@@ -86,16 +86,6 @@ def metric_series(rows: Rows, metric: str, label: str, colour: int) -> list[Seri
     return series
 
 
-def metric_points(rows: Iterable[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
-    """Return (joint samples, value) of the rows that have a finite value."""
-    points = []
-    for row in rows:
-        value = row.get(key)
-        if _is_number(value):
-            points.append((float(row.get("env_steps", 0)), float(value)))
-    return points
-
-
 def confidence_intervals(rows: Iterable[Mapping[str, Any]], metric: str) -> list[tuple[float, float]]:
     """Return the 95 % interval of each evaluation's mean reward, or of its pass rate (Wilson); empty for other metrics.
 
@@ -108,13 +98,13 @@ def confidence_intervals(rows: Iterable[Mapping[str, Any]], metric: str) -> list
     bounds = []
     for row in rows:
         value = row.get(f"eval/{metric}")
-        if not _is_number(value):
+        if not is_number(value):
             continue
         tasks = row.get("eval/episodes") or 0
         deviation = row.get(f"eval/{turn}/reward_std")
         if name == "all_passed" and tasks > 1:
             bounds.append(wilson_interval(value, tasks))
-        elif tasks > 1 and _is_number(deviation):
+        elif tasks > 1 and is_number(deviation):
             half = half_width(deviation, tasks)
             bounds.append((value - half, value + half))
         else:
@@ -169,7 +159,3 @@ def _place(group: ChartGroup) -> tuple[int, int, str]:
     """Return the sort key of a group: the titles of FIRST come before others."""
     rank = FIRST.index(group.title) if group.title in FIRST else len(FIRST)
     return SECTIONS.index(group.section), rank, group.title
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and math.isfinite(value)

@@ -32,13 +32,13 @@ from marl_ray.plugins.report.chart_groups import (
     chart_groups,
     confidence_intervals,
     group_series,
-    metric_points,
     metric_series,
 )
 from marl_ray.plugins.report.episode_view import episode_view, select_episodes
 from marl_ray.plugins.report.svg_charts import format_number, layout_chart
 from marl_ray.plugins.report.wait_picture import wait_picture
 from marl_ray.results.diagnostics import Rows, describe_wait_times, find_problems
+from marl_ray.results.returns_plot import metric_points
 from marl_ray.results.run_summary import read_metrics, reward_table
 from marl_ray.storage.resume import SavedRun
 from marl_ray.storage.run_folder import RunFolder

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from marl_ray.core.statistics import MethodComparison
-from marl_ray.plugins.report.chart_groups import metric_points
 from marl_ray.plugins.report.svg_charts import thin
+from marl_ray.results.returns_plot import metric_points
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#ccbb44", "#66ccee")
 """Colours that readers with colour blindness can distinguish (Paul Tol's "bright" scheme)."""
