@@ -48,7 +48,9 @@ def expected_return(node: Node, discount: float) -> float:
     Metrics state this value. Advantages are computed from `action_returns`.
     """
     mean = fmean(action.reward for action in node.joint_actions)
-    below = [expected_return(child, discount) for child in node.children.values()]
+    below = []
+    for child in node.children.values():
+        below.append(expected_return(child, discount))
     for index, turns_left in node.stopped.items():
         # A joint action that solved the task keeps its reward in the turns that are left out.
         below.append(kept_return(node.joint_actions[index].reward, discount, turns_left - 1))
