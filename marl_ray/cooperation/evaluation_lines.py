@@ -60,8 +60,8 @@ def cross_play_table(matrix: Matrix) -> Iterator[str]:
     """Yield the matrix with the models of agent 0 as rows, then the means of its diagonal and of all other cells."""
     yield "reward of turn 1, by model of agent 0 (rows) and of agent 1 (columns); no new samples"
     yield from matrix_lines(matrix, list(dict.fromkeys(first for first, _ in matrix)))
-    with_own = []
-    with_other = []
+    with_own: list[float] = []
+    with_other: list[float] = []
     for (first, second), estimate in matrix.items():
         means = with_own if first == second else with_other
         means.append(estimate.mean)

@@ -266,8 +266,8 @@ def compare_methods(
         estimates[method.name] = _by_metric(metrics, means[number], draws[number], [method])
         if number:
             mean = means[number] - means[0]
-            drawn = draws[number] - draws[0]
-            differences[method.name] = _by_metric(metrics, mean, drawn, [method, methods[0]])
+            change = draws[number] - draws[0]
+            differences[method.name] = _by_metric(metrics, mean, change, [method, methods[0]])
     return MethodComparison(estimates, differences, {method.name: method.seeds for method in methods})
 
 
