@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from marl_ray.core.statistics import half_width
 from marl_ray.data.loading import load_tasks
 from tools.toy.demonstrations import PERFECT, Role
 from tools.toy.hard_demonstrations import attempt
@@ -74,13 +75,13 @@ def _spread(run: Path, last: int, tasks_played: int) -> dict[int, float]:
             "raise output.episodes_per_step"
         )
     means = {step: [statistics.fmean(own) for own in tasks.values() if own] for step, tasks in rewards_by_task.items()}
-    return {step: round(1.96 * statistics.stdev(own) / len(own) ** 0.5, 4) for step, own in means.items()}
+    return {step: round(half_width(statistics.stdev(own), len(own)), 4) for step, own in means.items()}
 
 
 def _held_out(row: Mapping[str, Any], last: int) -> dict[str, float]:
     """Return the metrics of an evaluation: mean reward and pass rate in the last and the first turn; for the last turn
     also the reward levels, and the share of programs that fail a test without the helper; for the second turn the rates
-    of `marl_ray.telemetry.revisions`."""
+    of `marl_ray.cooperation.revisions`."""
     names = {
         "reward": f"turn_{last}/reward_mean",
         "passed": f"turn_{last}/all_passed",

@@ -7,14 +7,12 @@ With n seeds the smallest p-value is 2 / 2^n, so eight seeds are needed to pass 
 
 from __future__ import annotations
 
-import itertools
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.learning.report import interval
 from benchmarks.learning.studies import JOINT
+from marl_ray.core.statistics import holm, sign_flip, student_interval
 
 Line = Mapping[str, Any]
 
@@ -49,36 +47,6 @@ PRIMARY = (
 """Share of programs that pass all tests, with one turn and about as many sampled tokens (study `toy-primary`)."""
 
 
-def sign_flip(differences: Sequence[float]) -> float:
-    """Return the two-sided p-value of the exact sign-flip test of a mean of 0.
-
-    Example:
-        >>> sign_flip([1.0, 2.0, 3.0])
-        0.25
-    """
-    observed = abs(sum(differences))
-    flips = list(itertools.product((1, -1), repeat=len(differences)))
-    extreme = sum(
-        abs(sum(sign * value for sign, value in zip(signs, differences, strict=True))) >= observed - 1e-12
-        for signs in flips
-    )
-    return extreme / len(flips)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for the number of comparisons (Holm 1979).
-
-    Example:
-        >>> holm([0.01, 0.5, 0.04])
-        [0.03, 0.5, 0.08]
-    """
-    adjusted, smallest = [0.0] * len(p_values), 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        smallest = max(smallest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = smallest
-    return adjusted
-
-
 def primary_table(lines: Sequence[Line], comparisons: Sequence[Comparison] = PRIMARY) -> str:
     """Return a Markdown table of the comparisons with at least two seeds."""
     head = ["", "seeds", "difference", "positive in", "p, sign flip", "p, corrected for all"]
@@ -88,7 +56,7 @@ def primary_table(lines: Sequence[Line], comparisons: Sequence[Comparison] = PRI
     missing = len(comparisons) - len(found)
     corrected = holm([*p_values, *[1.0] * missing])
     for (comparison, differences), p, all_p in zip(found, p_values, corrected[: len(found)], strict=True):
-        mean, half = statistics.fmean(differences), interval(differences)[1]
+        mean, half = student_interval(differences)
         positive = f"{sum(value > 0 for value in differences)} of {len(differences)}"
         cells = [comparison.title, str(len(differences)), f"{mean:+.3f} ± {half:.3f}", positive]
         rows.append([*cells, f"{p:.3f}", f"{all_p:.3f}"])

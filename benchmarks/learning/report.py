@@ -11,24 +11,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.learning.studies import JOINT, Study
+from marl_ray.core.statistics import student_interval
 
-T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""97.5 % quantiles of Student's t for 1 to 9 degrees of freedom; above, the normal quantile 1.960 is used."""
 WINDOW = 8
 """Number of steps in the trailing mean of a curve."""
 PANELS_PER_ROW = 3
 COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#c77c11", "#8e6bbf")
 
 Line = Mapping[str, Any]
-
-
-def interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean and half the width of its 95 % interval (Student's t); None as the width for a single value."""
-    mean, n = statistics.fmean(values), len(values)
-    if n < 2:
-        return mean, None
-    t = T_975[n - 2] if n - 2 < len(T_975) else 1.960
-    return mean, t * statistics.stdev(values) / math.sqrt(n)
 
 
 def table(lines: Sequence[Line], study: Study) -> str:
@@ -60,7 +50,7 @@ def _cells(found: Sequence[Mapping[str, float]], study: Study) -> Iterator[str]:
 
 
 def _cell(values: Sequence[float], signed: bool = False) -> str:
-    mean, half = interval(values)
+    mean, half = student_interval(values)
     return f"{mean:{'+' if signed else ''}.2f}" + ("" if half is None else f" ± {half:.2f}")
 
 

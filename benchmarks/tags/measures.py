@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -11,6 +10,7 @@ from typing import Any
 
 from benchmarks.learning.measures import read_lines
 from marl_ray.core.episode import Task
+from marl_ray.core.statistics import half_width
 from marl_ray.data.loading import load_tasks
 from marl_ray.plugins.tags.environment import Tagging
 from marl_ray.plugins.tags.words import split_words
@@ -103,7 +103,7 @@ def measured(played: Sequence[Played]) -> dict[str, float]:
     metrics = {name: round(fmean(values), 4) for name, values in found.items()}
     for name in ("partners", "gain"):
         if len(found.get(name, ())) > 1:
-            metrics[f"{name}_half"] = round(1.96 * stdev(found[name]) / math.sqrt(len(found[name])), 4)
+            metrics[f"{name}_half"] = round(half_width(stdev(found[name]), len(found[name])), 4)
     return metrics
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.learning.report import interval
 from benchmarks.learning.studies import JOINT
 from benchmarks.tags.arms import TAGS
+from marl_ray.core.statistics import student_interval
 
 WORDS = {
     "partners": ("partners", "#1b6ca8"),
@@ -52,7 +52,7 @@ def table(lines: Sequence[Line]) -> str:
         own = [line for line in lines if line["arm"] == name]
         if own:
             lasts = [one for line in own for one in line["evaluations"] if one["step"] == common]
-            tokens, _ = interval([line["answer_tokens"] for line in own])
+            tokens, _ = student_interval([line["answer_tokens"] for line in own])
             rows.append([arm.title, _seeds(own), str(common), f"{tokens:.1f}", *_cells(lasts)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -68,7 +68,7 @@ def _cells(evaluations: Sequence[Mapping[str, float]]) -> list[str]:
         if not values:
             cells.append("")
             continue
-        mean, half = interval(values)
+        mean, half = student_interval(values)
         if half is None and f"{column}_half" in evaluations[0]:
             half = evaluations[0][f"{column}_half"]
         sign = "+" if column == "gain" else ""

@@ -42,6 +42,23 @@ def kept_return(reward: float, discount: float, turns_left: int) -> float:
     return reward * sum(discount**turn for turn in range(turns_left + 1))
 
 
+def expected_return(node: Node, discount: float) -> float:
+    """Return the mean reward of the node's joint actions plus the discounted mean of its children's expected returns.
+
+    Metrics state this value. Advantages are computed from `action_returns`.
+    """
+    mean = fmean(action.reward for action in node.joint_actions)
+    below = []
+    for child in node.children.values():
+        below.append(expected_return(child, discount))
+    for index, turns_left in node.stopped.items():
+        # A joint action that solved the task keeps its reward in the turns that are left out.
+        below.append(kept_return(node.joint_actions[index].reward, discount, turns_left - 1))
+    if not below:
+        return mean
+    return mean + discount * fmean(below)
+
+
 def has_lost_branches(node: Node) -> bool:
     """Return True if a joint action at or below this node was expanded and has no child node."""
     return len(node.children) < len(node.transitions) or any(map(has_lost_branches, node.children.values()))

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from itertools import product
+from itertools import chain, product, starmap
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -29,6 +29,12 @@ from typing import Any
 from marl_ray.actors.run_actors import EvaluationActors
 from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
 from marl_ray.config import Config, ConfigSource, from_keywords, to_yaml
+from marl_ray.cooperation.evaluation_lines import (
+    cooperation_lines,
+    cross_play_estimates,
+    cross_play_table,
+    revision_lines,
+)
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Episode, Task
 from marl_ray.core.errors import UserError
@@ -39,12 +45,6 @@ from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Executor
 from marl_ray.environments.program_environment import ProgramEnvironment
-from marl_ray.evaluation.cooperation_report import (
-    cooperation_lines,
-    cross_play_estimates,
-    cross_play_table,
-    revision_lines,
-)
 from marl_ray.evaluation.model_sources import (
     BASE,
     EvaluatedModel,
@@ -70,7 +70,14 @@ from marl_ray.telemetry.logs import progress_bar_disabled, tqdm
 from marl_ray.telemetry.metrics import episode_record
 
 logger = logging.getLogger(__name__)
-MAX_CONCURRENT_EPISODES = 256  # enough for engines to batch, and few enough that no request waits for long
+MAX_CONCURRENT_EPISODES = 256
+"""Enough for engines to batch, and few enough that no request waits for long."""
+EARLY_ENDS = {
+    "too_long_prompts": "a prompt was too long",
+    "infra_errors": "the sandbox gave no verdict",
+    "unscored": "the environment gave no reward",
+}
+"""Causes by the counts of `TaskMetrics`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +93,7 @@ class EvaluationRequest:
     folder: Path
     episodes: bool
     cooperation: bool = False
-    """Whether answers are recombined and rewarded again (`marl_ray.telemetry.cooperation`)."""
+    """Whether answers are recombined and rewarded again (`marl_ray.cooperation`)."""
     since: str | None = None
     """First day of the tasks' dates, as YYYY-MM-DD (`marl_ray.data.date_windows`)."""
     until: str | None = None
@@ -140,32 +147,23 @@ def run_evaluation(config: Config, request: EvaluationRequest) -> Evaluation:
     plan = plan_evaluation(config, request)
     folder = _new_folder(request.folder)
     results: dict[str, list[TaskMetrics]] = {}
-
     revisions: list[str] = []
 
     def on_model_done(
         model: EvaluatedModel, episodes: list[list[Episode]], cooperation: list[dict[str, float]]
     ) -> None:
-        check_failed_rewards([one for each in episodes for one in each], f"model {model.label}", model.config)
-        measured = (measure_task(each, model.config, request.ks) for each in episodes)
-        tasks = [
-            replace(task, numbers={**task.numbers, **own}) for task, own in zip(measured, cooperation, strict=True)
-        ]
+        of_all_tasks = list(chain(*episodes))
+        check_failed_rewards(of_all_tasks, f"model {model.label}", model.config)
+        tasks = []
+        for of_task, measures in zip(episodes, cooperation, strict=True):
+            task = measure_task(of_task, model.config, request.ks)
+            tasks.append(replace(task, numbers={**task.numbers, **measures}))
         results[model.label] = tasks
-        revisions.extend(revision_lines(model.label, [one for each in episodes for one in each]))
-        _append(folder / "tasks.jsonl", ({"model": model.label} | asdict(task) for task in tasks))
+        revisions.extend(revision_lines(model.label, of_all_tasks))
+        _append(folder / "tasks.jsonl", model, map(asdict, tasks))
         if request.episodes:
-            records = ({"model": model.label} | episode_record(one) for each in episodes for one in each)
-            _append(folder / "episodes.jsonl", records)
-        for name, why in (
-            ("too_long_prompts", "a prompt was too long"),
-            ("infra_errors", "the sandbox gave no verdict"),
-            ("unscored", "the environment gave no reward"),
-        ):
-            if count := sum(getattr(task, name) for task in tasks):
-                total = sum(task.samples for task in tasks)
-                ended = f"{count} of {total} episodes ended early ({why})"
-                logger.warning(f"{model.label}: {ended}: later turns are without them")
+            _append(folder / "episodes.jsonl", model, map(episode_record, of_all_tasks))
+        _warn_of_early_ends(model.label, tasks)
 
     write_atomically(folder / "config.yaml", to_yaml(config).encode())
     try:
@@ -177,26 +175,27 @@ def run_evaluation(config: Config, request: EvaluationRequest) -> Evaluation:
             with suppress(OSError):  # another process has put a file there
                 folder.rmdir()
         if isinstance(error, KeyboardInterrupt):
-            done = f"{len(results)} of {pluralize(len(plan.models), 'model')} evaluated"
-            logger.info(f"stopped: {done}" + (f"; their tasks are in {folder / 'tasks.jsonl'}" if results else ""))
+            written = f"; their tasks are in {folder / 'tasks.jsonl'}" if results else ""
+            logger.info(f"stopped: {len(results)} of {pluralize(len(plan.models), 'model')} evaluated{written}")
         raise
     summary = summarise(results, config.seed)
+    weights = {}
+    for model in plan.models:
+        weights[model.label] = [{"agent": i, "model": agent.name} for i, agent in enumerate(model.config.agents)]
     content = {
         "tasks": len(plan.tasks),
         "split": request.split or config.dataset.eval_split,
         "samples": plan.samples,
         "protocol": plan.protocol,
         "seed": config.seed,
-        "weights": {
-            model.label: [{"agent": i, "model": agent.name} for i, agent in enumerate(model.config.agents)]
-            for model in plan.models
-        },
+        "weights": weights,
     } | summary_to_json(summary)
     matrix = cross_play_estimates(cross_play, config.seed)
     if matrix:
-        content["cross_play"] = [
-            {"agent_0": first, "agent_1": second, **estimate.to_dict()} for (first, second), estimate in matrix.items()
-        ]
+        cells = []
+        for (first, second), estimate in matrix.items():
+            cells.append({"agent_0": first, "agent_1": second, **estimate.to_dict()})
+        content["cross_play"] = cells
     write_atomically(folder / "evaluation.json", json.dumps(content, indent=1).encode())
     lines = list(model_table(summary))
     if request.swap and config.num_agents == 2:
@@ -204,12 +203,25 @@ def run_evaluation(config: Config, request: EvaluationRequest) -> Evaluation:
         lines += ["", *swap_matrix(summary, labels)]
     if matrix:
         lines += ["", *cross_play_table(matrix)]
-    lines += ["", *revisions] if revisions else []
-    lines += cooperation_lines(summary)
+    if revisions:
+        lines += ["", *revisions]
+    lines += cooperation_lines(summary.models)
     sizes = f"{pluralize(len(plan.tasks), 'task')}, {pluralize(plan.samples, 'sample')} each"
     lines.append(f"{sizes}; in brackets 95 % intervals over tasks; results in {folder}")
-    rows = [{"model": label} | asdict(task) for label, tasks in results.items() for task in tasks]
+    rows = []
+    for label, tasks in results.items():
+        for task in tasks:
+            rows.append({"model": label, **asdict(task)})
     return Evaluation(folder, content["models"], rows, lines)
+
+
+def _warn_of_early_ends(label: str, tasks: Sequence[TaskMetrics]) -> None:
+    total = sum(task.samples for task in tasks)
+    for name, why in EARLY_ENDS.items():
+        count = sum(getattr(task, name) for task in tasks)
+        if count:
+            ended = f"{count} of {total} episodes ended early ({why})"
+            logger.warning(f"{label}: {ended}: later turns are without them")
 
 
 def evaluation_config(
@@ -224,10 +236,11 @@ def evaluation_config(
     Raises UserError.
     """
     if source is None:
-        run = next((name for name in models if name != BASE and named_model(name) is None), None)
-        if run is None and not keywords:
+        runs = [name for name in models if name != BASE and named_model(name) is None]
+        if runs:
+            source = SavedRun.read(run_folder_of(Path(runs[0]))).tree
+        elif not keywords:
             raise UserError("no config: give --config FILE, or the --model of a run")
-        source = SavedRun.read(run_folder_of(Path(run))).tree if run else None
     keywords = {"eval_num_generations": 1, **keywords}
     return from_keywords(source, algorithm, keywords, overrides, logger.info)
 
@@ -262,7 +275,8 @@ def plan_evaluation(config: Config, request: EvaluationRequest) -> EvaluationPla
         _check_cooperation(config, request)
     adapters = check_models(models, sources, config.model)
     tasks = within_dates(_tasks(config, request.split), request.since, request.until)
-    by_programs = isinstance(environments[0], ProgramEnvironment)  # all models play the same kind of environment
+    # All models play the same kind of environment.
+    by_programs = isinstance(environments[0], ProgramEnvironment)
     if by_programs and (request.protocol != "parallel" or request.cooperation):
         raise UserError(
             f"programs play the episodes of environment {config.environment}: leave out --protocol and --cooperation"
@@ -309,8 +323,8 @@ async def _sample_episodes(plan: EvaluationPlan, on_model_done: OnModelDone, cro
         await actors.start()
         recombiner = Recombiner(plan.models[0].config, plan.tasks, plan.cooperation, actors.sandbox)
         for model in plan.models:
-            agents = range(model.config.num_agents)
-            generators = await actors.start_generators([policy_config(model, agent) for agent in agents])
+            configs = [policy_config(model, agent) for agent in range(model.config.num_agents)]
+            generators = await actors.start_generators(configs)
             episodes = await _episodes_of(plan, model, generators, actors.sandbox)
             on_model_done(model, episodes, await recombiner.measure(model.label, episodes))
         cross_play |= await recombiner.cross_play()
@@ -322,7 +336,8 @@ async def _episodes_of(
     plan: EvaluationPlan, model: EvaluatedModel, generators: Sequence[CompletionGenerator], sandbox: Executor
 ) -> list[list[Episode]]:
     """Return the episodes of each task, in order."""
-    config, count = model.config, len(plan.tasks) * plan.samples
+    config = model.config
+    count = len(plan.tasks) * plan.samples
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     transition = transition_of(config.external, environment)
     limit = asyncio.Semaphore(MAX_CONCURRENT_EPISODES)
@@ -341,8 +356,8 @@ async def _episodes_of(
             return episode
 
         try:
-            samples = ((task, sample) for task in plan.tasks for sample in range(plan.samples))
-            episodes = await gather(*(run_episode(task, sample) for task, sample in samples))
+            samples = product(plan.tasks, range(plan.samples))
+            episodes = await gather(*starmap(run_episode, samples))
         finally:
             await environment.close()
     return [episodes[start : start + plan.samples] for start in range(0, count, plan.samples)]
@@ -354,7 +369,9 @@ def _tasks(config: Config, split: str | None) -> list[Task]:
     if split is None and dataset.eval_split is None:
         raise UserError("the config has no dataset.eval_split: give --split")
     tasks = load_tasks(dataset.name, split or dataset.eval_split or "", dataset.type, dataset.on_bad_row)
-    return tasks if split is not None else tasks[: config.training.eval_num_samples]
+    if split is None:
+        return tasks[: config.training.eval_num_samples]
+    return tasks
 
 
 def _new_folder(path: Path) -> Path:
@@ -368,6 +385,8 @@ def _new_folder(path: Path) -> Path:
     return path
 
 
-def _append(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+def _append(path: Path, model: EvaluatedModel, rows: Iterable[dict[str, Any]]) -> None:
+    """Append a line per row, with the label of the model."""
     with path.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        for row in rows:
+            file.write(json.dumps({"model": model.label, **row}, ensure_ascii=False) + "\n")

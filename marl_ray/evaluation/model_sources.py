@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -62,13 +63,18 @@ def find_model_sources(names: Sequence[str], config: Config) -> list[ModelSource
 
     A run stands for its trained models, or for its newest checkpoint if that has more steps. Raises UserError.
     """
-    sources = [_source(name, config) for name in names]
-    labels = [source.label for source in sources]
-    for number, (name, source) in enumerate(zip(names, sources, strict=True)):
-        if source.weights in [other.weights for other in sources[:number]]:
+    sources: list[ModelSource] = []
+    weights = set()
+    for name in names:
+        source = _source(name, config)
+        if source.weights in weights:
             raise UserError(f"--model {name} is given twice: remove one")
-        if labels.count(source.label) > 1:  # runs with the same name in different folders
-            sources[number] = replace(source, label=name)
+        weights.add(source.weights)
+        sources.append(source)
+    labels = Counter(source.label for source in sources)
+    for number, source in enumerate(sources):
+        if labels[source.label] > 1:  # runs with the same name in different folders
+            sources[number] = replace(source, label=names[number])
     return sources
 
 
@@ -89,7 +95,8 @@ def named_model(name: str) -> str | None:
 def _source(name: str, config: Config) -> ModelSource:
     if name == BASE:
         return ModelSource(BASE, tuple(agent.name for agent in config.agents))
-    if (model := named_model(name)) is not None:
+    model = named_model(name)
+    if model is not None:
         return ModelSource(Path(model).name, (model,) * config.num_agents)
     path = expand_home(Path(name)).resolve()
     if NAME.fullmatch(path.name) and path.is_dir():
@@ -111,7 +118,8 @@ def _source(name: str, config: Config) -> ModelSource:
 
 def _trained_further(run: RunFolder) -> bool:
     """Return whether the run has a checkpoint of more steps than its trained models."""
-    trained, checkpoints = run.trained_steps(SavedRun.read(run.path).config().policies), run.checkpoints.all()
+    trained = run.trained_steps(SavedRun.read(run.path).config().policies)
+    checkpoints = run.checkpoints.all()
     return trained is not None and bool(checkpoints) and checkpoint_step(checkpoints[-1]) > trained
 
 
@@ -132,10 +140,15 @@ def _source_in(label: str, folder: Path, run: RunFolder, config: Config) -> Mode
             f"{folder} holds the shards of a multi-rank learner, which engines cannot load: evaluate the run after it "
             "has ended, when models/ holds complete models"
         )
-    weights = tuple(str(folder / own.policy_of(agent).key) for agent in range(config.num_agents))
-    agents = zip(weights, own.agents, strict=False)  # frozen partners of the run come last
-    adapters = {path: agent.name for path, agent in agents if (Path(path) / ADAPTER_FILE).exists()}
-    return ModelSource(label, weights, adapters)
+    weights = []
+    adapters = {}
+    # Frozen partners of the run come last, and may be left out.
+    for number, agent in enumerate(own.agents[: config.num_agents]):
+        path = folder / own.policy_of(number).key
+        weights.append(str(path))
+        if (path / ADAPTER_FILE).exists():
+            adapters[str(path)] = agent.name
+    return ModelSource(label, tuple(weights), adapters)
 
 
 def evaluated_models(sources: Sequence[ModelSource], config: Config, swap: bool) -> list[EvaluatedModel]:
@@ -146,18 +159,24 @@ def evaluated_models(sources: Sequence[ModelSource], config: Config, swap: bool)
         raise UserError(
             "--swap combines models across agents: give --model at least twice, and a config of several agents"
         )
-    assignments = product(sources, repeat=config.num_agents)
-    return [_evaluated_model("+".join(source.label for source in chosen), chosen, config) for chosen in assignments]
+    models = []
+    for chosen in product(sources, repeat=config.num_agents):
+        label = "+".join(source.label for source in chosen)
+        models.append(_evaluated_model(label, chosen, config))
+    return models
 
 
 def _evaluated_model(label: str, sources: Sequence[ModelSource], config: Config) -> EvaluatedModel:
     """Return the model in which agent i has the weights of `sources[i]`."""
-    pairs = enumerate(zip(config.agents, sources, strict=True))
-    agents = tuple(replace(settings, name=source.weights[agent], policy=None) for agent, (settings, source) in pairs)
-    # A trained model's folder is named agent_0 and does not tell whether its base model has a chat template.
+    agents = []
+    templates: list[bool | None] = []
     undecided = config.model.use_chat_template is None
-    templates = tuple(False if undecided and is_named_base(agent.name) else None for agent in config.agents)
-    return EvaluatedModel(label, tuple(source.label for source in sources), replace(config, agents=agents), templates)
+    for number, (agent, source) in enumerate(zip(config.agents, sources, strict=True)):
+        agents.append(replace(agent, name=source.weights[number], policy=None))
+        # A trained model's folder is named agent_0 and does not tell whether its base model has a chat template.
+        templates.append(False if undecided and is_named_base(agent.name) else None)
+    labels = tuple(source.label for source in sources)
+    return EvaluatedModel(label, labels, replace(config, agents=tuple(agents)), tuple(templates))
 
 
 def single_agent(model: EvaluatedModel) -> EvaluatedModel:
@@ -168,8 +187,11 @@ def single_agent(model: EvaluatedModel) -> EvaluatedModel:
 
 def policy_config(model: EvaluatedModel, agent: int) -> Config:
     """Return the config of one agent's generators."""
-    config, template = model.config, model.templates[agent]
-    return config if template is None else replace(config, model=replace(config.model, use_chat_template=template))
+    template = model.templates[agent]
+    if template is None:
+        return model.config
+    settings = replace(model.config.model, use_chat_template=template)
+    return replace(model.config, model=settings)
 
 
 def check_models(
@@ -177,11 +199,21 @@ def check_models(
 ) -> dict[str, str]:
     """Check the files of all models before any actor starts, and return the base model of each adapter among them.
     Raises UserError."""
-    names = list(dict.fromkeys(agent.name for model in models for agent in model.config.agents))
-    adapters = {name: source.adapters[name] for source in sources for name in names if name in source.adapters}
+    bases: dict[str, str] = {}
+    """The base model of each adapter of the sources, some of which no model uses."""
+    for source in sources:
+        bases |= source.adapters
+    adapters = {}
+    complete: dict[str, None] = {}
+    """Names of complete models, each once."""
+    for model in models:
+        for agent in model.config.agents:
+            if agent.name in bases:
+                adapters[agent.name] = bases[agent.name]
+            complete[bases.get(agent.name, agent.name)] = None
     for name in adapters:
         check_adapter(name)
-    for name in dict.fromkeys(adapters.get(name, name) for name in names):
+    for name in complete:
         check_model(name, config)
     return adapters
 
@@ -206,8 +238,16 @@ def merged_adapters(
     Raises UserError.
     """
     with ExitStack() as stack:
-        merged = {folder: _merge(folder, base, settings, stack) for folder, base in adapters.items()}
-        yield [replace(model, config=_with_models(model.config, merged)) for model in models]
+        merged = {}
+        for folder, base in adapters.items():
+            merged[folder] = _merge(folder, base, settings, stack)
+        loadable = []
+        for model in models:
+            agents = []
+            for agent in model.config.agents:
+                agents.append(replace(agent, name=merged.get(agent.name, agent.name)))
+            loadable.append(replace(model, config=replace(model.config, agents=tuple(agents))))
+        yield loadable
 
 
 def _merge(folder: str, base: str, model: ModelConfig, stack: ExitStack) -> str:
@@ -227,8 +267,3 @@ def _merge(folder: str, base: str, model: ModelConfig, stack: ExitStack) -> str:
             "writable folder with enough space"
         ) from None
     return str(model_folder)
-
-
-def _with_models(config: Config, merged: Mapping[str, str]) -> Config:
-    agents = (replace(agent, name=merged.get(agent.name, agent.name)) for agent in config.agents)
-    return replace(config, agents=tuple(agents))

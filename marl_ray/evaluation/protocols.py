@@ -46,8 +46,11 @@ class _ProtocolGenerator:
         if self.shares_drafts:
             draft = replace(sampling, num_generations=1, seed=stream_seed(sampling.seed, "draft"))
             self._share(await self.generators.generate(prompt, draft, priority, history))
-        others = [await self.responses[self.turn, other] for other in self.read_from if other != self.agent]
-        read = "".join(f"Another agent has answered:\n{response.strip()}\n\n" for response in others)
+        read = ""
+        for other in self.read_from:
+            if other != self.agent:
+                response = await self.responses[self.turn, other]
+                read += f"Another agent has answered:\n{response.strip()}\n\n"
         generation = await self.generators.generate(prepend(read, prompt), sampling, priority, history)
         if not self.shares_drafts:
             self._share(generation)
@@ -56,17 +59,18 @@ class _ProtocolGenerator:
 
     def _share(self, generation: Generation) -> None:
         """Make the first completion readable; an empty text if the prompt was too long."""
-        texts = [completion.text for completion in generation.completions[:1]]
-        self.responses[self.turn, self.agent].set_result("".join(texts))
+        text = generation.completions[0].text if generation.completions else ""
+        self.responses[self.turn, self.agent].set_result(text)
 
 
 def _wrap(generators: Sequence[CompletionGenerator], shares_drafts: bool) -> list[CompletionGenerator]:
     """Return generators for one episode. With drafts agents read all others, otherwise only the agents before them."""
     responses = Responses(lambda: asyncio.get_running_loop().create_future())
-    return [
-        _ProtocolGenerator(agent, range(len(generators) if shares_drafts else agent), shares_drafts, own, responses)
-        for agent, own in enumerate(generators)
-    ]
+    wrapped: list[CompletionGenerator] = []
+    for agent, generator in enumerate(generators):
+        read_from = range(len(generators) if shares_drafts else agent)
+        wrapped.append(_ProtocolGenerator(agent, read_from, shares_drafts, generator, responses))
+    return wrapped
 
 
 SINGLE = "single"

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from itertools import product
 from statistics import fmean
 
 from marl_ray.config import Config
+from marl_ray.cooperation.recombined_answers import Answers, cooperation, crossed, first_answers
+from marl_ray.cooperation.token_counts import token_counts
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Episode, Task
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, Executor
 from marl_ray.rollout.scorer import Scorer
-from marl_ray.telemetry.cooperation import Answers, cooperation, crossed, first_answers, token_counts
 
 MAX_CONCURRENT_TASKS = 64
 
@@ -42,11 +44,11 @@ class Recombiner:
             tokens.append(token_counts(of_task, self._environment.order(task), self._discount))
         if self._scorer is None:
             return tokens
-        alike = self._scorer.environment.interchangeable_agents
-        answers = [first_answers(of_task, alike) for of_task in episodes]
+        interchangeable = self._scorer.environment.interchangeable_agents
+        answers = [first_answers(of_task, interchangeable) for of_task in episodes]
         self._answers[label] = answers
         measured = await gather(*map(partial(self._measure_task, self._scorer), self._tasks, answers))
-        return [measures | counted for measures, counted in zip(measured, tokens, strict=True)]
+        return list(map(operator.or_, measured, tokens))
 
     async def _measure_task(self, scorer: Scorer, task: Task, answers: Answers | None) -> dict[str, float]:
         if answers is None:
@@ -60,17 +62,17 @@ class Recombiner:
         labels = list(self._answers)
         if self._scorer is None or len(labels) < 2 or self._environment.num_agents != 2:
             return {}
-        rewards: dict[tuple[str, str], list[float]] = {}
         pairs = list(product(labels, labels))
-        crossings = [self._cross(self._scorer, self._answers[first], self._answers[second]) for first, second in pairs]
-        for pair, of_pair in zip(pairs, await gather(*crossings), strict=True):
-            rewards[pair] = of_pair
-        return rewards
-
-    async def _cross(
-        self, scorer: Scorer, first: Sequence[Answers | None], second: Sequence[Answers | None]
-    ) -> list[float]:
-        return await gather(*map(partial(self._cross_task, scorer), self._tasks, first, second))
+        jobs: list[Awaitable[float]] = []
+        for first, second in pairs:
+            cross = partial(self._cross_task, self._scorer)
+            jobs += map(cross, self._tasks, self._answers[first], self._answers[second])
+        rewards = await gather(*jobs)
+        by_pair = {}
+        for number, pair in enumerate(pairs):
+            start = number * len(self._tasks)
+            by_pair[pair] = rewards[start : start + len(self._tasks)]
+        return by_pair
 
     async def _cross_task(self, scorer: Scorer, task: Task, first: Answers | None, second: Answers | None) -> float:
         if first is None or second is None:

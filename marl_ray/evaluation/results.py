@@ -7,24 +7,27 @@ an episode's rewards, and `turn_1/pass@5` for environments that report `all_pass
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from marl_ray.config import Config
+from marl_ray.cooperation.evaluation_lines import matrix_lines
+from marl_ray.cooperation.revisions import passed
 from marl_ray.core.episode import Episode
 from marl_ray.core.random_streams import stream_seed
-from marl_ray.evaluation.statistics import Estimate, bootstrap_estimates, pass_at_k
-from marl_ray.telemetry.metrics import count_stops, episode_metrics, expected_return, nodes_by_turn
+from marl_ray.core.statistics import Estimate, bootstrap_estimates, describe_estimate, estimates_to_dict, pass_at_k
+from marl_ray.credit.returns import expected_return
+from marl_ray.telemetry.metrics import count_stops, count_unscored, episode_metrics, nodes_by_turn
 
 GROUP_METRICS = ("reward_std", "reward_max_mean", "group_std_mean", "expected_return", "ended_early")
 """Turn metrics that need sibling joint actions or training; an evaluated episode has one joint action per turn."""
 COLUMN_WIDTH = 25
-MAX_MODELS_COMPARED = 3  # with more models the table has no differences; evaluation.json has all of them
+MAX_MODELS_COMPARED = 3
+"""With more models the table has no differences; evaluation.json has all of them."""
 COLUMNS_PER_BLOCK = 5
 
 
@@ -64,62 +67,89 @@ class EvaluationSummary:
 
 def measure_task(episodes: Sequence[Episode], config: Config, ks: Sequence[int]) -> TaskMetrics:
     """Return the metrics of independent episodes of one task. Turns reached by fewer than k episodes have no pass@k."""
-    metrics = episode_metrics(episodes, config.training.discount, config.training.num_turns)
-    complete = (e for e in episodes if not e.stopped_by("infra_error") and not e.stopped_by("unscored"))
-    returns = [expected_return(e.root, config.training.discount) for e in complete if e.root is not None]
-    numbers = {"return": statistics.fmean(returns)} if returns else {}
-    nodes, stops = nodes_by_turn(episodes, config.training.num_turns, whole=False), config.external.stop != "never"
-    for turn in range(config.training.num_turns):
-        prefix = f"turn_{turn + 1}/"
-        outcomes = [a.outcome for node in nodes.get(turn, ()) for a in node.joint_actions]
-        passed = [outcome.metrics["all_passed"] == 1.0 for outcome in outcomes if "all_passed" in outcome.metrics]
-        numbers |= {f"{prefix}pass@{k}": pass_at_k(len(passed), sum(passed), k) for k in ks if k <= len(passed)}
-        numbers |= {key: float(value) for key, value in metrics.items() if key.startswith(prefix)}
-    numbers |= {key: float(value) for key, value in metrics.items() if not key.startswith("turn_")}
+    discount = config.training.discount
+    num_turns = config.training.num_turns
+    left_out = set(GROUP_METRICS)
+    if config.external.stop != "never":
+        left_out.remove("ended_early")
+    metrics: dict[str, float] = {}
+    for name, value in episode_metrics(episodes, discount, num_turns).items():
+        if name.rpartition("/")[2] not in left_out:
+            metrics[name] = float(value)
+    numbers: dict[str, float] = {}
+    returns = []
+    for episode in episodes:
+        incomplete = episode.stopped_by("infra_error") or episode.stopped_by("unscored")
+        if episode.root is not None and not incomplete:
+            returns.append(expected_return(episode.root, discount))
+    if returns:
+        numbers["return"] = statistics.fmean(returns)
+    nodes = nodes_by_turn(episodes, num_turns, whole=False)
+    for turn in range(num_turns):
+        verdicts = []
+        for node in nodes.get(turn, ()):
+            verdicts += [passed(action) for action in node.joint_actions]
+        known = [verdict for verdict in verdicts if verdict is not None]
+        for k in ks:
+            if k <= len(known):
+                numbers[f"turn_{turn + 1}/pass@{k}"] = pass_at_k(len(known), sum(known), k)
+        # The order of a table's lines: pass@k, then the turn's other metrics.
+        for name, value in metrics.items():
+            if name.startswith(f"turn_{turn + 1}/"):
+                numbers[name] = value
     return TaskMetrics(
         task=episodes[0].task.id,
         samples=len(episodes),
         too_long_prompts=count_stops(episodes, "prompt_too_long"),
         infra_errors=count_stops(episodes, "infra_error"),
-        unscored=sum(len(episode.unscored) for episode in episodes),
-        numbers={
-            key: value
-            for key, value in numbers.items()
-            if (name := key.rpartition("/")[2]) not in GROUP_METRICS or (stops and name == "ended_early")
-        },
+        unscored=count_unscored(episodes),
+        numbers=numbers | metrics,
     )
 
 
 def summarise(results: Mapping[str, Sequence[TaskMetrics]], seed: int) -> EvaluationSummary:
     """Return means and paired differences of models, by label, on the same tasks in the same order."""
-    names = list(dict.fromkeys(name for tasks in results.values() for task in tasks for name in task.numbers))
-    tables = {
-        label: np.array([[task.numbers.get(name, np.nan) for name in names] for task in tasks])
-        for label, tasks in results.items()
-    }
-    pairs = [(later, earlier) for earlier, later in itertools.combinations(results, 2)]
-    columns = [*tables.values(), *(tables[later] - tables[earlier] for later, earlier in pairs)]
+    names: dict[str, None] = {}
+    """All metrics, in order of first appearance."""
+    for tasks in results.values():
+        for task in tasks:
+            names |= dict.fromkeys(task.numbers)
+    tables = {}
+    for label, tasks in results.items():
+        rows = []
+        for task in tasks:
+            rows.append([task.numbers.get(name, np.nan) for name in names])
+        tables[label] = np.array(rows)
+    columns = list(tables.values())
+    pairs = list(itertools.combinations(results, 2))
+    for earlier, later in pairs:
+        columns.append(tables[later] - tables[earlier])
+    # All models are resampled together, so that differences are paired by task.
     estimates = bootstrap_estimates(np.concatenate(columns, axis=1), stream_seed(seed, "bootstrap"))
-    width = len(names)
-    blocks = [
-        {name: e for name, e in zip(names, estimates[start : start + width], strict=True) if e is not None}
-        for start in range(0, len(estimates), width)
-    ]
+    blocks = []
+    for start in range(0, len(estimates), len(names)):
+        block = {}
+        for name, estimate in zip(names, estimates[start:], strict=False):
+            if estimate is not None:
+                block[name] = estimate
+        blocks.append(block)
     models = dict(zip(results, blocks, strict=False))
-    differences = zip(pairs, blocks[len(results) :], strict=True)
-    return EvaluationSummary(models, [Difference(later, earlier, block) for (later, earlier), block in differences])
+    differences = []
+    for (earlier, later), block in zip(pairs, blocks[len(results) :], strict=True):
+        differences.append(Difference(later, earlier, block))
+    return EvaluationSummary(models, differences)
 
 
 def summary_to_json(summary: EvaluationSummary) -> dict[str, Any]:
     """Return the summary as plain data."""
-
-    def plain(numbers: Mapping[str, Estimate]) -> dict[str, Any]:
-        return {name: estimate.to_dict() for name, estimate in numbers.items()}
-
-    return {
-        "models": {label: plain(numbers) for label, numbers in summary.models.items()},
-        "differences": [asdict(d) | {"numbers": plain(d.numbers)} for d in summary.differences],
-    }
+    models = {}
+    for label, numbers in summary.models.items():
+        models[label] = estimates_to_dict(numbers)
+    differences = []
+    for difference in summary.differences:
+        numbers = estimates_to_dict(difference.numbers)
+        differences.append({"model": difference.model, "reference": difference.reference, "numbers": numbers})
+    return {"models": models, "differences": differences}
 
 
 def model_table(summary: EvaluationSummary) -> Iterator[str]:
@@ -127,10 +157,14 @@ def model_table(summary: EvaluationSummary) -> Iterator[str]:
     differences from the first model; a star marks an interval that excludes zero."""
     models = summary.models
     first = next(iter(models))
-    columns: dict[str, Mapping[str, Estimate]] = dict(models)
+    names: dict[str, None] = {}
+    for numbers in models.values():
+        names |= dict.fromkeys(numbers)
+    columns = dict(models)
     if len(models) <= MAX_MODELS_COMPARED:
-        columns |= {f"{d.model} - {first}": d.numbers for d in summary.differences if d.reference == first}
-    names = list(dict.fromkeys(name for numbers in models.values() for name in numbers))
+        for difference in summary.differences:
+            if difference.reference == first:
+                columns[f"{difference.model} - {first}"] = difference.numbers
     name_width = max(map(len, names), default=0)
     labels = list(columns)
     for start in range(0, len(labels), COLUMNS_PER_BLOCK):
@@ -139,29 +173,36 @@ def model_table(summary: EvaluationSummary) -> Iterator[str]:
             yield ""
         yield f"{'':<{name_width}}" + _row(block, block)
         for name in names:
-            cells = (_cell(columns[label].get(name), signed=label not in models) for label in block)
+            cells = []
+            for label in block:
+                cells.append(_cell(columns[label].get(name), signed=label not in models))
             yield f"{name:<{name_width}}" + _row(cells, block)
 
 
 def swap_matrix(summary: EvaluationSummary, labels: Sequence[str]) -> Iterator[str]:
     """Yield the return of all pairs of models: rows are the model of agent 0, columns the model of agent 1."""
     yield "return, by model of agent 0 (rows) and of agent 1 (columns)"
-    label_width = max(map(len, labels))
-    yield f"{'':<{label_width}}" + _row(labels, labels)
-    for row in labels:
-        cells = (_cell(summary.models[f"{row}+{column}"].get("return"), signed=False) for column in labels)
-        yield f"{row:<{label_width}}" + _row(cells, labels)
+    matrix = {}
+    for pair in itertools.product(labels, repeat=2):
+        estimates = summary.models["+".join(pair)]
+        if "return" in estimates:
+            matrix[pair] = estimates["return"]
+    yield from matrix_lines(matrix, labels)
 
 
-def _row(cells: Iterable[str], labels: Iterable[str]) -> str:
-    return "".join(f"  {cell:>{max(COLUMN_WIDTH, len(label))}}" for cell, label in zip(cells, labels, strict=True))
+def _row(cells: Sequence[str], labels: Sequence[str]) -> str:
+    """Return a line whose columns are as wide as their labels."""
+    line = ""
+    for cell, label in zip(cells, labels, strict=True):
+        line += f"  {cell:>{max(COLUMN_WIDTH, len(label))}}"
+    return line
 
 
 def _cell(estimate: Estimate | None, signed: bool) -> str:
     if estimate is None:
         return "-"
-    sign = "+" if signed else ""
-    text = f"{estimate.mean:{sign}.3f}"
-    if not math.isnan(estimate.low):
-        text += f" [{estimate.low:{sign}.3f}, {estimate.high:{sign}.3f}]"
-    return text + ((" *" if estimate.excludes_zero else "  ") if signed else "")
+    text = describe_estimate(estimate, signed)
+    if not signed:
+        return text
+    # Spaces in place of the star keep the numbers below each other.
+    return text + (" *" if estimate.excludes_zero else "  ")

@@ -42,13 +42,16 @@ def play_rollouts(config: Config, request: RolloutRequest, on_episode: OnEpisode
         prepared.environment.check_task(task)
     episodes = run_with_model(prepared, lambda running: _play(running, tasks, on_episode))
     if request.output is not None:
-        lines = (json.dumps(episode_record(episode), ensure_ascii=False) + "\n" for episode in episodes)
+        lines = []
+        for episode in episodes:
+            lines.append(json.dumps(episode_record(episode), ensure_ascii=False) + "\n")
         try:
             request.output.write_text("".join(lines), encoding="utf-8")
         except OSError as error:
             raise UserError(f"{request.output} cannot be written ({error.strerror}): give another --output") from None
     if all(episode.root is None for episode in episodes):
-        raise UserError(f"no episode has a reward: {episodes[0].stops[0].detail or episodes[0].stops[0].reason}")
+        stop = episodes[0].stops[0]
+        raise UserError(f"no episode has a reward: {stop.detail or stop.reason}")
 
 
 async def _play(running: RunningModel, tasks: list[Task], on_episode: OnEpisode) -> list[Episode]:
@@ -69,10 +72,15 @@ def describe_episode(episode: Episode) -> str:
     parts = []
     for _, node in episode.nodes():
         rewards = [action.reward for action in node.joint_actions]
-        tokens = [sum(len(call.completion.token_ids) for call in calls) for calls in node.calls]
+        tokens = []
+        for calls in node.calls:
+            tokens.append(sum(len(call.completion.token_ids) for call in calls))
+        each = " ".join(f"{reward:.3g}" for reward in rewards)
+        of_agents = " ".join(map(str, tokens))
         parts.append(
-            f"turn {node.turn + 1}: mean {fmean(rewards):.3f}, rewards {' '.join(f'{r:.3g}' for r in rewards)}, "
-            f"tokens of the agents {' '.join(map(str, tokens))}"
+            f"turn {node.turn + 1}: mean {fmean(rewards):.3f}, rewards {each}, tokens of the agents {of_agents}"
         )
-    parts += [f"{stop.reason}{f' ({stop.detail})' if stop.detail else ''}" for stop in episode.stops]
+    for stop in episode.stops:
+        detail = f" ({stop.detail})" if stop.detail else ""
+        parts.append(stop.reason + detail)
     return f"{episode.task.id}: {'; '.join(parts)}"

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -63,9 +64,14 @@ class JointResponse:
 
 def tasks_by_id(dataset: str, split: str, dataset_type: str) -> dict[str, Task]:
     """Return the tasks of a split by their ids and by the ids in the dataset's rows (MBPP: 11). Raises UserError."""
-    rows, tasks = load_rows(dataset, split), load_tasks_by_row(dataset, split, dataset_type)
-    row_ids = {str(rows[number]["task_id"]): task for number, task in tasks.items() if "task_id" in rows[number]}
-    return row_ids | {task.id: task for task in tasks.values()}
+    rows = load_rows(dataset, split)
+    by_row_id = {}
+    by_id = {}
+    for number, task in load_tasks_by_row(dataset, split, dataset_type).items():
+        by_id[task.id] = task
+        if "task_id" in rows[number]:
+            by_row_id[str(rows[number]["task_id"])] = task
+    return by_row_id | by_id
 
 
 def read_completions(path: Path, tasks: Mapping[str, Task]) -> list[JointResponse]:
@@ -82,7 +88,8 @@ def read_completions(path: Path, tasks: Mapping[str, Task]) -> list[JointRespons
     except OSError as error:
         raise UserError(f"{FILE} {path} cannot be read ({error.strerror})") from None
     if errors:
-        more = f" (and {pluralize(len(errors) - 1, 'more bad line')})" if len(errors) > 1 else ""
+        others = pluralize(len(errors) - 1, "more bad line")
+        more = f" (and {others})" if len(errors) > 1 else ""
         raise UserError(f"{FILE} {path}, {errors[0]}{more}")
     if not responses:
         raise UserError(f"{FILE} {path} is empty")
@@ -131,7 +138,7 @@ class CompletionScorer:
         remaining = iter(responses)
         try:
             while True:
-                while len(waiting) < limit and (response := next(remaining, None)) is not None:
+                for response in islice(remaining, limit - len(waiting)):
                     scorer = scorers[response.kind]
                     waiting.append(asyncio.ensure_future(self._score(response, scorer)))
                 if not waiting:
@@ -146,15 +153,18 @@ class CompletionScorer:
     async def _score(self, response: JointResponse, scorer: Scorer) -> dict[str, Any]:
         """Return the score as plain data; only `task_id`, `turn` and `failure` if the sandbox gave no verdict."""
         environment = scorer.environment
-        name: dict[str, Any] = {"task_id": response.task.id} | ({"turn": response.turn} if response.turn else {})
+        score: dict[str, Any] = {"task_id": response.task.id}
+        if response.turn is not None:
+            score["turn"] = response.turn
         attempt = environment.attempt(response.task, response.completions, last=self.mode is None)
         (outcome,) = await scorer.outcomes([attempt])
         if outcome.failure:
-            return name | {"failure": outcome.failure}
-        score = name | {"reward": outcome.reward}
+            return score | {"failure": outcome.failure}
+        score["reward"] = outcome.reward
         if outcome.rewards:
             score["rewards"] = list(outcome.rewards)
-        score |= {"levels": dict(outcome.levels), "metrics": dict(outcome.metrics)}
+        score["levels"] = dict(outcome.levels)
+        score["metrics"] = dict(outcome.metrics)
         if outcome.evidence is not None:
             score |= outcome.evidence.data()
         if self.mode is not None:
@@ -235,14 +245,15 @@ def _joint_response(row: Mapping[str, Any], tasks: Mapping[str, Task]) -> JointR
         raise UserError("a row has either completions or a program")
     is_program = "program" in row
     texts = [row["program"]] if is_program else row["completions"]
-    name, turn = str(row["task_id"]), row.get("turn")
+    name = str(row["task_id"])
     if name not in tasks:
-        raise UserError(
-            f"the dataset has no task {name!r}{did_you_mean(name, tasks) or f'; its first is {next(iter(tasks))!r}'}"
-        )
+        hint = did_you_mean(name, tasks) or f"; its first is {next(iter(tasks))!r}"
+        raise UserError(f"the dataset has no task {name!r}{hint}")
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        expected = "program should be a text" if is_program else "completions should be a list of texts, one per agent"
-        raise UserError(expected)
+        if is_program:
+            raise UserError("program should be a text")
+        raise UserError("completions should be a list of texts, one per agent")
+    turn = row.get("turn")
     if turn is not None and (type(turn) is not int or turn < 1):
         raise UserError(f"turn should be a whole number from 1, got {turn!r}")
     return JointResponse(tasks[name], tuple(texts), turn, is_program)
@@ -256,9 +267,14 @@ class LocalSandboxPool:
     """
 
     def __init__(self, settings: SandboxSettings, workers: int) -> None:
-        self._sandboxes = [Sandbox(settings) for _ in range(workers)]
         self._work: queue.SimpleQueue[tuple[Program, Future[ExecutionReport]] | None] = queue.SimpleQueue()
-        self._threads = [threading.Thread(target=self._serve, args=(box,), daemon=True) for box in self._sandboxes]
+        """Programs to run; None ends one thread."""
+        self._sandboxes = []
+        self._threads = []
+        for _ in range(workers):
+            sandbox = Sandbox(settings)
+            self._sandboxes.append(sandbox)
+            self._threads.append(threading.Thread(target=self._serve, args=(sandbox,), daemon=True))
 
     def __enter__(self) -> Self:
         """Start the sandboxes. Raises UserError if no acceptable isolation is available."""
@@ -291,7 +307,10 @@ class LocalSandboxPool:
         return [await asyncio.wrap_future(report) for report in waiting]
 
     def _serve(self, sandbox: Sandbox) -> None:
-        while (work := self._work.get()) is not None:
+        while True:
+            work = self._work.get()
+            if work is None:
+                return
             program, report = work
             if not report.set_running_or_notify_cancel():
                 continue

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marl_ray.config.schema import Config
+from marl_ray.cooperation.run_sentences import RECENT_STEPS
 from marl_ray.core.text import pluralize
 
 Rows = Sequence[Mapping[str, Any]]
 
-RECENT_STEPS = 10
-"""Number of last training steps over which values are averaged."""
 MAX_TRUNCATED_RATE = 0.5
 MAX_LOGPROB_GAP = 0.1
 """Nats per token, the unit of `max_logprob_gap`."""
@@ -22,6 +21,11 @@ MAX_SHARE_WITHOUT_SIGNAL = 0.5
 """Share of steps in which all rewards of every group are equal."""
 MIN_SHARE_REPORTED = 0.1
 """Idle time below this share of the run is not reported."""
+VERDICTS = {
+    "sandbox/timeouts": "had a test that timed out",
+    "sandbox/untrusted": "have a verdict that the program could have forged (docs/explanation/sandbox.md)",
+}
+"""Words by the count of joint actions."""
 MEMORY_PHASES = {"play": "during rollouts", "asleep": "while engines sleep", "learn": "during learner steps"}
 
 
@@ -39,14 +43,14 @@ def describe_wait_times(config: Config, rows: Rows) -> list[str]:
     """Return the idle times of engines and learners and a setting that reduces them; nothing without training steps."""
     steps = [row for row in rows if row.get("time/step") and "time/idle" in row]
     # `time/step` leaves evaluations out, during which engines and learners may wait for each other, too.
-    seconds = sum(row["time/step"] for row in steps) + sum(row.get("time/eval", 0.0) for row in rows)
+    seconds = _sum(steps, "time/step") + _sum(rows, "time/eval")
     if not seconds:
         return []
-    idle = sum(row["time/idle"] for row in steps) / seconds
+    idle = _sum(steps, "time/idle") / seconds
     waits = []
     shares = []
     for policy in config.policies:
-        wait = sum(row.get(f"time/{policy.key}/wait", 0.0) for row in steps) / seconds
+        wait = _sum(steps, f"time/{policy.key}/wait") / seconds
         waits.append(wait)
         shares.append(f"{policy} {wait:.0%}")
     learners = ", ".join(shares)
@@ -121,7 +125,7 @@ def _learning_problems(steps: Rows) -> list[str]:
         if size is not None and size < MIN_EFFECTIVE_SAMPLE_SIZE:
             text = f"the recent effective sample size is {size:.2f}: the policy changes faster than its samples"
             problems.append(f"{name}: {text}")
-    without_signal = sum(_all_rewards_equal(row) for row in steps) / len(steps)
+    without_signal = sum(map(_all_rewards_equal, steps)) / len(steps)
     if without_signal > MAX_SHARE_WITHOUT_SIGNAL:
         problems.append(f"in {without_signal:.0%} of the steps all rewards of every group were equal: no gradient")
     return problems
@@ -136,10 +140,7 @@ def _completion_problems(steps: Rows) -> list[str]:
     if failed:
         problems.append(f"{failed:.0%} of recent requests to the expert returned no edit")
     actions = _total(steps, "rollout/joint_samples")
-    for key, verdict in (
-        ("sandbox/timeouts", "had a test that timed out"),
-        ("sandbox/untrusted", "have a verdict that the program could have forged (docs/explanation/sandbox.md)"),
-    ):
+    for key, verdict in VERDICTS.items():
         count = _total(steps, key)
         if count:
             problems.append(f"{count} of {pluralize(actions, 'joint action')} {verdict}")
@@ -151,11 +152,17 @@ def _all_rewards_equal(row: Mapping[str, Any]) -> bool:
     return bool(deviations) and not any(deviations)
 
 
+def _sum(rows: Rows, key: str) -> float:
+    return sum(row.get(key, 0.0) for row in rows)
+
+
 def _total(rows: Rows, key: str) -> int:
     return sum(int(row.get(key) or 0) for row in rows)
 
 
 def _recent_mean(rows: Rows, key: str) -> float | None:
     """Return the mean over the last rows that have the metric."""
-    values = [row[key] for row in rows if row.get(key) is not None][-RECENT_STEPS:]
-    return statistics.fmean(values) if values else None
+    values = [row[key] for row in rows if row.get(key) is not None]
+    if not values:
+        return None
+    return statistics.fmean(values[-RECENT_STEPS:])

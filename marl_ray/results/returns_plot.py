@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#8e6bbf", "#c77c11")
 
@@ -39,12 +40,12 @@ def plot_run(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
         colour = COLOURS[(turn - 1) % len(COLOURS)]
         for axis, (metric, _, _) in zip(axes, panels, strict=True):
             label = f"turn {turn}" if axis is top else None
-            points = _points(train, f"turn_{turn}/{metric}")
+            points = metric_points(train, f"turn_{turn}/{metric}")
             if points:
                 xs, ys = zip(*points, strict=True)
                 axis.plot(xs, ys, color=colour, alpha=0.25, linewidth=1)
                 axis.plot(xs, trailing_mean(ys, smoothing_window(len(ys))), color=colour, linewidth=2, label=label)
-            points = _points(rows, f"eval/turn_{turn}/{metric}")
+            points = metric_points(rows, f"eval/turn_{turn}/{metric}")
             if points:
                 label = label and f"{label}, held-out tasks"
                 style = {"linewidth": 1, "markersize": 7, "markeredgecolor": "white", "zorder": 5}
@@ -66,8 +67,19 @@ def plot_run(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
     figure.savefig(path, dpi=130)
 
 
-def _points(rows: Sequence[dict[str, Any]], key: str) -> list[tuple[float, float]]:
-    return [(r["env_steps"], r[key]) for r in rows if r.get(key) is not None]
+def metric_points(rows: Iterable[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
+    """Return (joint samples, value) of the rows that have a finite value."""
+    points = []
+    for row in rows:
+        value = row.get(key)
+        if is_number(value):
+            points.append((float(row.get("env_steps", 0)), float(value)))
+    return points
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Return whether the value is a finite number."""
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def smoothing_window(steps: int) -> int:

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from marl_ray.config import Config
+from marl_ray.cooperation.run_sentences import cooperation_summary
 from marl_ray.core.chat import describe_prompt
 from marl_ray.core.episode import Episode, Node
 from marl_ray.core.state import TrainingResult
 from marl_ray.core.text import pluralize
-from marl_ray.results.cooperation_summary import cooperation_summary
 from marl_ray.results.diagnostics import describe_device_memory, describe_wait_times
 from marl_ray.results.returns_plot import plot_run
 from marl_ray.storage.run_folder import RunFolder
@@ -130,10 +130,11 @@ def episode_text(episode: Episode) -> str:
 
 def _turn_lines(node: Node, index: int) -> list[str]:
     action = node.joint_actions[index]
-    levels = "  ".join(f"{name} {value:+.2f}" for name, value in action.outcome.levels.items())
-    lines = [f"--- turn {node.turn + 1}: reward {action.reward:.2f}   ({levels})"]
+    levels = [f"{name} {value:+.2f}" for name, value in action.outcome.levels.items()]
+    lines = [f"--- turn {node.turn + 1}: reward {action.reward:.2f}   ({'  '.join(levels)})"]
     if any(reward != action.reward for reward in action.rewards):
-        lines.append("rewards of the agents: " + " ".join(f"{reward:.2f}" for reward in action.rewards))
+        rewards = [f"{reward:.2f}" for reward in action.rewards]
+        lines.append(f"rewards of the agents: {' '.join(rewards)}")
     for agent in range(len(node.calls)):
         for call in node.calls_of(agent, action):
             lines.append(f"[agent {agent} prompt]")
@@ -146,4 +147,5 @@ def _turn_lines(node: Node, index: int) -> list[str]:
 
 
 def _indent(text: str) -> str:
-    return "\n".join(f"    | {line}" for line in text.strip("\n").splitlines() or [""])
+    lines = text.strip("\n").splitlines() or [""]
+    return "\n".join(f"    | {line}" for line in lines)

@@ -18,13 +18,14 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from marl_ray.config import Config
+from marl_ray.cooperation.credit_replay import CreditDiagnostics, Rewarded, replays
+from marl_ray.cooperation.recombined_answers import cooperation, first_answers
+from marl_ray.cooperation.token_counts import token_counts
 from marl_ray.core.episode import Episode, JointAction, Node, Task, Texts
 from marl_ray.credit.advantages import group_advantages
 from marl_ray.credit.groups import build_group, needs_whole_batch
 from marl_ray.environments.base import BaseEnvironment, Environment, Executor
 from marl_ray.rollout.scorer import Scorer
-from marl_ray.telemetry.cooperation import cooperation, first_answers, token_counts
-from marl_ray.telemetry.credit_replay import CreditDiagnostics, Rewarded, replays
 
 MAX_SCORED_EPISODES = 8
 """Episodes of a training step whose recombined answers are scored in an environment without programs."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from marl_ray.config import ALGORITHMS, Config, LoraConfig, from_tree
+from marl_ray.config import ALGORITHMS, Config, from_tree
 from marl_ray.config.agent_section import AgentResources
 from marl_ray.config.algorithm_section import CreditConfig, OptimizerConfig, RolloutConfig
 from marl_ray.config.budget import training_budget
@@ -152,24 +152,27 @@ def _learning(config: Config, num_tasks: int) -> tuple[Any, ...]:
 
 def _check_same_run(config: Config, saved: Config) -> None:
     """Raise UserError if a setting differs that determines the folder, the checkpoints or the position in the data."""
-
-    def adapters(config: Config) -> LoraConfig:
-        # These do not affect training.
-        return replace(config.lora, export="merged", share_base=False, in_engine=None, share_engine=False)
-
-    for name, now, before in (
-        ("algorithm", config.algorithm, saved.algorithm),
-        ("seed", config.seed, saved.seed),
-        ("dataset", config.dataset, saved.dataset),
-        ("rollout_buffer_size", config.training.rollout_buffer_size, saved.training.rollout_buffer_size),
-        ("dynamic_sampling", config.training.dynamic_sampling, saved.training.dynamic_sampling),
-        ("num_agents", config.num_agents, saved.num_agents),
-        ("policies", config.policies, saved.policies),
-        ("models", [agent.name for agent in config.agents], [agent.name for agent in saved.agents]),
-        ("critic", config.training.critic, saved.training.critic),
-        ("lora", adapters(config), adapters(saved)),
-        ("optimizer", config.training.optimizer, saved.training.optimizer),
-        ("run_name", config.output.run_name, saved.output.run_name),
-    ):
-        if now != before:
+    before = _identity(saved)
+    for name, now in _identity(config).items():
+        if now != before[name]:
             raise UserError(f"a resumed run keeps its {name}: start a new run to change it")
+
+
+def _identity(config: Config) -> dict[str, Any]:
+    """Return the settings that a resumed run keeps, by name."""
+    training = config.training
+    return {
+        "algorithm": config.algorithm,
+        "seed": config.seed,
+        "dataset": config.dataset,
+        "rollout_buffer_size": training.rollout_buffer_size,
+        "dynamic_sampling": training.dynamic_sampling,
+        "num_agents": config.num_agents,
+        "policies": config.policies,
+        "models": [agent.name for agent in config.agents],
+        "critic": training.critic,
+        # Its other settings do not affect training.
+        "lora": replace(config.lora, export="merged", share_base=False, in_engine=None, share_engine=False),
+        "optimizer": training.optimizer,
+        "run_name": config.output.run_name,
+    }

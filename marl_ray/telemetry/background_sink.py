@@ -34,7 +34,8 @@ class BackgroundSinks(Sink):
     """Trackers of one run, each on its own thread. `close` takes at most `flush_s`."""
 
     def __init__(self, sinks: Sequence[BackgroundSink], flush_s: float = FLUSH_S) -> None:
-        self._sinks, self._flush_s = sinks, flush_s
+        self._sinks = sinks
+        self._flush_s = flush_s
 
     def row(self, row: MetricRow, name: str) -> None:
         """Wake the threads, which read the row from its file."""
@@ -62,10 +63,13 @@ class BackgroundSink:
         pauses_s: Sequence[float] = PAUSES_S,
     ) -> None:
         self.name = name
-        self._create, self._pauses_s = create, pauses_s
-        self._rows, self._episodes = _UnreadLines(metrics), _UnreadLines(episodes)
+        self._create = create
+        self._pauses_s = pauses_s
+        self._rows = _UnreadLines(metrics)
+        self._episodes = _UnreadLines(episodes)
         self._sink: Sink | None = None
-        self._wake, self._stop = threading.Event(), threading.Event()
+        self._wake = threading.Event()
+        self._stop = threading.Event()
         self._abandoned = False
         """Set at the end of the time for the last rows: the thread makes no further attempt."""
         self._warned = False
@@ -128,7 +132,8 @@ class BackgroundSink:
             self._rows.position = end
         if type(self._sink).episodes is not Sink.episodes:
             for end, record in self._episodes.read():
-                step, kind = record.pop("step"), record.pop("kind")
+                step = record.pop("step")
+                kind = record.pop("kind")
                 self._sink.episodes(step, kind, [record])
                 self._episodes.position = end
         if stopping:
@@ -157,7 +162,8 @@ class _UnreadLines:
 
     def rewind(self, sent_step: int) -> None:
         """Continue behind the last line up to `sent_step`, from the start of the file."""
-        self.position, self._sent_step = 0, sent_step
+        self.position = 0
+        self._sent_step = sent_step
 
     def read(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the end and the object of each complete line."""
@@ -165,7 +171,10 @@ class _UnreadLines:
             return
         with self.path.open("rb") as file:
             file.seek(self.position)
-            while (line := file.readline()).endswith(b"\n"):
+            while True:
+                line = file.readline()
+                if not line.endswith(b"\n"):
+                    return  # the end, or a line that is being written
                 row = parse_row(line)
                 if row is not None and not self._is_sent(row):
                     yield file.tell(), row

@@ -69,7 +69,8 @@ def configure(level: int | None = None) -> None:
 @contextmanager
 def log_file(path: Path) -> Iterator[None]:
     """Append log records of every level to `path` within the block."""
-    handler, level = RunLogHandler(path), ROOT.level
+    handler = RunLogHandler(path)
+    level = ROOT.level
     ROOT.addHandler(handler)
     ROOT.setLevel(logging.DEBUG)
     try:

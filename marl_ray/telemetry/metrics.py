@@ -12,17 +12,18 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import starmap
 from types import MappingProxyType
 from typing import Any
 
 from marl_ray.config import Config
+from marl_ray.cooperation.revisions import revision_metrics
 from marl_ray.core.batch import Batch, UpdateStats
 from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Episode, JointAction, Node
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
-from marl_ray.credit.returns import kept_return
-from marl_ray.telemetry.revisions import revision_metrics
+from marl_ray.credit.returns import expected_return
 from marl_ray.weights.receiver import WeightSyncResult
 
 MetricRow = dict[str, float | int | str]
@@ -85,7 +86,7 @@ def evaluation_row(
         row["eval/solved"] = count_stops(episodes, "solved")
     row["eval/too_long_prompts"] = count_stops(episodes, "prompt_too_long")
     row["eval/infra_errors"] = count_stops(episodes, "infra_error")
-    row["eval/unscored"] = sum(len(episode.unscored) for episode in episodes)
+    row["eval/unscored"] = count_unscored(episodes)
     row["time/eval"] = seconds["eval"]
     return row
 
@@ -102,8 +103,14 @@ def count_stops(episodes: Sequence[Episode], reason: str) -> int:
     """Return the number of branches that ended for `reason`; a chain has at most one."""
     count = 0
     for episode in episodes:
-        count += sum(stop.reason == reason for stop in episode.stops)
+        for stop in episode.stops:
+            count += stop.reason == reason
     return count
+
+
+def count_unscored(episodes: Sequence[Episode]) -> int:
+    """Return the number of joint actions to which the environment gave no reward."""
+    return sum(len(episode.unscored) for episode in episodes)
 
 
 def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int, whole: bool = False) -> MetricRow:
@@ -113,19 +120,22 @@ def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int
     for turn, nodes in sorted(nodes_by_turn(episodes, num_turns, whole).items()):
         name = f"turn_{turn + 1}"
         actions: list[JointAction] = []
+        rewards: list[float] = []
         largest = []
         deviations = []
+        returns = []
         for node in nodes:
             actions += node.joint_actions
             group = [action.reward for action in node.joint_actions]
+            rewards += group
             largest.append(max(group))
             deviations.append(statistics.pstdev(group))
-        rewards = [action.reward for action in actions]
+            returns.append(expected_return(node, discount))
         row[f"{name}/reward_mean"] = statistics.fmean(rewards)
         row[f"{name}/reward_std"] = statistics.pstdev(rewards)
         row[f"{name}/reward_max_mean"] = statistics.fmean(largest)
         row[f"{name}/group_std_mean"] = statistics.fmean(deviations)
-        row[f"{name}/expected_return"] = statistics.fmean(expected_return(node, discount) for node in nodes)
+        row[f"{name}/expected_return"] = statistics.fmean(returns)
         if turn:
             row[f"{name}/ended_early"] = statistics.fmean(node.turn < turn for node in nodes)
         row |= _under(name, _means(action.outcome.metrics for action in actions))
@@ -135,7 +145,8 @@ def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int
     row |= revision_metrics(episodes, num_turns)
     transitions: list[Mapping[str, float]] = []
     for node in _nodes(episodes):
-        transitions += [node.transitions[index] for index in sorted(node.transitions)]
+        for _, metrics in sorted(node.transitions.items()):
+            transitions.append(metrics)
     return row | dict(sorted(_means(transitions).items()))
 
 
@@ -178,21 +189,6 @@ def _repeated(node: Node, index: int, size: int, turns_left: int) -> Node:
     return replace(node, joint_actions=actions, children={}, stopped=stopped, greedy=None, counterfactuals={})
 
 
-def expected_return(node: Node, discount: float) -> float:
-    """Return the mean reward of the node's joint actions plus the discounted mean of its children's expected returns.
-
-    Advantages are computed from the returns of `marl_ray.credit`, not from this value.
-    """
-    mean = statistics.fmean(a.reward for a in node.joint_actions)
-    below = [expected_return(child, discount) for child in node.children.values()]
-    for index, turns_left in node.stopped.items():
-        # A joint action that solved the task keeps its reward in the turns that are left out.
-        below.append(kept_return(node.joint_actions[index].reward, discount, turns_left - 1))
-    if not below:
-        return mean
-    return mean + discount * statistics.fmean(below)
-
-
 def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> MetricRow:
     """Return token counts, lengths, early ends, and the sums of the outcomes' counts."""
     completions = 0
@@ -213,7 +209,7 @@ def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> MetricRow:
         "rollout/truncated_rate": truncated / completions if completions else 0.0,
         "rollout/too_long_prompts": count_stops(episodes, "prompt_too_long"),
         "rollout/control_tokens": sum(episode.control_tokens for episode in episodes),
-        "rollout/unscored": sum(len(episode.unscored) for episode in episodes),
+        "rollout/unscored": count_unscored(episodes),
         "rollout/early_terminations": count_stops(episodes, "early_termination"),
         "sandbox/infra_errors": count_stops(episodes, "infra_error"),
     }
@@ -286,9 +282,9 @@ def _agent_rewards(turn: str, actions: Sequence[JointAction]) -> MetricRow:
     if not any(action.outcome.rewards for action in actions):
         return {}
     row: MetricRow = {}
-    for agent in range(len(actions[0].rewards)):
-        mean = statistics.fmean(action.rewards[agent] for action in actions)
-        row[f"agent_{agent}/{turn}/reward_mean"] = mean
+    by_agent = zip(*(action.rewards for action in actions), strict=True)
+    for agent, rewards in enumerate(by_agent):
+        row[f"agent_{agent}/{turn}/reward_mean"] = statistics.fmean(rewards)
     return row
 
 
@@ -321,7 +317,8 @@ def _means(mappings: Iterable[Mapping[str, float]]) -> dict[str, float]:
 def _nodes(episodes: Sequence[Episode]) -> list[Node]:
     nodes: list[Node] = []
     for episode in episodes:
-        nodes += [node for _, node in episode.nodes()]
+        for _, node in episode.nodes():
+            nodes.append(node)
     return nodes
 
 
@@ -333,7 +330,7 @@ def episode_record(episode: Episode) -> EpisodeRecord:
         if stop.detail:
             record["detail"] = stop.detail
         stops.append(record)
-    nodes = [_node(path, node) for path, node in episode.nodes()]
+    nodes = list(starmap(_node, episode.nodes()))
     return {"task": episode.task.id, "stops": stops, "nodes": nodes}
 
 
@@ -353,18 +350,28 @@ def _node(path: Sequence[int], node: Node) -> dict[str, Any]:
     callers = []
     """Calls of a program: the joint action of each."""
     for calls in node.calls:
-        responses.append([call.completion.text for call in calls])
-        weight_versions.append(sorted({call.completion.weight_version for call in calls}))
-        branched = [call for call in calls if call.branch]
-        other_prompts.append([call.prompt for call in branched])
-        callers.append([call.sibling for call in branched if call.sibling is not None])
+        texts = []
+        versions = set()
+        prompts = []
+        siblings = []
+        for call in calls:
+            texts.append(call.completion.text)
+            versions.add(call.completion.weight_version)
+            if call.branch:
+                prompts.append(call.prompt)
+                if call.sibling is not None:
+                    siblings.append(call.sibling)
+        responses.append(texts)
+        weight_versions.append(sorted(versions))
+        other_prompts.append(prompts)
+        callers.append(siblings)
     record: dict[str, Any] = {
         "turn": node.turn + 1,
         "path": list(path),
         "prompts": node.prompts,
         "responses": responses,
         "weight_versions": weight_versions,
-        "joint_actions": [_joint_action(action) for action in node.joint_actions],
+        "joint_actions": list(map(_joint_action, node.joint_actions)),
         # Joint actions whose next prompt was too long are expanded too.
         "expanded": sorted({*node.children, *node.transitions}),
     }
@@ -377,7 +384,8 @@ def _node(path: Sequence[int], node: Node) -> dict[str, Any]:
         record["greedy"] = {"responses": texts, "reward": node.greedy.reward}
     if node.counterfactuals:
         # JSON has no keys that are numbers.
-        record["counterfactuals"] = {str(agent): node.counterfactuals[agent] for agent in sorted(node.counterfactuals)}
+        by_agent = sorted(node.counterfactuals.items())
+        record["counterfactuals"] = {str(agent): rewards for agent, rewards in by_agent}
     return record
 
 

@@ -85,15 +85,20 @@ class JsonlSink(Sink):
     """
 
     def __init__(self, metrics: Path, episodes: Path, done: int, logged: int = 0, timeline: Path | None = None) -> None:
-        self._metrics, self._episodes, self._timeline = metrics, episodes, timeline
+        self._metrics = metrics
+        self._episodes = episodes
+        self._timeline = timeline
         for path in (metrics, episodes, timeline):
             if path is not None and path.exists():
                 _drop_rows_after(path, done, max(done, logged))
 
     def row(self, row: MetricRow, name: str) -> None:
         """Append a row; numbers that are not finite become null."""
-        finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
-        _append(self._metrics, finite)
+        written: dict[str, Any] = dict(row)
+        for key, value in row.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                written[key] = None  # JSON has neither NaN nor infinity
+        _append(self._metrics, written)
 
     def episodes(self, step: int, kind: str, records: Sequence[EpisodeRecord]) -> None:
         for record in records:
@@ -115,7 +120,8 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
         if row is None:
             raise UserError(f"{path} is damaged in line {number}: delete that line")
         yield row
-    if (row := parse_row(last)) is not None:
+    row = parse_row(last)
+    if row is not None:
         yield row
 
 
@@ -130,15 +136,26 @@ def parse_row(line: bytes) -> dict[str, Any] | None:
         row = json.loads(line)
     except ValueError:
         return None
-    return row if isinstance(row, dict) and type(row.get("step")) is int else None
+    # `isinstance` would take True for an integer.
+    if not isinstance(row, dict) or type(row.get("step")) is not int:
+        return None
+    return row
 
 
 def _drop_rows_after(path: Path, done: int, logged: int) -> None:
     """Rewrite the file atomically with training steps up to `done` and evaluations up to `logged`."""
-    rows = [row for row in read_rows(path) if logged and row["step"] <= (logged if is_evaluation(row) else done)]
-    write_atomically(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+    lines = []
+    for row in read_rows(path):
+        last = logged if is_evaluation(row) else done
+        if logged and row["step"] <= last:
+            lines.append(_line(row))
+    write_atomically(path, "".join(lines).encode())
 
 
 def _append(path: Path, row: Mapping[str, Any]) -> None:
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        file.write(_line(row))
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False) + "\n"

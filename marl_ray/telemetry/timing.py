@@ -42,7 +42,8 @@ class StartupTimer:
 
     def as_json(self) -> dict[str, float]:
         """Return the seconds of all parts, and the total as `ready`."""
-        return {name: round(seconds, 2) for name, seconds in {**self.parts, "ready": self.seconds}.items()}
+        parts = {**self.parts, "ready": self.seconds}
+        return {name: round(seconds, 2) for name, seconds in parts.items()}
 
     def __str__(self) -> str:
         parts = ", ".join(f"{name} {seconds:.0f}" for name, seconds in self.parts.items() if seconds >= MIN_SHOWN_S)
@@ -56,7 +57,9 @@ def process_age_s() -> float:
         uptime = float(Path("/proc/uptime").read_text(encoding="utf-8").split()[0])
     except OSError:
         return 0.0
-    return max(0.0, uptime - int(fields[19]) / os.sysconf("SC_CLK_TCK"))
+    # Field 22 of proc(5), the start in clock ticks since the boot: number 19 behind the name in brackets.
+    started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return max(0.0, uptime - started)
 
 
 class Timeline:
@@ -124,7 +127,8 @@ class Timeline:
 
         Evaluations during its waits are subtracted from its metric `wait`.
         """
-        started, ended = self._learner_free[policy], now()
+        started = self._learner_free[policy]
+        ended = now()
         waited = sum(end - begin for begin, end in waits)
         wait = max(0.0, waited - (self._evaluated_s - self._evaluated_before[policy]))
         times = {"learn": learned - started - waited, "wait": wait, "sync": ended - learned}
@@ -150,7 +154,8 @@ class Timeline:
 
     def take_spans(self) -> list[Span]:
         """Return the spans since the previous call, and delete them."""
-        spans, self._spans = self._spans, []
+        spans = self._spans
+        self._spans = []
         return spans
 
     def _span(self, track: str, name: str, step: int, begin: float, end: float) -> None:
@@ -166,4 +171,7 @@ class Timeline:
         learners = self._learner_times.pop(step)
         for part in ("learn", "sync"):
             row[f"time/{part}"] = max(times[part] for times in learners.values())
-        return row | {f"time/{p.key}/{part}": s for p in self._policies for part, s in learners[p].items()}
+        for policy in self._policies:
+            for part, seconds in learners[policy].items():
+                row[f"time/{policy.key}/{part}"] = seconds
+        return row

@@ -13,7 +13,7 @@ import yaml
 from benchmarks.learning.__main__ import RESULTS, current
 from benchmarks.learning.expert import MODEL, serving
 from benchmarks.learning.measures import measure, read_lines
-from benchmarks.learning.report import draw, interval, table
+from benchmarks.learning.report import draw, table
 from benchmarks.learning.studies import FEWER, JOINT, STUDIES, TOY_HARD, Study
 from marl_ray.config import ExternalConfig, from_tree, parse_overrides
 from marl_ray.config.budget import training_budget
@@ -48,13 +48,6 @@ def test_an_arm_is_a_config_of_as_many_steps_and_about_as_many_answers_as_the_jo
     (steps, own), (joint_steps, joint) = answers(name), answers(JOINT)
     assert steps == joint_steps
     assert (0.6 if name in FEWER else 0.9) < own / joint < 1.1
-
-
-def test_intervals_are_students() -> None:
-    mean, half = interval([1.0, 2.0, 3.0])
-    assert (mean, half) == (2.0, pytest.approx(4.303 / 3**0.5, rel=1e-3))
-    assert interval([5.0]) == (5.0, None)
-    assert interval([1.0] * 5) == (1.0, 0.0)
 
 
 def test_differences_are_paired_by_seed() -> None:

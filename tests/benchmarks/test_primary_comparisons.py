@@ -7,20 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.learning.__main__ import RESULTS, current
-from benchmarks.learning.primary import PRIMARY, Comparison, holm, primary_table, sign_flip
+from benchmarks.learning.primary import PRIMARY, Comparison, primary_table
 from benchmarks.learning.studies import TOY_PRIMARY
-
-
-def test_the_sign_flip_test_is_exact() -> None:
-    assert sign_flip([1.0, 2.0, 3.0]) == 2 / 8
-    assert sign_flip([1.0] * 8) == 2 / 256
-    assert sign_flip([1.0, -1.0]) == 1.0
-    assert sign_flip([3.0, 3.0, -1.0]) == 4 / 8  # sums of 5 or more: +++ and ++-, and their opposites
-
-
-def test_holm_corrects_for_the_number_of_comparisons() -> None:
-    assert holm([0.01, 0.5, 0.04]) == pytest.approx([0.03, 0.5, 0.08])
-    assert holm([0.5, 0.6]) == [1.0, 1.0]
 
 
 def test_differences_are_paired_by_seed_and_of_levels_or_gains() -> None:

@@ -13,11 +13,11 @@ from marl_ray.config.learning_rules import unused_discount
 from marl_ray.core.episode import Episode, Node, Outcome
 from marl_ray.core.errors import UserError
 from marl_ray.credit.groups import build_group
-from marl_ray.credit.returns import action_returns
+from marl_ray.credit.returns import action_returns, expected_return
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.environments.execution import ExecutionEvidence
 from marl_ray.sandbox import ExecutionReport, TestResult
-from marl_ray.telemetry.metrics import episode_metrics, expected_return, rollout_row
+from marl_ray.telemetry.metrics import episode_metrics, rollout_row
 from tests.factories import make_config, make_episode, make_node
 from tests.rollout.counting import Counting, Sum, run_batch
 

@@ -14,10 +14,10 @@ import pytest
 
 from marl_ray.config import Config, from_tree
 from marl_ray.core.episode import Episode, Node, Outcome, Task
+from marl_ray.core.statistics import rank_correlation
 from marl_ray.credit.groups import build_group
 from marl_ray.environments.base import Environment
 from marl_ray.rollout.step_measures import MAX_SCORED_EPISODES, MAX_SCORED_SAMPLES, StepMeasures
-from marl_ray.telemetry.credit_replay import rank_correlation
 from tests.rollout.counting import Counting, Sum, run_batch, tree_config
 from tests.rollout.helpers import NoExecutor
 

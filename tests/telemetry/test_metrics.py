@@ -11,11 +11,11 @@ from marl_ray.core.batch import Batch, ClippingStats, CriticStats, Group, MiniBa
 from marl_ray.core.episode import sibling_calls
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
+from marl_ray.credit.returns import expected_return
 from marl_ray.telemetry.metrics import (
     episode_metrics,
     episode_record,
     evaluation_row,
-    expected_return,
     joint_samples,
     recorded_prompt,
     rollout_metrics,

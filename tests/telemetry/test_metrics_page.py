@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
+from marl_ray.cooperation.credit_replay import CreditDiagnostics
+from marl_ray.cooperation.recombined_answers import Answers, cooperation
+from marl_ray.cooperation.token_counts import token_counts
 from marl_ray.core.batch import Batch, ClippingStats, CriticStats, Group, ImportanceRatioStats, MiniBatch, UpdateStats
 from marl_ray.core.concurrency import now
 from marl_ray.core.episode import GreedySample, JointAction, Outcome, Task, Texts, sibling_calls
 from marl_ray.core.state import TrainerState
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.sandbox import ExecutionReport, TestResult
-from marl_ray.telemetry.cooperation import Answers, cooperation, token_counts
-from marl_ray.telemetry.credit_replay import CreditDiagnostics
 from marl_ray.telemetry.metrics import evaluation_row, rollout_row, step_row
 from marl_ray.telemetry.timing import Timeline
 from marl_ray.weights.receiver import WeightSyncResult

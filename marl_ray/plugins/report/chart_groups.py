@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
+from marl_ray.core.statistics import half_width, wilson_interval
 from marl_ray.plugins.report.svg_charts import Series
 from marl_ray.results.diagnostics import Rows
+from marl_ray.results.returns_plot import is_number, metric_points
 
-SECTIONS = ("Rewards", "Cooperation", "Reward levels", "Other turn metrics", "Agents", "Rollout and sandbox", "Time")
-REWARDS, COOPERATION, LEVELS, TURNS, AGENTS, ROLLOUT, TIME = SECTIONS
+REWARDS = "Rewards"
+COOPERATION = "Cooperation"
+LEVELS = "Reward levels"
+TURNS = "Other turn metrics"
+AGENTS = "Agents"
+ROLLOUT = "Rollout and sandbox"
+TIME = "Time"
+SECTIONS = (REWARDS, COOPERATION, LEVELS, TURNS, AGENTS, ROLLOUT, TIME)
+"""Sections in the order of the page."""
 FIRST = ("reward_mean", "all_passed", "expected_return", "tests_passed_rate")
 """Turn metrics that come before the others, in section Rewards."""
 REVISIONS = ("keep_rate", "fix_rate", "first_pass@2")
 CREDIT = ("influence", "credit_fidelity", "credit_variance")
 STEP_TIMES = ("step", "rollout", "learn", "sync", "idle")
-Z_95 = 1.96
-"""Standard errors in half of a 95 % interval."""
 TURN_METRIC = re.compile(r"turn_(\d+)/(.+)")
 AGENT_METRIC = re.compile(r"(agent|policy)_(\d+)/(.+)")
 CONTRIBUTION = re.compile(r"cooperation/agent_(\d+)_contribution")
@@ -42,33 +48,42 @@ def chart_groups(rows: Rows) -> list[ChartGroup]:
 
     A metric and its evaluation (`eval/...`) share a group, under the name without the prefix.
     """
+    keys: dict[str, None] = {}
+    """Keys of all rows, in order of first appearance."""
+    for row in rows:
+        keys |= dict.fromkeys(row)
     metrics: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
-    for key in dict.fromkeys(key.removeprefix("eval/") for row in rows for key in row if key not in X_AXIS):
-        section, title, label = _classify(key)
-        metrics[section, title][label] = key
-    groups = [ChartGroup(section, title, dict(sorted(labels.items()))) for (section, title), labels in metrics.items()]
-    return sorted(groups, key=lambda group: (SECTIONS.index(group.section), _rank(group.title)))
+    for key in keys:
+        if key in X_AXIS:
+            continue
+        name = key.removeprefix("eval/")
+        section, title, label = _classify(name)
+        metrics[section, title][label] = name
+    groups = []
+    for (section, title), labels in metrics.items():
+        groups.append(ChartGroup(section, title, dict(sorted(labels.items()))))
+    return sorted(groups, key=_place)
 
 
 def group_series(rows: Rows, group: ChartGroup) -> list[Series]:
     """Return the series of a group's metrics, with a colour per metric."""
-    labels = enumerate(group.metrics.items())
-    return [series for colour, (label, metric) in labels for series in metric_series(rows, metric, label, colour)]
+    series = []
+    for colour, (label, metric) in enumerate(group.metrics.items()):
+        series += metric_series(rows, metric, label, colour)
+    return series
 
 
 def metric_series(rows: Rows, metric: str, label: str, colour: int) -> list[Series]:
     """Return a metric's training steps as a line and its evaluations as marks, over joint samples."""
     series = []
-    if line := metric_points(rows, metric):
+    line = metric_points(rows, metric)
+    if line:
         series.append(Series(label, colour, line))
-    if marks := metric_points(rows, f"eval/{metric}"):
-        series.append(Series(f"{label} held-out".strip(), colour, marks, True, confidence_intervals(rows, metric)))
+    marks = metric_points(rows, f"eval/{metric}")
+    if marks:
+        bounds = confidence_intervals(rows, metric)
+        series.append(Series(f"{label} held-out".strip(), colour, marks, True, bounds))
     return series
-
-
-def metric_points(rows: Iterable[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
-    """Return (joint samples, value) of the rows that have a finite value."""
-    return [(float(row.get("env_steps", 0)), float(row[key])) for row in rows if _is_number(row.get(key))]
 
 
 def confidence_intervals(rows: Iterable[Mapping[str, Any]], metric: str) -> list[tuple[float, float]]:
@@ -82,64 +97,65 @@ def confidence_intervals(rows: Iterable[Mapping[str, Any]], metric: str) -> list
         return []
     bounds = []
     for row in rows:
-        value, tasks = row.get(f"eval/{metric}"), row.get("eval/episodes") or 0
-        if not _is_number(value):
+        value = row.get(f"eval/{metric}")
+        if not is_number(value):
             continue
+        tasks = row.get("eval/episodes") or 0
         deviation = row.get(f"eval/{turn}/reward_std")
         if name == "all_passed" and tasks > 1:
-            bounds.append(_wilson_interval(value, tasks))
-        elif tasks > 1 and _is_number(deviation):
-            half = Z_95 * deviation / math.sqrt(tasks)
+            bounds.append(wilson_interval(value, tasks))
+        elif tasks > 1 and is_number(deviation):
+            half = half_width(deviation, tasks)
             bounds.append((value - half, value + half))
         else:
             bounds.append((value, value))
     return bounds
 
 
-def _wilson_interval(share: float, tasks: int) -> tuple[float, float]:
-    """Return Wilson's score interval (1927), which stays within 0 and 1."""
-    z = Z_95**2 / tasks
-    middle = (share + z / 2) / (1 + z)
-    half = math.sqrt(share * (1 - share) * z + z * z / 4) / (1 + z)
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
 def _classify(key: str) -> tuple[str, str, str]:
     """Return the metric's section, chart title and label."""
-    if match := TURN_METRIC.fullmatch(key):
-        turn, name = f"turn {match[1]}", match[2]
+    match = TURN_METRIC.fullmatch(key)
+    if match:
+        turn = f"turn {match[1]}"
+        name = match[2]
         if name in REVISIONS:
             return COOPERATION, f"revisions in {turn}", name
         if name.startswith("level/"):
             return LEVELS, turn, name.removeprefix("level/")
-        return (REWARDS if name in FIRST else TURNS), name, turn
-    if match := CONTRIBUTION.fullmatch(key):
+        return REWARDS if name in FIRST else TURNS, name, turn
+    match = CONTRIBUTION.fullmatch(key)
+    if match:
         return COOPERATION, "contribution to the reward", f"agent {match[1]}"
-    if key.startswith("cooperation/"):
-        return COOPERATION, key.removeprefix("cooperation/").replace("_", " "), ""
-    if key.startswith(("tokens/", "reward_per_token/")):
-        title, _, label = key.partition("/")
-        return COOPERATION, "tokens per episode" if title == "tokens" else "reward per token", label.replace("_", " ")
-    if match := AGENT_METRIC.fullmatch(key):
+    prefix, slash, rest = key.partition("/")
+    if not slash:
+        return ROLLOUT, key, ""
+    words = rest.replace("_", " ")
+    if prefix == "cooperation":
+        return COOPERATION, words, ""
+    if prefix == "tokens":
+        return COOPERATION, "tokens per episode", words
+    if prefix == "reward_per_token":
+        return COOPERATION, "reward per token", words
+    match = AGENT_METRIC.fullmatch(key)
+    if match:
         turn, _, name = match[3].partition("/")
         if name in CREDIT:
-            return COOPERATION, f"{name.replace('_', ' ')}, {turn.replace('_', ' ')}", f"agent {match[2]}"
+            return COOPERATION, f"{name}, {turn}".replace("_", " "), f"agent {match[2]}"
         return AGENTS, match[3], f"{match[1]} {match[2]}"
-    if key.startswith("time/"):
-        name = key.removeprefix("time/")
-        if name in STEP_TIMES:
-            return TIME, "seconds per step", name
-        if match := AGENT_METRIC.fullmatch(name):
+    if prefix == "time":
+        if rest in STEP_TIMES:
+            return TIME, "seconds per step", rest
+        match = AGENT_METRIC.fullmatch(rest)
+        if match:
             return TIME, f"seconds per step: {match[3]}", f"{match[1]} {match[2]}"
-        return TIME, name, ""
-    if match := DEVICE_METRIC.fullmatch(key):
+        return TIME, rest, ""
+    match = DEVICE_METRIC.fullmatch(key)
+    if match:
         return ROLLOUT, f"memory of device {match[1]}, MB", match[2]
     return ROLLOUT, key, ""
 
 
-def _rank(title: str) -> tuple[int, str]:
-    return (FIRST.index(title) if title in FIRST else len(FIRST), title)
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and math.isfinite(value)
+def _place(group: ChartGroup) -> tuple[int, int, str]:
+    """Return the sort key of a group: the titles of FIRST come before others."""
+    rank = FIRST.index(group.title) if group.title in FIRST else len(FIRST)
+    return SECTIONS.index(group.section), rank, group.title

@@ -29,44 +29,51 @@ def trace_of(folder: RunFolder) -> str:
     tracks = [*TRACKS, *sorted({span[0] for span in spans} - TRACKS.keys())]
     thread = 0
     for track in tracks:
-        own = sorted((span for span in spans if span[0] == track), key=lambda span: (span[3], span[4]))
+        on_track = [span for span in spans if span[0] == track]
+        on_track.sort(key=lambda span: (span[3], span[4]))
         title = TRACKS.get(track, f"learner {track}")
-        for number, lane in enumerate(_lanes(own)):
+        for number, lane in enumerate(_lanes(on_track), start=1):
             thread += 1
-            events.append(_metadata(title if number == 0 else f"{title} {number + 1}", thread))
-            if track not in TRACKS:
-                events += [_event(span, thread) for span in _steps_of(lane)]
-            events += [_event(span, thread) for span in lane]
+            events.append(_metadata(title if number == 1 else f"{title} {number}", thread))
+            # A step comes before its parts, which lie within it.
+            steps = [] if track in TRACKS else _steps_of(lane)
+            for span in (*steps, *lane):
+                events.append(_event(span, thread))
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
 
 def read_spans(path: Path) -> list[Span]:
     """Return the spans in timeline.jsonl."""
-    rows = read_rows(path)
-    return [(track, name, step, begin, end) for row in rows for track, name, step, begin, end in row["spans"]]
+    spans: list[Span] = []
+    for row in read_rows(path):
+        spans += map(tuple, row["spans"])
+    return spans
 
 
 def _lanes(spans: Iterable[Span]) -> list[list[Span]]:
     """Return spans that are sorted by their begin in as few lists without overlaps as possible."""
     lanes: list[list[Span]] = []
     for span in spans:
-        free = next((lane for lane in lanes if lane[-1][4] <= span[3]), None)
-        if free is None:
-            lanes.append([span])
+        for lane in lanes:
+            if lane[-1][4] <= span[3]:
+                lane.append(span)
+                break
         else:
-            free.append(span)
+            lanes.append([span])
     return lanes
 
 
 def _steps_of(parts: Sequence[Span]) -> list[Span]:
     """Return one span per step of a learner, around its parts."""
     whole: dict[tuple[int, int], Span] = {}
-    repeated, previous = 0, 0
+    repeated = 0
+    previous = 0
     for track, _, step, begin, end in parts:
         repeated += step < previous  # a resumed run repeats steps
         previous = step
-        known = whole.get((repeated, step))
-        whole[repeated, step] = (track, "step", step, begin if known is None else known[3], end)
+        if (repeated, step) in whole:
+            begin = whole[repeated, step][3]
+        whole[repeated, step] = (track, "step", step, begin, end)
     return list(whole.values())
 
 
@@ -87,7 +94,7 @@ def _event(span: Span, thread: int) -> dict[str, Any]:
     }
 
 
-def _metadata(name: str, thread: int | None = None) -> dict[str, Any]:
-    """Return the event that names the run, or a track."""
-    kind = "process_name" if thread is None else "thread_name"
-    return {"name": kind, "ph": "M", "pid": 1, "tid": thread or 0, "args": {"name": name}}
+def _metadata(name: str, thread: int = 0) -> dict[str, Any]:
+    """Return the event that names the run (thread 0), or a track."""
+    kind = "thread_name" if thread else "process_name"
+    return {"name": kind, "ph": "M", "pid": 1, "tid": thread, "args": {"name": name}}

@@ -41,10 +41,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _report(options: argparse.Namespace) -> None:
+    from marl_ray.cooperation.run_sentences import cooperation_summary
     from marl_ray.core.files import expand_home
     from marl_ray.plugins.report.chrome_trace import trace_of
     from marl_ray.plugins.report.html_report import render_report
-    from marl_ray.results.cooperation_summary import cooperation_summary
     from marl_ray.results.returns_plot import plot_run
     from marl_ray.results.run_summary import read_metrics, reward_table
     from marl_ray.storage.run_folder import RunFolder

@@ -32,9 +32,13 @@ class SelectedEpisode:
 
 def last_turn_reward(record: EpisodeRecord) -> float | None:
     """Return the mean reward of the last turn's joint actions; None for an episode without a node."""
-    last = max((node["turn"] for node in record["nodes"]), default=0)
-    rewards = [a["reward"] for node in record["nodes"] if node["turn"] == last for a in node["joint_actions"]]
-    return statistics.fmean(rewards) if rewards else None
+    by_turn: dict[int, list[float]] = {}
+    for node in record["nodes"]:
+        rewards = by_turn.setdefault(node["turn"], [])
+        rewards += [action["reward"] for action in node["joint_actions"]]
+    if not by_turn:
+        return None
+    return statistics.fmean(by_turn[max(by_turn)])
 
 
 def select_episodes(records: Iterable[EpisodeRecord], count: int) -> tuple[list[SelectedEpisode], int]:
@@ -49,7 +53,10 @@ def select_episodes(records: Iterable[EpisodeRecord], count: int) -> tuple[list[
         if reward is None:
             continue
         episode = SelectedEpisode([], reward, record)
-        for heap, rank in zip(heaps.values(), (reward, -reward, 0.0), strict=True):
+        ranks = {"best": reward, "worst": -reward, "last": 0.0}
+        for reason, rank in ranks.items():
+            heap = heaps[reason]
+            # Of equal ranks, the heap drops the earlier episode first.
             heapq.heappush(heap, (rank, total, episode))
             if len(heap) > count:
                 heapq.heappop(heap)
@@ -64,7 +71,8 @@ def episode_view(episode: SelectedEpisode) -> dict[str, Any]:
     """Return the variables of the episode template."""
     record = episode.record
     nodes = {tuple(node["path"]): node for node in record["nodes"]}
-    is_chain = len(nodes) == len({len(path) for path in nodes})
+    # Nodes of a chain have paths of different lengths.
+    is_chain = len(nodes) == len(set(map(len, nodes)))
     return {
         "task": record["task"],
         "kind": record["kind"],
@@ -78,32 +86,50 @@ def episode_view(episode: SelectedEpisode) -> dict[str, Any]:
 
 
 def _stop(stop: Mapping[str, Any]) -> str:
-    where = f"after joint actions {' '.join(map(str, stop['path']))}" if stop["path"] else "at the first turn"
-    detail = f": {stop['detail']}" if stop.get("detail") else ""
-    return f"ended {where}: {stop['reason'].replace('_', ' ')}{detail}"
+    where = "at the first turn"
+    if stop["path"]:
+        where = f"after joint actions {' '.join(map(str, stop['path']))}"
+    text = f"ended {where}: {stop['reason'].replace('_', ' ')}"
+    if stop.get("detail"):
+        text += f": {stop['detail']}"
+    return text
 
 
 def _tree_lines(nodes: Mapping[NodePath, NodeRecord]) -> Iterator[str]:
     """Yield a line per node with the rewards of its joint actions; `*` marks expanded joint actions."""
     for path, node in sorted(nodes.items()):
-        rewards = [
-            f"*{format_number(a['reward'])}" if index in node["expanded"] else format_number(a["reward"])
-            for index, a in enumerate(node["joint_actions"])
-        ]
-        origin = f", after {path[-1]}" if path else ""
-        yield f"{'  ' * len(path)}turn {node['turn']}{origin}: {' '.join(rewards)}"
+        line = f"{'  ' * len(path)}turn {node['turn']}"
+        if path:
+            line += f", after {path[-1]}"
+        line += ":"
+        for index, action in enumerate(node["joint_actions"]):
+            mark = "*" if index in node["expanded"] else ""
+            line += f" {mark}{format_number(action['reward'])}"
+        yield line
 
 
 def _node_view(path: NodePath, node: NodeRecord, nodes: Mapping[NodePath, NodeRecord]) -> dict[str, Any]:
     """Return a turn with one of its joint actions in full: the first expanded one, else the best."""
     actions = node["joint_actions"]
-    index = node["expanded"][0] if node["expanded"] else max(range(len(actions)), key=lambda g: actions[g]["reward"])
+    if node["expanded"]:
+        index = node["expanded"][0]
+    else:
+        rewards = [action["reward"] for action in actions]
+        index = rewards.index(max(rewards))
     action = actions[index]
-    origin = f" after joint action {path[-1]} of turn {node['turn'] - 1}" if path else ""
+    title = f"Turn {node['turn']}"
+    if path:
+        title += f" after joint action {path[-1]} of turn {node['turn'] - 1}"
     evidence = {key: value for key, value in action.items() if key not in STANDARD_KEYS}
+    agents = []
+    for agent in range(len(node["prompts"])):
+        before = None
+        if path:
+            before = _response(nodes[path[:-1]], agent, path[-1])
+        agents.append(_agent_view(agent, node, index, before))
     return {
-        "title": f"Turn {node['turn']}{origin}: joint action {index}, reward {format_number(action['reward'])}",
-        "agents": [_agent_view(agent, node, index, path, nodes) for agent in range(len(node["prompts"]))],
+        "title": f"{title}: joint action {index}, reward {format_number(action['reward'])}",
+        "agents": agents,
         "report": action.get("report"),
         "evidence": json.dumps(evidence, ensure_ascii=False, indent=1) if evidence else None,
         "actions": _action_table(node),
@@ -111,33 +137,47 @@ def _node_view(path: NodePath, node: NodeRecord, nodes: Mapping[NodePath, NodeRe
     }
 
 
-def _agent_view(
-    agent: int, node: NodeRecord, action: int, path: NodePath, nodes: Mapping[NodePath, NodeRecord]
-) -> dict[str, Any]:
-    """Return an agent's part of a joint action. In a run of a program the agent may have answered several calls."""
-    responses, index = node["responses"][agent], node["joint_actions"][action]["indices"][agent]
-    callers = node.get("callers")
-    own = [index] if callers is None else [g for g, caller in enumerate(callers[agent]) if caller == action]
-    previous = None
-    if path:
-        parent = nodes[path[:-1]]
-        previous = parent["responses"][agent][parent["joint_actions"][path[-1]]["indices"][agent]]
+def _response(node: NodeRecord, agent: int, action: int) -> str:
+    """Return an agent's response in a joint action."""
+    index = node["joint_actions"][action]["indices"][agent]
+    response: str = node["responses"][agent][index]
+    return response
+
+
+def _agent_view(agent: int, node: NodeRecord, action: int, before: str | None) -> dict[str, Any]:
+    """Return an agent's part of a joint action, with its response of the turn `before`. In a run of a program the agent
+    may have answered several calls."""
+    index = node["joint_actions"][action]["indices"][agent]
+    calls = [index]
+    if "callers" in node:
+        callers = node["callers"][agent]
+        calls = [number for number, caller in enumerate(callers) if caller == action]
+    earlier = []
+    for number in calls[:-1]:  # the last call is the response
+        prompt = describe_prompt(recorded_prompt(node, agent, number))
+        earlier.append({"prompt": prompt, "response": node["responses"][agent][number]})
+    others = []
+    for number, other in enumerate(node["responses"][agent]):
+        if number not in calls:
+            others.append(other)
+    response = _response(node, agent, action)
     return {
-        "earlier_calls": [
-            {"prompt": describe_prompt(recorded_prompt(node, agent, g)), "response": responses[g]} for g in own[:-1]
-        ],
+        "earlier_calls": earlier,
         "prompt": describe_prompt(recorded_prompt(node, agent, index)),
-        "response": responses[index],
-        "previous_response": previous,
-        "difference": [] if previous is None else list(_difference(previous, responses[index])),
-        "other_responses": [response for g, response in enumerate(responses) if g not in own],
+        "response": response,
+        "previous_response": before,
+        "difference": [] if before is None else list(_difference(before, response)),
+        "other_responses": others,
     }
 
 
 def _difference(before: str, after: str) -> Iterator[tuple[str | None, str | None, bool]]:
     """Yield (line before, line after, equal) of a comparison side by side; None where a side has no line."""
-    old, new = before.splitlines(), after.splitlines()
-    for kind, i, j, k, m in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+    old = before.splitlines()
+    new = after.splitlines()
+    # `autojunk` would ignore lines that are frequent, such as empty ones.
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    for kind, i, j, k, m in matcher.get_opcodes():
         for left, right in itertools.zip_longest(old[i:j], new[k:m]):
             yield left, right, kind == "equal"
 
@@ -147,15 +187,22 @@ def _action_table(node: NodeRecord) -> dict[str, Any] | None:
     actions: Sequence[Mapping[str, Any]] = node["joint_actions"]
     if len(actions) == 1 and not actions[0]["levels"]:
         return None
-    levels = list(dict.fromkeys(name for action in actions for name in action["levels"]))
-    own_rewards = any("rewards" in action for action in actions)
+    levels: dict[str, None] = {}
+    """Names in order of first appearance."""
+    for action in actions:
+        levels |= dict.fromkeys(action["levels"])
+    header = ["joint action", "responses", "reward"]
+    agents_have_rewards = any("rewards" in action for action in actions)
+    if agents_have_rewards:
+        header.append("rewards of the agents")
     rows = []
     for index, action in enumerate(actions):
-        cells = [f"{index}{' (expanded)' if index in node['expanded'] else ''}", " ".join(map(str, action["indices"]))]
-        cells.append(format_number(action["reward"]))
-        if own_rewards:
+        expanded = " (expanded)" if index in node["expanded"] else ""
+        cells = [f"{index}{expanded}", " ".join(map(str, action["indices"])), format_number(action["reward"])]
+        if agents_have_rewards:
             cells.append(" ".join(map(format_number, action.get("rewards", ()))))
-        cells += [format_number(action["levels"][name]) if name in action["levels"] else "" for name in levels]
+        for name in levels:
+            value = action["levels"].get(name)
+            cells.append("" if value is None else format_number(value))
         rows.append(cells)
-    header = ["joint action", "responses", "reward", *(["rewards of the agents"] if own_rewards else ()), *levels]
-    return {"header": header, "rows": rows}
+    return {"header": header + list(levels), "rows": rows}

@@ -9,11 +9,16 @@ from dataclasses import dataclass
 
 from marl_ray.results.returns_plot import smoothing_window, trailing_mean
 
-WIDTH, HEIGHT = 460, 200
-MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 52, 8, 8, 24
+# Pixels: the picture, and the margins around the lines.
+WIDTH = 460
+HEIGHT = 200
+MARGIN_LEFT = 52
+MARGIN_RIGHT = 8
+MARGIN_TOP = 8
+MARGIN_BOTTOM = 24
 MAX_POINTS = 400
-TICKS = 4
 """Maximum number of points per line."""
+TICKS = 4
 MAX_HINTS = 60
 """Maximum number of tooltips per line."""
 MIN_POINTS_SMOOTHED = 8
@@ -77,7 +82,8 @@ def layout_chart(title: str, series: Sequence[Series]) -> Chart:
 
 
 def _labelled(ticks: Sequence[float], position: Callable[[float], float]) -> list[tuple[float, str]]:
-    return [(round(position(value), 1), label) for value, label in zip(ticks, tick_labels(ticks), strict=True)]
+    positions = [round(position(value), 1) for value in ticks]
+    return list(zip(positions, tick_labels(ticks), strict=True))
 
 
 def tick_labels(ticks: Sequence[float]) -> list[str]:
@@ -90,12 +96,16 @@ def tick_labels(ticks: Sequence[float]) -> list[str]:
     if len(set(labels)) == len(labels):
         return labels
     step = min(abs(later - earlier) for earlier, later in itertools.pairwise(ticks))
-    return [f"{value:,.{max(0, -math.floor(math.log10(step) + 1e-9))}f}" for value in ticks]
+    # The logarithm of a power of ten may be too small by a rounding error.
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    return [f"{value:,.{digits}f}" for value in ticks]
 
 
 def format_number(value: float) -> str:
     """Return the value with four significant digits."""
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    if abs(value) >= 10_000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
 
 
 def thin(points: Points, limit: int = MAX_POINTS) -> Points:
@@ -103,15 +113,24 @@ def thin(points: Points, limit: int = MAX_POINTS) -> Points:
     size = math.ceil(len(points) / limit)
     if size <= 1:
         return points
-    parts = [points[start : start + size] for start in range(0, len(points), size)]
-    return [(sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts]
+    means = []
+    for start in range(0, len(points), size):
+        xs, ys = zip(*points[start : start + size], strict=True)
+        means.append((sum(xs) / len(xs), sum(ys) / len(ys)))
+    return means
 
 
 def round_ticks(low: float, high: float) -> list[float]:
     """Return about TICKS round numbers from `low` to `high`."""
-    step = 10.0 ** math.floor(math.log10((high - low) / TICKS))
-    step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= TICKS + 0.5)
-    return [float(f"{n * step:.12g}") for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    power = 10.0 ** math.floor(math.log10((high - low) / TICKS))
+    for factor in (1, 2, 5, 10):
+        step = power * factor
+        if (high - low) / step <= TICKS + 0.5:
+            break
+    # A tick at a bound counts in spite of rounding errors.
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [float(f"{n * step:.12g}") for n in range(first, last + 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +144,14 @@ class _Axes:
 
     @classmethod
     def fit(cls, series: Sequence[Series]) -> _Axes:
-        xs = [x for one in series for x, _ in one.points]
-        ys = [y for one in series for _, y in one.points]
-        ys += [bound for one in series for bounds in one.bounds for bound in bounds]
+        xs: list[float] = []
+        ys: list[float] = []
+        for one in series:
+            for x, y in one.points:
+                xs.append(x)
+                ys.append(y)
+            for bounds in one.bounds:
+                ys += bounds
         low, high = _nonempty_range(min(ys), max(ys))
         padding = 0.04 * (high - low)
         return cls(*_nonempty_range(min(xs), max(xs)), low - padding, high + padding)
@@ -157,16 +181,16 @@ def _shapes(series: Series, axes: _Axes) -> SeriesShapes:
     colour = series.colour % NUM_COLOURS
     hints = _hints(points, axes, series.bounds)
     if series.marks or len(points) == 1:
-        error_bars = [
-            f"M{axes.x(x):.1f} {axes.y(low):.1f}V{axes.y(high):.1f}"
-            for (x, _), (low, high) in zip(points, series.bounds, strict=bool(series.bounds))
-        ]
+        error_bars = []
+        for (x, _), (low, high) in zip(points, series.bounds, strict=bool(series.bounds)):
+            error_bars.append(f"M{axes.x(x):.1f} {axes.y(low):.1f}V{axes.y(high):.1f}")
         dots = [(f"{axes.x(x):.1f}", f"{axes.y(y):.1f}") for x, y in points]
         return SeriesShapes(legend, colour, error_bars=error_bars, dots=dots, hints=hints)
     if len(points) < MIN_POINTS_SMOOTHED:
         return SeriesShapes(legend, colour, lines=[(False, axes.polyline(points))], hints=hints)
     means = trailing_mean([y for _, y in points], smoothing_window(len(points)))
-    smooth = [(x, mean) for (x, _), mean in zip(points, means, strict=True)]
+    xs = [x for x, _ in points]
+    smooth = list(zip(xs, means, strict=True))
     lines = [(True, axes.polyline(points)), (False, axes.polyline(smooth))]
     return SeriesShapes(legend, colour, lines=lines, hints=_hints(smooth, axes))
 
@@ -177,6 +201,9 @@ def _hints(points: Points, axes: _Axes, bounds: Sequence[tuple[float, float]] = 
     hints = []
     for index in range(len(points) - 1, -1, -every):  # with the newest point
         x, y = points[index]
-        interval = "" if not bounds else f" [{format_number(bounds[index][0])}, {format_number(bounds[index][1])}]"
-        hints.append((f"{axes.x(x):.1f}", f"{axes.y(y):.1f}", f"{format_number(x)}: {format_number(y)}{interval}"))
+        text = f"{format_number(x)}: {format_number(y)}"
+        if bounds:
+            low, high = bounds[index]
+            text += f" [{format_number(low)}, {format_number(high)}]"
+        hints.append((f"{axes.x(x):.1f}", f"{axes.y(y):.1f}", text))
     return hints[::-1]

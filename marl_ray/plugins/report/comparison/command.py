@@ -44,8 +44,11 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
     configure_logging(options)
     paths = [Path(path) for path in options.paths]
     overrides = parse_overrides(options.override)
-    config = evaluation_config(options.paths, options.config, overrides=overrides) if needs_evaluation(paths) else None
-    samples, command = options.samples or max(options.k), ["marl-ray", "compare", *argv]
+    config = None
+    if needs_evaluation(paths):
+        config = evaluation_config(options.paths, options.config, overrides=overrides)
+    samples = options.samples or max(options.k)
+    command = ["marl-ray", "compare", *argv]
     request = ComparisonRequest(paths, options.split, samples, options.k, options.output, command)
     for line in run_comparison(config, request):
         print(line)

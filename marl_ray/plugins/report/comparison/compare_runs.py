@@ -16,13 +16,16 @@ import logging
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from marl_ray.config import Config
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home, write_atomically
 from marl_ray.core.installed_versions import version_line
 from marl_ray.core.random_streams import stream_seed
+from marl_ray.core.statistics import MethodComparison, compare_methods, estimates_to_dict
 from marl_ray.evaluation.evaluate import EvaluationRequest, run_evaluation
 from marl_ray.plugins.report.comparison.compared_runs import (
     ComparedRun,
@@ -33,11 +36,11 @@ from marl_ray.plugins.report.comparison.compared_runs import (
 )
 from marl_ray.plugins.report.comparison.paper_figure import Curve, draw_figure, evaluation_curve
 from marl_ray.plugins.report.comparison.paper_table import latex_table, markdown_table
-from marl_ray.plugins.report.comparison.seed_statistics import compare_methods
 from marl_ray.storage.checkpoints import NAME as CHECKPOINT
 from marl_ray.telemetry.sinks import read_rows
 
 logger = logging.getLogger(__name__)
+HEADER = "# Run in this folder. Training writes new run folders below runs/."
 FIGURES = ("figure.pdf", "figure.svg", "figure.png")
 
 
@@ -73,14 +76,15 @@ def run_comparison(config: Config | None, request: ComparisonRequest) -> Iterato
     if config is not None:
         if len(request.paths) < 2:
             raise UserError("a comparison needs at least two runs")
-        models, into = [str(path) for path in request.paths], folder / "evaluation"
+        models = list(map(str, request.paths))
+        into = folder / "evaluation"
         asked = EvaluationRequest(
             models, request.split, request.samples, request.ks, "parallel", False, into, episodes=False
         )
         for line in run_evaluation(config, asked).lines:
             logger.debug(line)
         evaluations = [into]
-    runs = [run for path in evaluations for run in read_evaluation(path)]
+    runs = list(chain(*map(read_evaluation, evaluations)))
     groups = group_runs(runs)
     if len(groups) < 2:
         raise UserError("all runs have the same config except for the seed: a comparison needs at least two methods")
@@ -89,7 +93,7 @@ def run_comparison(config: Config | None, request: ComparisonRequest) -> Iterato
         raise UserError("the evaluations have no metrics to compare")
     seed = config.seed if config is not None else 0
     comparison = compare_methods(methods, metrics, stream_seed(seed, "compare"))
-    write_atomically(folder / "comparison.json", json.dumps(comparison.to_dict(), indent=1).encode())
+    write_atomically(folder / "comparison.json", json.dumps(_plain(comparison), indent=1).encode())
     table = markdown_table(comparison)
     write_atomically(folder / "table.md", table.encode())
     write_atomically(folder / "table.tex", latex_table(comparison).encode())
@@ -99,6 +103,18 @@ def run_comparison(config: Config | None, request: ComparisonRequest) -> Iterato
     yield table.rstrip("\n")
     tasks = len(runs[0].tasks)
     yield f"{tasks} tasks; in brackets 95 % intervals over tasks and seeds; table, figure and commands in {folder}"
+
+
+def _plain(comparison: MethodComparison) -> dict[str, Any]:
+    """Return the comparison as plain data."""
+    plain: dict[str, dict[str, Any]] = {"seeds": {}, "methods": {}, "differences": {}}
+    for name, seeds in comparison.seeds.items():
+        plain["seeds"][name] = list(seeds)
+    for name, estimates in comparison.methods.items():
+        plain["methods"][name] = estimates_to_dict(estimates)
+    for name, estimates in comparison.differences.items():
+        plain["differences"][name] = estimates_to_dict(estimates)
+    return plain
 
 
 def _curves(groups: Mapping[str, Sequence[ComparedRun]]) -> tuple[str, dict[str, list[Curve]]]:
@@ -116,13 +132,7 @@ def _curves(groups: Mapping[str, Sequence[ComparedRun]]) -> tuple[str, dict[str,
 
 def _write_commands(folder: Path, runs: Sequence[ComparedRun], request: ComparisonRequest, evaluated: bool) -> None:
     """Write commands.sh. `evaluated`: the arguments of the command are runs, in the order of `runs`."""
-    lines = [
-        "#!/bin/sh",
-        f"# {version_line()}",
-        "# Run in this folder. Training writes new run folders below runs/.",
-        "set -e",
-        "",
-    ]
+    lines = ["#!/bin/sh", f"# {version_line()}", HEADER, "set -e", ""]
     for run in runs:
         if run.run is None:
             lines.append(f"# {run.label}: no run, nothing to train")
@@ -144,11 +154,15 @@ def _compare_again(runs: Sequence[ComparedRun], request: ComparisonRequest) -> s
     which are in the config of the evaluation."""
     command = ["marl-ray", "compare"]
     for path, run in zip(request.paths, runs, strict=True):
-        is_checkpoint = CHECKPOINT.fullmatch(path.name) is not None
-        command.append(f"runs/{_run_name(run)}" + (f"/checkpoints/{path.name}" if is_checkpoint else ""))
+        model = f"runs/{_run_name(run)}"
+        if CHECKPOINT.fullmatch(path.name):
+            model += f"/checkpoints/{path.name}"
+        command.append(model)
     command += ["--config", "evaluation/config.yaml", "--samples", str(request.samples)]
     command += ["--k", ",".join(map(str, request.ks)), "--output", "again"]
-    return shlex.join([*command, "--split", request.split] if request.split else command)
+    if request.split:
+        command += ["--split", request.split]
+    return shlex.join(command)
 
 
 def _run_name(run: ComparedRun) -> str:

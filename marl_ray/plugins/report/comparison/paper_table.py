@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
+from marl_ray.core.statistics import Estimate, MethodComparison, describe_estimate
 from marl_ray.core.text import pluralize
-from marl_ray.evaluation.statistics import Estimate
-from marl_ray.plugins.report.comparison.seed_statistics import MethodComparison
 
 
 def table_rows(comparison: MethodComparison) -> list[list[str]]:
@@ -49,16 +46,15 @@ def latex_table(comparison: MethodComparison) -> str:
 
 
 def _escape(text: str) -> str:
-    for character in "\\&%$#_{}":
-        text = text.replace(character, r"\textbackslash " if character == "\\" else f"\\{character}")
+    # The backslash comes first: the other characters are escaped with one.
+    text = text.replace("\\", r"\textbackslash ")
+    for character in "&%$#_{}":
+        text = text.replace(character, f"\\{character}")
     return text.replace(" - ", " $-$ ").replace("*", "$^*$")
 
 
 def _cell(estimate: Estimate | None, signed: bool) -> str:
     if estimate is None:
         return ""
-    sign = "+" if signed else ""
-    text = f"{estimate.mean:{sign}.3f}"
-    if not math.isnan(estimate.low):
-        text += f" [{estimate.low:{sign}.3f}, {estimate.high:{sign}.3f}]"
-    return text + (" *" if signed and estimate.excludes_zero else "")
+    star = " *" if signed and estimate.excludes_zero else ""
+    return describe_estimate(estimate, signed) + star

@@ -12,11 +12,10 @@ import pytest
 
 from marl_ray.cli.main import main
 from marl_ray.config import Config, load, to_yaml
+from marl_ray.core.statistics import ComparedMethod, bootstrap_estimates, compare_methods
 from marl_ray.evaluation.evaluate import Evaluation, EvaluationRequest
-from marl_ray.evaluation.statistics import bootstrap_estimates
 from marl_ray.plugins.report.comparison import compare_runs
 from marl_ray.plugins.report.comparison.paper_table import latex_table
-from marl_ray.plugins.report.comparison.seed_statistics import ComparedMethod, compare_methods
 from marl_ray.storage.run_folder import RunFolder
 from tests.factories import QUICKSTART
 

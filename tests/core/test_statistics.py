@@ -1,4 +1,4 @@
-"""pass@k against its closed formula and by simulation, and the coverage of bootstrap intervals."""
+"""Statistics against closed formulas and examples by hand, and the coverage of bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from marl_ray.evaluation.statistics import bootstrap_estimates, pass_at_k
+from marl_ray.core.statistics import (
+    Z_95,
+    bootstrap_estimates,
+    holm,
+    pass_at_k,
+    sign_flip,
+    student_interval,
+    wilson_interval,
+)
 
 
 def test_pass_at_k_is_the_closed_formula() -> None:
@@ -97,3 +105,31 @@ def test_intervals_depend_on_the_seed_and_not_on_other_columns() -> None:
     assert alone[0] is not None
     assert together[0].to_dict() == pytest.approx(alone[0].to_dict())
     assert bootstrap_estimates(values, 8) != together
+
+
+def test_the_sign_flip_test_is_exact() -> None:
+    assert sign_flip([1.0, 2.0, 3.0]) == 2 / 8
+    assert sign_flip([1.0] * 8) == 2 / 256
+    assert sign_flip([1.0, -1.0]) == 1.0
+    assert sign_flip([3.0, 3.0, -1.0]) == 4 / 8  # sums of 5 or more: +++ and ++-, and their opposites
+
+
+def test_holm_corrects_for_the_number_of_comparisons() -> None:
+    assert holm([0.01, 0.5, 0.04]) == pytest.approx([0.03, 0.5, 0.08])
+    assert holm([0.5, 0.6]) == [1.0, 1.0]
+
+
+def test_intervals_are_students() -> None:
+    mean, half = student_interval([1.0, 2.0, 3.0])
+    assert (mean, half) == (2.0, pytest.approx(4.303 / 3**0.5, rel=1e-3))
+    assert student_interval([5.0]) == (5.0, None)
+    assert student_interval([1.0] * 5) == (1.0, 0.0)
+
+
+def test_wilsons_interval_solves_its_equation() -> None:
+    # A bound q is where the share is z standard errors of q away: |p - q| = z sqrt(q (1 - q) / n).
+    for share, count in ((0.3, 10), (0.5, 4), (0.9, 200)):
+        for bound in wilson_interval(share, count):
+            assert abs(share - bound) == pytest.approx(Z_95 * math.sqrt(bound * (1 - bound) / count))
+    low, high = wilson_interval(0.0, 10)
+    assert (low, high) == (0.0, pytest.approx(Z_95**2 / (10 + Z_95**2)))

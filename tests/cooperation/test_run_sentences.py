@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from marl_ray.results.cooperation_summary import cooperation_summary
+from marl_ray.cooperation.run_sentences import cooperation_summary
 
 
 def step(number: int, **values: Any) -> dict[str, Any]:

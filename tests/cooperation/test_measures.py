@@ -9,16 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from marl_ray.core.episode import Episode, Node, sibling_calls
-from marl_ray.evaluation.cooperation_report import (
+from marl_ray.cooperation.evaluation_lines import (
     cooperation_lines,
     cross_play_estimates,
     cross_play_table,
     revision_lines,
 )
-from marl_ray.evaluation.results import EvaluationSummary
-from marl_ray.evaluation.statistics import Estimate
-from marl_ray.telemetry.cooperation import (
+from marl_ray.cooperation.recombined_answers import (
     Answers,
     Texts,
     asked_twice,
@@ -27,10 +24,12 @@ from marl_ray.telemetry.cooperation import (
     first_answers,
     least_contribution,
     shuffled,
-    token_counts,
     without,
 )
-from marl_ray.telemetry.revisions import revision_counts, revision_metrics
+from marl_ray.cooperation.revisions import revision_counts, revision_metrics
+from marl_ray.cooperation.token_counts import token_counts
+from marl_ray.core.episode import Episode, Node, sibling_calls
+from marl_ray.core.statistics import Estimate
 from tests.factories import make_completion, make_episode, make_node
 
 ALIKE, ROLES = True, False
@@ -205,7 +204,7 @@ def test_an_agent_that_contributes_nothing_is_named() -> None:
     }
     assert least_contribution({name: estimate.mean for name, estimate in numbers.items()}) == 0
     assert least_contribution({}) is None
-    (line,) = cooperation_lines(EvaluationSummary({"run": numbers, "other": {}}, []))
+    (line,) = cooperation_lines({"run": numbers, "other": {}})
     assert line.startswith("run: agent 0 contributes least, 0.010 [-0.020, 0.040]")
     assert line.endswith("a free rider")
 

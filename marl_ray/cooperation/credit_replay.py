@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, pvariance, variance
 
-import numpy as np
-
+from marl_ray.cooperation.recombined_answers import independent_actions
 from marl_ray.core.episode import JointAction, Node, Texts
-from marl_ray.telemetry.cooperation import independent_actions
+from marl_ray.core.statistics import rank_correlation
 
 Rewarded = Callable[[Texts], JointAction | None]
 """Returns a joint answer with its reward, None if the reward is not known."""
@@ -28,7 +27,7 @@ def replays(node: Node, agent: int, rewarded: Rewarded, limit: int | None = None
 
     None for fewer than two joint actions, or if a reward is not known.
     """
-    texts = [node.texts(action) for action in independent_actions(node)[:limit]]
+    texts = list(map(node.texts, independent_actions(node)[:limit]))
     found: list[list[JointAction]] = []
     for joint_answer in texts:
         partners_before = joint_answer[:agent]
@@ -100,24 +99,3 @@ class CreditDiagnostics:
         if self._complete and correlation is not None:
             found["credit_fidelity"] = correlation
         return found
-
-
-def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Return Spearman's rank correlation, with mean ranks for equal values; None if one side is constant.
-
-    >>> round(rank_correlation([(1.0, 10.0), (2.0, 20.0), (3.0, 15.0)]), 3)
-    0.5
-    """
-    if len(pairs) < 2:
-        return None
-    first, second = map(_ranks, np.array(pairs, dtype=np.float64).T)
-    if not first.std() or not second.std():
-        return None
-    return float(np.corrcoef(first, second)[0, 1])
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    # Values that differ by rounding errors of sums in another order are equal.
-    _, places, counts = np.unique(np.round(values, 9), return_inverse=True, return_counts=True)
-    mean_ranks = counts.cumsum() - (counts - 1) / 2
-    return np.asarray(mean_ranks[places])

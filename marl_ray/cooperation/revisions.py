@@ -35,14 +35,13 @@ def revisions(episodes: Sequence[Episode]) -> Iterator[tuple[int, bool, bool]]:
 
 def revision_counts(episodes: Sequence[Episode]) -> dict[int, tuple[int, int, int, int]]:
     """Return by turn (from 2) the counts (kept, passing before, mended, failing before)."""
-    counts: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-    for turn, before, after in revisions(episodes):
-        place = 0 if before else 2
-        counts[turn][place] += after
-        counts[turn][place + 1] += 1
-    by_turn = {}
-    for turn, (kept, passing, mended, failing) in sorted(counts.items()):
-        by_turn[turn] = (kept, passing, mended, failing)
+    by_turn: dict[int, tuple[int, int, int, int]] = {}
+    for turn, before, after in sorted(revisions(episodes)):
+        kept, passing, mended, failing = by_turn.get(turn, (0, 0, 0, 0))
+        if before:
+            by_turn[turn] = (kept + after, passing + 1, mended, failing)
+        else:
+            by_turn[turn] = (kept, passing, mended + after, failing + 1)
     return by_turn
 
 
@@ -67,16 +66,19 @@ def revision_metrics(episodes: Sequence[Episode], num_turns: int) -> dict[str, f
 def pass_at_2(episodes: Sequence[Episode]) -> float | None:
     """Return the mean over tasks of 1 - C(n - c, 2) / C(n, 2), where c of n first joint actions pass. None if no task
     has two."""
-    first: defaultdict[str, list[bool]] = defaultdict(list)
+    by_task: defaultdict[str, list[bool]] = defaultdict(list)
     for episode in episodes:
-        if episode.root is not None:
-            found = map(passed, episode.root.joint_actions)
-            first[episode.task.id] += [value for value in found if value is not None]
+        if episode.root is None:
+            continue
+        for action in episode.root.joint_actions:
+            verdict = passed(action)
+            if verdict is not None:
+                by_task[episode.task.id].append(verdict)
     values = []
-    for task in first.values():
-        n = len(task)
-        failing = n - sum(task)
+    for verdicts in by_task.values():
+        n = len(verdicts)
+        failing = n - sum(verdicts)
         if n > 1:
-            # C(failing, 2) / C(n, 2): the probability that both of two answers fail.
+            # `statistics.pass_at_k` differs in the last bit, and rows of equal runs are compared bit for bit.
             values.append(1 - failing * (failing - 1) / (n * (n - 1)))
     return fmean(values) if values else None

@@ -19,12 +19,10 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import fmean
 
-from marl_ray.core.chat import as_text
+from marl_ray.core.chat import Prompt, as_text
 from marl_ray.core.episode import Episode, JointAction, Node, Texts
-from marl_ray.telemetry.metrics import expected_return
 
 Rewards = Callable[[Sequence[Texts]], Awaitable[list[float]]]
 """Returns the reward of each joint answer; NaN without a verdict."""
@@ -50,14 +48,21 @@ def first_answers(
 
     Agents with equal prompts are interchangeable, and so are agents that the environment declares `interchangeable`.
     """
-    roots = [episode.root for episode in episodes if episode.root is not None]
-    actions = [(root, action) for root in roots for action in independent_actions(root)[:limit]]
-    if not actions:
+    texts = []
+    rewards = []
+    prompts: Sequence[Prompt] = ()
+    for episode in episodes:
+        root = episode.root
+        if root is None:
+            continue
+        prompts = prompts or root.prompts
+        for action in independent_actions(root)[:limit]:
+            texts.append(root.texts(action))
+            rewards.append(action.reward)
+    if not texts:
         return None
-    samples = [(root.texts(action), action.reward) for root, action in actions]
-    texts, rewards = zip(*samples, strict=True)
-    same = len(set(map(as_text, roots[0].prompts))) == 1
-    return Answers(len(roots[0].prompts), texts, rewards, interchangeable or same)
+    same_prompts = len(set(map(as_text, prompts))) == 1
+    return Answers(len(prompts), tuple(texts), tuple(rewards), interchangeable or same_prompts)
 
 
 def independent_actions(node: Node) -> list[JointAction]:
@@ -72,10 +77,17 @@ def shuffled(texts: Sequence[Texts]) -> list[Texts]:
     >>> shuffled([("a0", "b0"), ("a1", "b1"), ("a2", "b2")])
     [('a0', 'b1'), ('a1', 'b2'), ('a2', 'b0')]
     """
-    samples, agents = len(texts), len(texts[0]) if texts else 0
-    if samples < max(2, agents):
+    samples = len(texts)
+    # With fewer samples than agents, two agents would answer from one sample.
+    if samples < 2 or samples < len(texts[0]):
         return []
-    return [tuple(texts[(s + agent) % samples][agent] for agent in range(agents)) for s in range(samples)]
+    mixed = []
+    for sample in range(samples):
+        parts = []
+        for agent in range(len(texts[0])):
+            parts.append(texts[(sample + agent) % samples][agent])
+        mixed.append(tuple(parts))
+    return mixed
 
 
 def asked_twice(texts: Sequence[Texts], agent: int) -> list[Texts]:
@@ -84,7 +96,7 @@ def asked_twice(texts: Sequence[Texts], agent: int) -> list[Texts]:
     >>> asked_twice([("a0", "b0"), ("a1", "b1")], 1)
     [('b0', 'b1'), ('b1', 'b0')]
     """
-    return shuffled([(own[agent],) * len(own) for own in texts])
+    return shuffled([(joint[agent],) * len(joint) for joint in texts])
 
 
 def without(texts: Sequence[Texts], agent: int) -> list[Texts]:
@@ -93,7 +105,7 @@ def without(texts: Sequence[Texts], agent: int) -> list[Texts]:
     >>> without([("a0", "b0")], 0)
     [('', 'b0')]
     """
-    return [(*own[:agent], "", *own[agent + 1 :]) for own in texts]
+    return [(*joint[:agent], "", *joint[agent + 1 :]) for joint in texts]
 
 
 def crossed(first: Sequence[Texts], second: Sequence[Texts]) -> list[Texts]:
@@ -103,7 +115,9 @@ def crossed(first: Sequence[Texts], second: Sequence[Texts]) -> list[Texts]:
     [('a0', 'd1'), ('a1', 'd0')]
     """
     count = min(len(first), len(second))
-    return [(first[s][0], second[(s + 1) % count][1]) for s in range(count)] if count > 1 else []
+    if count < 2:
+        return []
+    return [(first[s][0], second[(s + 1) % count][1]) for s in range(count)]
 
 
 async def cooperation(answers: Answers, rewards_of: Rewards) -> dict[str, float]:
@@ -111,31 +125,42 @@ async def cooperation(answers: Answers, rewards_of: Rewards) -> dict[str, float]
     left out, and so are all for a single agent."""
     if answers.agents == 1:
         return {}
-    agents = range(answers.agents)
-    parts = {"shuffled": shuffled(answers.texts)}
-    parts |= {f"without_{agent}": without(answers.texts, agent) for agent in agents}
+    recombined = {"shuffled": shuffled(answers.texts)}
+    for agent in range(answers.agents):
+        recombined[f"without_{agent}"] = without(answers.texts, agent)
     if answers.interchangeable:
-        parts |= {f"twice_{agent}": asked_twice(answers.texts, agent) for agent in agents}
-    distinct = list(dict.fromkeys(texts for part in parts.values() for texts in part))
-    known = dict(zip(distinct, await rewards_of(distinct), strict=True))
-    return measures(answers, {name: [known[texts] for texts in part] for name, part in parts.items()})
+        for agent in range(answers.agents):
+            recombined[f"twice_{agent}"] = asked_twice(answers.texts, agent)
+    # Equal joint answers are executed once. A dict keeps their order.
+    distinct: dict[Texts, float] = {}
+    for joint_answers in recombined.values():
+        distinct |= dict.fromkeys(joint_answers, math.nan)
+    rewards = await rewards_of(list(distinct))
+    reward_of = dict(zip(distinct, rewards, strict=True))
+    by_name = {}
+    for name, joint_answers in recombined.items():
+        by_name[name] = list(map(reward_of.__getitem__, joint_answers))
+    return measures(answers, by_name)
 
 
 def measures(answers: Answers, rewards: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return the measures from the rewards [S] of recombined answers, by the names that `cooperation` gives them."""
-    agents, own = range(answers.agents), answers.rewards
+    agents = range(answers.agents)
+    mean = fmean(answers.rewards)
     found: dict[str, float] = {}
     mixed = rewards["shuffled"]
     if mixed:
-        found["partner_shuffle"] = fmean(own) - fmean(mixed)
+        found["partner_shuffle"] = mean - fmean(mixed)
         if not any(map(math.isnan, mixed)):
-            found["agreement"] = fmean(math.isclose(a, b, abs_tol=1e-9) for a, b in zip(own, mixed, strict=True))
+            pairs = zip(answers.rewards, mixed, strict=True)
+            found["agreement"] = fmean(math.isclose(own, other, abs_tol=1e-9) for own, other in pairs)
         if answers.interchangeable:
             twice = fmean(fmean(rewards[f"twice_{agent}"]) for agent in agents)
             found["one_agent_twice"] = twice
-            found["over_one_agent_twice"] = fmean(own) - twice
+            found["over_one_agent_twice"] = mean - twice
     for agent in agents:
-        found[f"agent_{agent}_contribution"] = fmean(own) - fmean(rewards[f"without_{agent}"])
+        found[f"agent_{agent}_contribution"] = mean - fmean(rewards[f"without_{agent}"])
+    # A reward without a verdict is NaN, and so is each measure that contains it.
     return {f"{PREFIX}{name}": value for name, value in found.items() if not math.isnan(value)}
 
 
@@ -146,46 +171,8 @@ def contribution_name(agent: int) -> str:
 
 def least_contribution(means: Mapping[str, float]) -> int | None:
     """Return the agent that contributes least to the reward of turn 1, from means by name; None without measures."""
-    names = (name for name in means if name.startswith(PREFIX) and name.endswith("_contribution"))
-    return min((int(name.split("_")[1]) for name in names), key=lambda a: means[contribution_name(a)], default=None)
-
-
-def token_counts(episodes: Sequence[Episode], order: Sequence[Sequence[int]], discount: float) -> dict[str, float]:
-    """Return the mean tokens of an episode, all of them and those on its critical path, and the expected return per
-    token of either kind.
-
-    Agents of one round answer at the same time, so a round takes as long as its longest answer; rounds and turns follow
-    each other. `order` lists the rounds as in `Environment.order`. Each node counts with its mean joint action, and
-    several continuations of a node with their mean.
-    """
-    roots = [episode.root for episode in episodes if episode.root is not None]
-    if not roots:
-        return {}
-    reward = fmean(expected_return(root, discount) for root in roots)
-    found: dict[str, float] = {}
-    for name, count in (("critical_path", partial(_critical_path, order)), ("all", sum)):
-        found[f"tokens/{name}"] = tokens = fmean(_tokens_from(root, count) for root in roots)
-        if tokens:
-            found[f"reward_per_token/{name}"] = reward / tokens
-    return found
-
-
-def _tokens_from(node: Node, count: Callable[[list[int]], float]) -> float:
-    """Return the expected tokens of a node and its continuations; branches that ended have none."""
-    below = [_tokens_from(child, count) for child in node.children.values()]
-    return fmean(map(count, _lengths(node))) + sum(below) / max(len(below) + len(node.stopped), 1)
-
-
-def _critical_path(order: Sequence[Sequence[int]], lengths: list[int]) -> float:
-    return sum(max(lengths[agent] for agent in agents) for agents in order)
-
-
-def _lengths(node: Node) -> list[list[int]]:
-    """Return the tokens of each agent's answer [joint actions][agents]."""
-    lengths: list[list[int]] = []
-    for action in node.joint_actions:
-        of_agents: list[int] = []
-        for agent in range(len(node.calls)):
-            of_agents.append(sum(len(call.completion.token_ids) for call in node.calls_of(agent, action)))
-        lengths.append(of_agents)
-    return lengths
+    contributions = {}
+    for name, mean in means.items():
+        if name.startswith(PREFIX) and name.endswith("_contribution"):
+            contributions[int(name.split("_")[1])] = mean
+    return min(contributions, key=contributions.__getitem__, default=None)
