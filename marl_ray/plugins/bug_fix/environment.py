@@ -12,6 +12,7 @@ from typing import ClassVar
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import pluralize
+from marl_ray.environments.abilities import AsksExpert
 from marl_ray.environments.execution import CodeEnvironment, SandboxSlice, execution_counts
 from marl_ray.plugins.bug_fix import prompts
 from marl_ray.plugins.bug_fix.attempt import RepairAttempt, repair_attempt
@@ -22,7 +23,7 @@ from marl_ray.sandbox import ExecutionReport
 PARSES, KEPT, FIXED, SMALL, DIAGNOSIS = 0.5, 0.5, 1.5, 0.5, 0.5
 
 
-class BugFix(CodeEnvironment[RepairAttempt]):
+class BugFix(CodeEnvironment[RepairAttempt], AsksExpert):
     """Bug fix with a diagnosis. Tasks have the fields `buggy` (a program), `reference` (a correct program or an empty
     string), `entry_point` and `tests` (see `Program.tests`)."""
 
@@ -100,10 +101,6 @@ class BugFix(CodeEnvironment[RepairAttempt]):
     def feedback(self, attempt: RepairAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
         patching = prompts.role_names(False, self.patchers)
         return FEEDBACK_BY_MODE[mode](diagnose_repair(attempt, outcome, patching, agent, self._slice))
-
-    def previous_answers(self, attempt: RepairAttempt) -> list[str]:
-        """Return the diagnosis in its form and each patcher's functions, or the whole response without either."""
-        return attempt.answers
 
     def question(self, task: Task, attempt: RepairAttempt) -> str:
         return prompts.question(task.prompt, attempt.buggy, self.roles(task), attempt.answers)

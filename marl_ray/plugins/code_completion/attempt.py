@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from marl_ray.core.episode import Task
+from marl_ray.environments.code_generation.extraction import strip_fence
 from marl_ray.plugins.code_completion.extraction import ClassAnswer, extract_methods
 from marl_ray.plugins.code_completion.skeleton import Skeleton, assign_methods, merge_methods, parse_skeleton
 from marl_ray.sandbox import Program
@@ -23,13 +24,18 @@ class ClassAttempt:
     responses: tuple[str, ...]
     skeleton: Skeleton
     shares: tuple[tuple[str, ...], ...]
-    answers: tuple[ClassAnswer, ...]
+    parsed: tuple[ClassAnswer, ...]
     starts: dict[str, int]
     program: Program
 
+    @property
+    def answers(self) -> list[str]:
+        """Each whole response, including methods that the class does not contain."""
+        return [strip_fence(response) for response in self.responses]
+
     def problem(self, agent: int, method: str) -> str:
         """Return why a method of the agent does not count, empty if it counts."""
-        answer = self.answers[agent]
+        answer = self.parsed[agent]
         if method in answer.methods:
             return ""
         if method in answer.broken:
@@ -45,11 +51,11 @@ class ClassAttempt:
     def overlap(self) -> tuple[str, ...]:
         """The methods that more than one agent wrote."""
         names = [slot.name for slot in self.skeleton.slots]
-        return tuple(name for name in names if sum(name in answer.methods for answer in self.answers) > 1)
+        return tuple(name for name in names if sum(name in answer.methods for answer in self.parsed) > 1)
 
     def foreign(self, agent: int) -> tuple[str, ...]:
         """Return the methods that the agent wrote for another agent."""
-        written = self.answers[agent].methods
+        written = self.parsed[agent].methods
         return tuple(s.name for s in self.skeleton.slots if s.name in written and s.name not in self.shares[agent])
 
 

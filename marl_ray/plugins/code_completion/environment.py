@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from marl_ray.core.episode import Outcome, Task
-from marl_ray.environments.code_generation.extraction import strip_fence
+from marl_ray.environments.abilities import AsksExpert
 from marl_ray.environments.execution import (
     CodeEnvironment,
     ExecutionEvidence,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 METHODS, TESTS, OVERLAP = 2.0, 4.0, 1.0
 
 
-class CodeCompletion(CodeEnvironment[ClassAttempt]):
+class CodeCompletion(CodeEnvironment[ClassAttempt], AsksExpert):
     """Code completion. Tests of unittest classes are never trusted. A task's prompt is the skeleton. Its fields are
     `class_name`, `tests` (see `Program.tests`), `methods` (the names of the methods to write) and `lengths` (their
     expected characters). `strategy` is one of `STRATEGIES`."""
@@ -87,10 +87,6 @@ class CodeCompletion(CodeEnvironment[ClassAttempt]):
 
     def feedback(self, attempt: ClassAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
         return FEEDBACK_BY_MODE[mode](diagnose(attempt, report_of(outcome), self._slice), agent)
-
-    def previous_answers(self, attempt: ClassAttempt) -> list[str]:
-        """Return each whole response, including methods that the class does not contain."""
-        return [strip_fence(response) for response in attempt.responses]
 
     def shares(self, task: Task) -> tuple[tuple[str, ...], ...]:
         """Return the names of each agent's methods."""

@@ -12,6 +12,7 @@ from statistics import fmean
 
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
+from marl_ray.environments.abilities import AnswersInOrder, AsksExpert
 from marl_ray.environments.code_generation.extraction import extract_function, strip_fence
 from marl_ray.environments.code_generation.feedback import FEEDBACK_BY_MODE, diagnose
 from marl_ray.environments.code_generation.prompts import numbered_names
@@ -24,7 +25,7 @@ from marl_ray.sandbox import ExecutionReport
 SOLUTION, TESTS, VALID, FOUND = 0.5, 1.5, 0.5, 1.0
 
 
-class SolverTester(CodeEnvironment[SolutionAttempt]):
+class SolverTester(CodeEnvironment[SolutionAttempt], AnswersInOrder, AsksExpert):
     """Solver and testers. A single agent is a solver alone. Tasks have the fields `entry_point`, `tests` (see
     `Program.tests`) and `reference`, a program."""
 
@@ -99,10 +100,6 @@ class SolverTester(CodeEnvironment[SolutionAttempt]):
         assert isinstance(outcome.evidence, SolverEvidence), "an outcome of this environment"
         diagnosis = diagnose(attempt.solution, outcome.evidence.report, self._slice)
         return feedback_lines(mode, diagnosis, outcome.evidence.written, agent)
-
-    def previous_answers(self, attempt: SolutionAttempt) -> list[str]:
-        """Return each tester's parsed tests and the solver's function, or the whole response without them."""
-        return attempt.answers
 
     def question(self, task: Task, attempt: SolutionAttempt) -> str:
         return prompts.question(task.prompt, self.roles(task), attempt.answers)
