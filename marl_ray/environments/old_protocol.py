@@ -1,4 +1,4 @@
-"""Environments written for marl_ray up to 0.3, where every environment had all optional methods.
+"""Environments of the earlier protocol, in which every environment had all optional methods.
 
 A class that defines `order`, `solved` or another optional method without the ability's class keeps working: it gets all
 abilities with their defaults, also for calls of `super()`. Nothing else in the package knows the old protocol.

@@ -1,4 +1,4 @@
-"""Environment classes in the words of marl_ray 0.3, when every environment had all optional methods."""
+"""Environment classes of the earlier protocol, in which every environment had all optional methods."""
 
 from __future__ import annotations
 
