@@ -49,10 +49,10 @@ class AnswersInOrder(metaclass=ABCMeta):
         """Return the order in which agents answer: agents (indices into `roles`) of one list answer simultaneously,
         agents of later lists afterwards."""
 
-    def prompt_after(self, task: Task, agent: int, prompt: Any, answers: Mapping[int, str]) -> Prompt:
+    def prompt_after(self: Any, task: Task, agent: int, prompt: Any, answers: Mapping[int, str]) -> Prompt:
         """Return the prompt of an agent that answers after other agents of the same turn. `prompt`, a `Prompt`, is the
         agent's prompt without an order; `answers` maps agents to their answers of this turn."""
-        roles = self.roles(task)  # type: ignore[attr-defined] (of the environment)
+        roles = self.roles(task)
         earlier = ""
         for other, answer in sorted(answers.items()):
             earlier += f"{roles[other]} has answered:\n{answer.strip()}\n\n"

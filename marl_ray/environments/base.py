@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from marl_ray.core.chat import Prompt
@@ -99,7 +100,10 @@ class Environment(BaseEnvironment, Generic[A]):
 
 def collect_programs(attempts: Sequence[Attempt]) -> list[Any]:
     """Return all programs of these attempts in order."""
-    return [program for attempt in attempts for program in _as_tuple(attempt.program)]
+    programs: list[Any] = []
+    for attempt in attempts:
+        programs += _as_tuple(attempt.program)
+    return programs
 
 
 def group_reports(attempts: Sequence[Attempt], reports: Sequence[Any]) -> list[Any]:
@@ -107,10 +111,17 @@ def group_reports(attempts: Sequence[Attempt], reports: Sequence[Any]) -> list[A
     remaining = iter(reports)
     grouped: list[Any] = []
     for attempt in attempts:
-        own = tuple(next(remaining) for _ in _as_tuple(attempt.program))
-        grouped.append(own if isinstance(attempt.program, tuple) else next(iter(own), None))
+        of_attempt = tuple(islice(remaining, len(_as_tuple(attempt.program))))
+        if isinstance(attempt.program, tuple):
+            grouped.append(of_attempt)
+        else:
+            grouped.append(next(iter(of_attempt), None))
     return grouped
 
 
 def _as_tuple(program: Any) -> tuple[Any, ...]:
-    return program if isinstance(program, tuple) else () if program is None else (program,)
+    if isinstance(program, tuple):
+        return program
+    if program is None:
+        return ()
+    return (program,)

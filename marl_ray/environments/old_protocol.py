@@ -41,7 +41,7 @@ class OldEnvironment(
     def solved(self, attempt: Any, outcome: Outcome, tests: str) -> bool:
         return abilities.all_passed(self, outcome, tests)
 
-    def question(self, task: Task, attempt: Any) -> str:
+    def question(self: Any, task: Task, attempt: Any) -> str:
         return abilities.common_question(task, self.roles(task), self.previous_answers(attempt))
 
     def probes(self, attempt: Any, report: Any) -> list[Any]:
