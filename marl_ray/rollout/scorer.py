@@ -63,7 +63,9 @@ class Scorer:
         last = turn + 1 == self.config.training.num_turns
         attempts: list[Attempt] = []
         for indices in sampled.indices:
-            texts = [calls[index].completion.text for calls, index in zip(sampled.calls, indices, strict=True)]
+            texts: list[str] = []
+            for calls, index in zip(sampled.calls, indices, strict=True):
+                texts.append(calls[index].completion.text)
             attempts.append(self.environment.attempt(task, texts, last))
         probing = self.config.output.probe_helpers
         probe = probing == "always" or (probing == "eval" and evaluation)
@@ -110,14 +112,19 @@ class Scorer:
         attempts = [self.environment.attempt(task, list(texts), last) for texts in joint]
         rewards: list[float] = []
         for outcome in await self.outcomes(attempts):
-            rewards.append(math.nan if outcome.failure else processed_reward(self.config, outcome.reward))
+            reward = math.nan
+            if not outcome.failure:
+                reward = processed_reward(self.config, outcome.reward)
+            rewards.append(reward)
         return rewards
 
     def score_text(self, task: Task, texts: Sequence[str], last: bool) -> JointAction | None:
         """Return a joint answer with its reward, in an environment without programs; None without a verdict."""
         attempt = self.environment.attempt(task, list(texts), last)
         outcome = checked_outcome(self.environment, "outcome", self.environment.outcome(attempt, None))
-        return None if outcome.failure else joint_action(self.config, (), outcome)
+        if outcome.failure:
+            return None
+        return joint_action(self.config, (), outcome)
 
     async def outcomes(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
         """Return each attempt's outcome, from one execution of its programs."""

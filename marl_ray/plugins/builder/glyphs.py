@@ -37,7 +37,7 @@ Y #...# .#.#. ..#.. ..#.. ..#..
 Z ##### ...#. ..#.. .#... #####
 """
 GLYPHS = {line[0]: line.split()[1:] for line in _GLYPHS.split("\n") if line}
-GLYPHS[" "] = [EMPTY * WIDTH] * HEIGHT
+SPACE = [EMPTY * WIDTH] * HEIGHT
 
 
 def drawing(word: str) -> tuple[str, ...]:
@@ -47,5 +47,5 @@ def drawing(word: str) -> tuple[str, ...]:
         >>> drawing("li")[0]
         '#.........###.'
     """
-    letters = [GLYPHS[letter] for letter in word.upper()]
+    letters = [SPACE if letter == " " else GLYPHS[letter] for letter in word.upper()]
     return tuple((EMPTY * SPACING).join(letter[row] for letter in letters) for row in range(HEIGHT))
