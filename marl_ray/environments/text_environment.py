@@ -32,7 +32,9 @@ class TextEnvironment(Environment[T], WithoutPrograms):
 
     def feedback(self, attempt: T, outcome: Outcome, mode: str, agent: int) -> list[str]:
         if mode == "passed":
-            return ["All levels passed" if outcome.metrics["all_passed"] else "Not all levels passed"]
+            if outcome.metrics["all_passed"]:
+                return ["All levels passed"]
+            return ["Not all levels passed"]
         return self.facts(attempt, outcome, mode, agent)
 
     @abstractmethod
