@@ -56,7 +56,7 @@ PARTS = ("drift", "turn", "learning")
 class Answers:
     """The answers of all agents. Nothing is executed."""
 
-    texts: tuple[str, ...]
+    answers: tuple[str, ...]
     program = None
 
 
@@ -78,13 +78,10 @@ class Lengths(Environment[Answers]):
         return Answers(tuple(responses))
 
     def outcome(self, attempt: Answers, report: None) -> Outcome:
-        return Outcome(1.0 + sum(len(text.split()) for text in attempt.texts))
+        return Outcome(1.0 + sum(len(text.split()) for text in attempt.answers))
 
     def feedback(self, attempt: Answers, outcome: Outcome, mode: str, agent: int) -> list[str]:
         return [f"the answer has {outcome.reward - 1:g} words"]
-
-    def previous_answers(self, attempt: Answers) -> list[str]:
-        return list(attempt.texts)
 
 
 class LocalGenerator(GenerationActor):

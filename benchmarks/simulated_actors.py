@@ -64,16 +64,13 @@ class SyntheticEnvironment(Environment[Any]):
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> Any:
         differs = random.Random(task.id).random() >= self.uninformative
-        return SimpleNamespace(program=tuple(responses), responses=responses, differs=differs)
+        return SimpleNamespace(program=tuple(responses), answers=responses, differs=differs)
 
     def outcome(self, attempt: Any, report: Any) -> Outcome:
-        return Outcome(random.Random(repr(attempt.responses)).random() if attempt.differs else 0.5)
+        return Outcome(random.Random(repr(attempt.answers)).random() if attempt.differs else 0.5)
 
     def feedback(self, attempt: Any, outcome: Outcome, mode: str, agent: int) -> list[str]:
         return []
-
-    def previous_answers(self, attempt: Any) -> list[str]:
-        return list(attempt.responses)
 
     def revisions(self, task: Task) -> list[str]:
         return ["Again."] * self.num_agents

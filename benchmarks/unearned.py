@@ -20,6 +20,7 @@ from typing import Any
 
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.data.loading import load_tasks
+from marl_ray.environments import abilities
 from marl_ray.environments.base import Environment, collect_programs, group_reports
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.plugins.bug_fix.environment import BugFix, BugFixPatchers
@@ -267,10 +268,10 @@ def _outcome(environment: Environment[Any], task: Task, answers: Answers, sandbo
     programs = collect_programs([attempt])
     (report,) = group_reports([attempt], sandbox.run_batch(programs) if programs else [])
     outcome = environment.outcome(attempt, report)
-    if not environment.pays_probes:
+    if not abilities.pays_probes(environment):
         return outcome
-    probes = sandbox.run_batch(environment.probes(attempt, report))
-    return environment.probed_outcome(attempt, report, outcome, probes)
+    probes = sandbox.run_batch(abilities.probes(environment, attempt, report))
+    return abilities.probed_outcome(environment, attempt, report, outcome, probes)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from ratio import Ratio, Text
 
 from marl_ray.config import Config
 from marl_ray.core.episode import Outcome, Task
+from marl_ray.environments.abilities import ExecutesPrograms
 from marl_ray.environments.base import Executor
 from marl_ray.external.llm_judge import Judgement, LLMJudge, Question
 
@@ -24,10 +25,10 @@ class JudgedText(Text):
     @property
     def program(self) -> Question:
         """The argument of `execute`."""
-        return Question(ASK.format(parts=self.parts))
+        return Question(ASK.format(parts=self.answers))
 
 
-class Judged(Ratio):
+class Judged(Ratio, ExecutesPrograms):
     def __init__(self, num_agents: int, judge: LLMJudge) -> None:
         super().__init__(num_agents)
         self.judge = judge
@@ -38,7 +39,7 @@ class Judged(Ratio):
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> JudgedText:
         text = super().attempt(task, responses, last)
-        return JudgedText(text.parts, text.words, text.wanted)
+        return JudgedText(text.answers, text.words, text.wanted)
 
     async def execute(self, programs: Sequence[Any], sandbox: Executor) -> list[Judgement]:
         return await self.judge.judge(programs)

@@ -11,7 +11,7 @@ from marl_ray.environments.base import Environment
 
 @dataclass(frozen=True)
 class Text:
-    parts: tuple[str, ...]
+    answers: tuple[str, ...]  # as the agents see them in the next turn
     words: tuple[int, ...]
     wanted: float  # words of the end
     program = None  # nothing is executed
@@ -39,9 +39,6 @@ class Ratio(Environment[Text]):
 
     def feedback(self, attempt: Text, outcome: Outcome, mode: str, agent: int) -> list[str]:
         return [f"beginning: {attempt.words[0]} words", f"end: {attempt.words[1]} words of {attempt.wanted:g}"]
-
-    def previous_answers(self, attempt: Text) -> list[str]:
-        return list(attempt.parts)
 
 
 class Topics:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from marl_ray.core.episode import Outcome
+from marl_ray.environments.abilities import DecidesSolved, all_passed
 from marl_ray.environments.base import A, Environment
 from marl_ray.sandbox import ExecutionReport, TestResult
 
@@ -22,7 +23,7 @@ LINE_CHARS = 100
 T = TypeVar("T")
 
 
-class CodeEnvironment(Environment[A]):
+class CodeEnvironment(Environment[A], DecidesSolved):
     """An environment whose programs the sandbox executes. `count_untrusted`: see `SandboxConfig`. `sandbox_slice`: the
     tests that feedback may mention, see `ExternalConfig`."""
 
@@ -41,7 +42,7 @@ class CodeEnvironment(Environment[A]):
     def solved(self, attempt: A, outcome: Outcome, tests: str) -> bool:
         """Return whether all tests, or all tests in `sandbox_slice`, pass with a verdict that counts."""
         if tests == "all":
-            return super().solved(attempt, outcome, tests)
+            return all_passed(self, outcome, tests)
         passing = self._passing(executed_report(outcome))
         shown = sliced(range(executed_report(outcome).total), self._slice)
         return outcome.metrics["tests_passed_rate"] > 0 and passing.issuperset(shown)

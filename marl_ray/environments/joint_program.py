@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from marl_ray.core.episode import Task
-from marl_ray.environments.base import Environment, labelled_answers
+from marl_ray.environments.abilities import labelled_answers, previous_answers
+from marl_ray.environments.base import Environment
 
 
 def joint_program(environment: Environment[Any], task: Task, responses: Sequence[str]) -> str:
@@ -19,4 +20,4 @@ def joint_program(environment: Environment[Any], task: Task, responses: Sequence
     source = getattr(program, "source", None)
     if isinstance(source, str):
         return source
-    return labelled_answers(environment.roles(task), environment.previous_answers(attempt))
+    return labelled_answers(environment.roles(task), previous_answers(environment, attempt))

@@ -21,6 +21,7 @@ from marl_ray.core.episode import Outcome, Task, bounded_outcome
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import short_repr
 from marl_ray.core.user_calls import call_user_function, call_user_function_blocking, result_of_user_function
+from marl_ray.environments.abilities import ExecutesPrograms
 from marl_ray.environments.base import Environment, Executor
 from marl_ray.environments.chat_rows import NotAPrompt, copied, is_list, is_one_prompt, read_prompt
 from marl_ray.environments.function_parameters import name_of, parameters_of
@@ -79,7 +80,7 @@ class BadReward(ValueError):
     """A value of the reward function that is no reward."""
 
 
-class RewardEnvironment(Environment[AnsweredPrompt]):
+class RewardEnvironment(Environment[AnsweredPrompt], ExecutesPrograms):
     """A complete environment: prompts, the names of the agents, and a function from answers to a reward.
 
     `prompts` and `eval_prompts` are lists of prompts, or data sets. A prompt is a text, or a list of chat messages
@@ -257,9 +258,6 @@ class RewardEnvironment(Environment[AnsweredPrompt]):
         if not isinstance(text, str):
             raise UserError(f"{name} should return one text, or one per agent, got {text!r}")
         return text.splitlines()
-
-    def previous_answers(self, attempt: AnsweredPrompt) -> list[str]:
-        return list(attempt.answers)
 
     def _prompts(self, task: Task) -> list[Prompt]:
         given = _row(task).prompt

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from marl_ray.core.episode import Outcome
+from marl_ray.environments.abilities import WithoutPrograms
 from marl_ray.environments.base import Environment
 
 
@@ -24,20 +25,18 @@ class TextAttempt:
 T = TypeVar("T", bound=TextAttempt)
 
 
-class TextEnvironment(Environment[T]):
+class TextEnvironment(Environment[T], WithoutPrograms):
     """An environment without programs, whose outcomes have the metric `all_passed`."""
 
     modes: ClassVar[tuple[str, ...]] = ("level_feedback", "level_passed", "passed")
-    runs_programs = False
 
     def feedback(self, attempt: T, outcome: Outcome, mode: str, agent: int) -> list[str]:
         if mode == "passed":
-            return ["All levels passed" if outcome.metrics["all_passed"] else "Not all levels passed"]
+            if outcome.metrics["all_passed"]:
+                return ["All levels passed"]
+            return ["Not all levels passed"]
         return self.facts(attempt, outcome, mode, agent)
 
     @abstractmethod
     def facts(self, attempt: T, outcome: Outcome, mode: str, agent: int) -> list[str]:
         """Return the feedback in the modes level_feedback and level_passed, one fact per line."""
-
-    def previous_answers(self, attempt: T) -> list[str]:
-        return list(attempt.answers)

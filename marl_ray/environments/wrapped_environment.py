@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
-from marl_ray.environments import ENVIRONMENTS
+from marl_ray.environments import ENVIRONMENTS, abilities
 from marl_ray.environments.base import A, Environment, Executor
 from marl_ray.environments.program_environment import ProgramEnvironment
 
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from marl_ray.config import AgentConfig, Config
 
 
-class WrappedEnvironment(Environment[A]):
-    """An environment with the tasks, programs and external modes of `base`."""
+class WrappedEnvironment(Environment[A], abilities.ExecutesPrograms, abilities.HoldsResources):
+    """An environment with the tasks, programs and external modes of `base`. Abilities that read attempts are for its
+    subclasses to pass on, because their attempts are others."""
 
     def __init__(self, base: Environment[Any], num_agents: int) -> None:
         super().__init__(num_agents)
         self.base = base
-        self.pays_probes = base.pays_probes
+        self.pays_probes = abilities.pays_probes(base)
 
     @property
     def modes(self) -> tuple[str, ...]:  # type: ignore[misc, override]
@@ -33,10 +34,10 @@ class WrappedEnvironment(Environment[A]):
         self.base.check_task(task)
 
     async def execute(self, programs: Sequence[Any], sandbox: Executor) -> list[Any]:
-        return await self.base.execute(programs, sandbox)
+        return await abilities.execute(self.base, programs, sandbox)
 
     async def close(self) -> None:
-        await self.base.close()
+        await abilities.close(self.base)
 
 
 def base_environment(config: Config, setting: str, name: str | None, agents: Sequence[AgentConfig]) -> Environment[Any]:

@@ -42,7 +42,7 @@ from marl_ray.core.files import expand_home, write_atomically
 from marl_ray.core.text import pluralize
 from marl_ray.data.date_windows import within_dates
 from marl_ray.data.loading import load_tasks
-from marl_ray.environments import ENVIRONMENTS
+from marl_ray.environments import ENVIRONMENTS, abilities
 from marl_ray.environments.base import Executor
 from marl_ray.environments.program_environment import ProgramEnvironment
 from marl_ray.evaluation.model_sources import (
@@ -283,12 +283,12 @@ def plan_evaluation(config: Config, request: EvaluationRequest) -> EvaluationPla
         )
     for environment, task in product(environments, tasks):
         environment.check_task(task)
-        if request.cooperation and len(environment.order(task)) > 1:
+        if request.cooperation and len(abilities.order(environment, task)) > 1:
             raise UserError(
                 f"--cooperation recombines answers, and in environment {config.environment} later agents have read the "
                 "earlier answers: leave it out"
             )
-        if request.protocol in REORDERING and len(environment.order(task)) > 1:
+        if request.protocol in REORDERING and len(abilities.order(environment, task)) > 1:
             raise UserError(
                 f"protocol {request.protocol} needs agents that respond at the same time, and environment "
                 f"{config.environment} has an order of its own: use parallel, which keeps this order"
@@ -359,7 +359,7 @@ async def _episodes_of(
             samples = product(plan.tasks, range(plan.samples))
             episodes = await gather(*starmap(run_episode, samples))
         finally:
-            await environment.close()
+            await abilities.close(environment)
     return [episodes[start : start + plan.samples] for start in range(0, count, plan.samples)]
 
 

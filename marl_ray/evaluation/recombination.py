@@ -15,7 +15,7 @@ from marl_ray.cooperation.recombined_answers import Answers, cooperation, crosse
 from marl_ray.cooperation.token_counts import token_counts
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Episode, Task
-from marl_ray.environments import ENVIRONMENTS
+from marl_ray.environments import ENVIRONMENTS, abilities
 from marl_ray.environments.base import Environment, Executor
 from marl_ray.rollout.scorer import Scorer
 
@@ -41,11 +41,11 @@ class Recombiner:
         """Return the measures of a model by task, from its episodes by task."""
         tokens: list[dict[str, float]] = []
         for of_task, task in zip(episodes, self._tasks, strict=True):
-            tokens.append(token_counts(of_task, self._environment.order(task), self._discount))
+            tokens.append(token_counts(of_task, abilities.order(self._environment, task), self._discount))
         if self._scorer is None:
             return tokens
-        interchangeable = self._scorer.environment.interchangeable_agents
-        answers = [first_answers(of_task, interchangeable) for of_task in episodes]
+        alike = isinstance(self._scorer.environment, abilities.InterchangeableAgents)
+        answers = [first_answers(of_task, alike) for of_task in episodes]
         self._answers[label] = answers
         measured = await gather(*map(partial(self._measure_task, self._scorer), self._tasks, answers))
         return list(map(operator.or_, measured, tokens))

@@ -15,7 +15,7 @@ from marl_ray.cluster.cluster_health import watch_head
 from marl_ray.cluster.ray_connection import connect, disconnect
 from marl_ray.config import Config
 from marl_ray.core.stop_signals import StopSignals
-from marl_ray.environments import ENVIRONMENTS
+from marl_ray.environments import ENVIRONMENTS, abilities
 from marl_ray.environments.base import BaseEnvironment, Executor
 from marl_ray.evaluation.model_sources import (
     EvaluatedModel,
@@ -77,7 +77,7 @@ def run_with_model(prepared: PreparedModel, work: Callable[[RunningModel], Corou
             generators = await actors.start_generators(models)
             return await work(RunningModel(config, environment, generators, actors.sandbox))
         finally:
-            await environment.close()
+            await abilities.close(environment)
             await actors.close()
 
     with (

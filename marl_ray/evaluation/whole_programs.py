@@ -17,6 +17,10 @@ class WholeProgram:
 
     program: Program
 
+    @property
+    def answers(self) -> list[str]:
+        return [self.program.source]
+
 
 class WholePrograms(CodeEnvironment[WholeProgram]):
     """One answer is one program. Its reward is 1 if it passes all tests, else 0. Tasks have the fields `tests` and
@@ -51,6 +55,3 @@ class WholePrograms(CodeEnvironment[WholeProgram]):
 
     def feedback(self, attempt: WholeProgram, outcome: Outcome, mode: str, agent: int) -> list[str]:
         return []
-
-    def previous_answers(self, attempt: WholeProgram) -> list[str]:
-        return [attempt.program.source]

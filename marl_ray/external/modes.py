@@ -12,6 +12,7 @@ from typing import Any
 from marl_ray.config import ExternalConfig
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
+from marl_ray.environments import abilities
 from marl_ray.environments.base import Environment
 from marl_ray.environments.plugin_checks import check_texts, qualified_method_name
 from marl_ray.external.client import Client, EndpointError, last_object
@@ -83,7 +84,7 @@ class ExpertEdits(Mode):
 
     async def messages(self, task: Task, attempt: Any, outcome: Outcome) -> tuple[list[Message], dict[str, float]]:
         roles = self.environment.roles(task)
-        edits = await self.expert.edits(self.environment.question(task, attempt), roles) or {}
+        edits = await self.expert.edits(abilities.question(self.environment, task, attempt), roles) or {}
         return [Message(edit=edits.get(role, "")) for role in roles], {"expert/failures": float(not edits)}
 
 

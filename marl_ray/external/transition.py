@@ -9,6 +9,7 @@ from typing import Any
 from marl_ray.config import ExternalConfig
 from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Outcome, Task
+from marl_ray.environments import abilities
 from marl_ray.environments.base import BaseEnvironment, Environment
 from marl_ray.environments.plugin_checks import check_count, check_row_names, check_texts, qualified_method_name
 from marl_ray.external import MODES
@@ -41,8 +42,8 @@ class Transition:
         result = await self._mode.messages(task, attempt, outcome)
         _check_messages(qualified_method_name(self._mode, "messages"), result, agents)
         messages, metrics = result
-        previous = self._environment.previous_answers(attempt)
-        check_texts(qualified_method_name(self._environment, "previous_answers"), previous, agents)
+        previous = abilities.previous_answers(self._environment, attempt)
+        check_texts(qualified_method_name(attempt, "answers"), previous, agents)
         instructions = self._environment.revisions(task)
         check_texts(qualified_method_name(self._environment, "revisions"), instructions, agents)
         answers: Sequence[str | None] = previous

@@ -30,7 +30,7 @@ from marl_ray.core.text import pluralize
 from marl_ray.credit import ESTIMATORS
 from marl_ray.credit.requirements import critic_requirements, estimator_requirements
 from marl_ray.data.loading import check_dataset_name, load_tasks, needs_download
-from marl_ray.environments import ENVIRONMENTS
+from marl_ray.environments import ENVIRONMENTS, abilities
 from marl_ray.environments.base import BaseEnvironment
 from marl_ray.external.transition import transition_of
 from marl_ray.launch.prompt_checks import check_prompts_of_agents
@@ -135,7 +135,7 @@ def existing_run(config: Config) -> SavedRun | None:
 
 def _check_order(config: Config, environment: BaseEnvironment, tasks: Sequence[Task]) -> None:
     """Raise UserError for settings that need all agents to answer at the same time, if the environment has an order."""
-    rounds = max((len(environment.order(task)) for task in tasks), default=1)
+    rounds = max((len(abilities.order(environment, task)) for task in tasks), default=1)
     if rounds == 1:
         return
     if config.training.handoff == "all":

@@ -16,6 +16,7 @@ from typing import Any
 
 from marl_ray.config import Config
 from marl_ray.core.episode import Completion, JointAction, Node, Outcome, Task, Texts
+from marl_ray.environments import abilities
 from marl_ray.environments.base import Attempt, Environment, Executor, collect_programs, group_reports
 from marl_ray.environments.plugin_checks import check_reports, checked_outcome, qualified_method_name
 from marl_ray.rollout.baselines import Baselines, add_baselines
@@ -62,7 +63,9 @@ class Scorer:
         last = turn + 1 == self.config.training.num_turns
         attempts: list[Attempt] = []
         for indices in sampled.indices:
-            texts = [calls[index].completion.text for calls, index in zip(sampled.calls, indices, strict=True)]
+            texts: list[str] = []
+            for calls, index in zip(sampled.calls, indices, strict=True):
+                texts.append(calls[index].completion.text)
             attempts.append(self.environment.attempt(task, texts, last))
         probing = self.config.output.probe_helpers
         probe = probing == "always" or (probing == "eval" and evaluation)
@@ -109,14 +112,19 @@ class Scorer:
         attempts = [self.environment.attempt(task, list(texts), last) for texts in joint]
         rewards: list[float] = []
         for outcome in await self.outcomes(attempts):
-            rewards.append(math.nan if outcome.failure else processed_reward(self.config, outcome.reward))
+            reward = math.nan
+            if not outcome.failure:
+                reward = processed_reward(self.config, outcome.reward)
+            rewards.append(reward)
         return rewards
 
     def score_text(self, task: Task, texts: Sequence[str], last: bool) -> JointAction | None:
         """Return a joint answer with its reward, in an environment without programs; None without a verdict."""
         attempt = self.environment.attempt(task, list(texts), last)
         outcome = checked_outcome(self.environment, "outcome", self.environment.outcome(attempt, None))
-        return None if outcome.failure else joint_action(self.config, (), outcome)
+        if outcome.failure:
+            return None
+        return joint_action(self.config, (), outcome)
 
     async def outcomes(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
         """Return each attempt's outcome, from one execution of its programs."""
@@ -124,9 +132,9 @@ class Scorer:
         outcomes: list[Outcome] = []
         for attempt, report in zip(attempts, of_attempt, strict=True):
             outcomes.append(checked_outcome(self.environment, "outcome", self.environment.outcome(attempt, report)))
-        if not probe and not self.environment.pays_probes:
-            return outcomes
-        return await self._probe(attempts, of_attempt, outcomes)
+        if probe or abilities.pays_probes(self.environment):
+            return await self._probe(attempts, of_attempt, outcomes)
+        return outcomes
 
     async def _probe(
         self, attempts: Sequence[Attempt], reports: Sequence[Any], outcomes: Sequence[Outcome]
@@ -134,17 +142,18 @@ class Scorer:
         """Return the outcomes after executing each attempt's probes."""
         probes: list[list[Any]] = []
         for attempt, report in zip(attempts, reports, strict=True):
-            probes.append(list(self.environment.probes(attempt, report)))
+            probes.append(abilities.probes(self.environment, attempt, report))
         # One execution for all attempts; its results are in the order of the programs.
         results = iter(await self._execute(list(chain.from_iterable(probes))))
         probed: list[Outcome] = []
         for attempt, report, outcome, programs in zip(attempts, reports, outcomes, probes, strict=True):
-            after = self.environment.probed_outcome(attempt, report, outcome, list(islice(results, len(programs))))
+            probe_reports = list(islice(results, len(programs)))
+            after = abilities.probed_outcome(self.environment, attempt, report, outcome, probe_reports)
             probed.append(checked_outcome(self.environment, "probed", after))
         return probed
 
     async def _execute(self, programs: list[Any]) -> list[Any]:
-        reports = await self.environment.execute(programs, self.executor)
+        reports = await abilities.execute(self.environment, programs, self.executor)
         check_reports(qualified_method_name(self.environment, "execute"), reports, len(programs))
         return reports
 

@@ -2,7 +2,7 @@
 
 Rewards of recombined answers are known without an execution where
 
-- the environment has no programs (`Environment.runs_programs`);
+- the environment has no programs (`abilities.WithoutPrograms`);
 - joint mode cross has executed all combinations of completions;
 - an estimator has executed joint actions with replaced or empty completions (`Node.recombined`).
 
@@ -24,6 +24,7 @@ from marl_ray.cooperation.token_counts import token_counts
 from marl_ray.core.episode import Episode, JointAction, Node, Task, Texts
 from marl_ray.credit.advantages import group_advantages
 from marl_ray.credit.groups import build_group, needs_whole_batch
+from marl_ray.environments import abilities
 from marl_ray.environments.base import BaseEnvironment, Environment, Executor
 from marl_ray.rollout.scorer import Scorer
 
@@ -45,7 +46,7 @@ class StepMeasures:
         """Whether joint answers are scored without an execution."""
         if isinstance(environment, Environment):
             self._scorer = Scorer(config, environment, executor)
-            self._scores_text = not environment.runs_programs
+            self._scores_text = isinstance(environment, abilities.WithoutPrograms)
 
     async def measure(self, episodes: Sequence[Episode], evaluation: bool = False) -> dict[str, float]:
         """Return the metrics `cooperation/*`, `tokens/*` and `reward_per_token/*`, and for training the diagnostics of
@@ -84,7 +85,7 @@ class StepMeasures:
         """Return the counts of each episode that has a node."""
         counts: list[dict[str, float]] = []
         for episode in episodes:
-            order = self._environment.order(episode.task)
+            order = abilities.order(self._environment, episode.task)
             row = token_counts([episode], order, self._config.training.discount)
             if row:
                 counts.append(row)
@@ -95,7 +96,7 @@ class StepMeasures:
         time."""
         numbers: list[int] = []
         for number, episode in enumerate(episodes):
-            if episode.root is not None and len(self._environment.order(episode.task)) == 1:
+            if episode.root is not None and len(abilities.order(self._environment, episode.task)) == 1:
                 numbers.append(number)
         return set(numbers[:limit])
 
@@ -118,7 +119,8 @@ class StepMeasures:
                 known |= zip(unknown, await scorer.rewards_of(episode.task, unknown), strict=True)
             return [known.get(texts, math.nan) for texts in joint]
 
-        answers = first_answers([episode], scorer.environment.interchangeable_agents, limit)
+        alike = isinstance(scorer.environment, abilities.InterchangeableAgents)
+        answers = first_answers([episode], alike, limit)
         if answers is None:
             return {}
         return await cooperation(answers, rewards_of)

@@ -16,6 +16,7 @@ from marl_ray.core.chat import Prompt, with_system_prompt
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Completion, Episode, Generation, Node, SamplingSpec, Stop, Task
 from marl_ray.core.random_streams import random_stream, stream_seed
+from marl_ray.environments import abilities
 from marl_ray.environments.base import Attempt, BaseEnvironment, Environment, Executor
 from marl_ray.environments.plugin_checks import check_order, check_prompts, qualified_method_name
 from marl_ray.environments.program_environment import ProgramEnvironment
@@ -154,7 +155,7 @@ class TurnPlayer(Player):
         scope = self.config.external.stop
         going_on: list[int] = []
         for g in chosen:
-            if self.environment.solved(attempts[g], node.joint_actions[g].outcome, scope):
+            if abilities.solved(self.environment, attempts[g], node.joint_actions[g].outcome, scope):
                 node.stopped[g] = turns_left
                 run.stops.append(Stop((*path, g), "solved"))
             else:
@@ -165,7 +166,7 @@ class TurnPlayer(Player):
         """Return the completions of this turn, or None if a prompt is too long."""
         environment = self.environment
         task = run.task
-        order = environment.order(task)
+        order = abilities.order(environment, task)
         check_order(qualified_method_name(environment, "order"), order, self.config.num_agents)
 
         def generate(agent: int, prompt: Prompt, branch: int) -> Awaitable[Generation]:
@@ -175,7 +176,7 @@ class TurnPlayer(Player):
             return self._generate(agent, prompt, sampling, run, given.histories[agent])
 
         def prompt_after(agent: int, prompt: Prompt, earlier: Mapping[int, str]) -> Prompt:
-            later = environment.prompt_after(task, agent, prompt, earlier)
+            later = abilities.prompt_after(environment, task, agent, prompt, earlier)
             check_prompts(qualified_method_name(environment, "prompt_after"), [later])
             return later
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from marl_ray.core.chat import as_text
 from marl_ray.core.episode import Outcome, Task
+from marl_ray.environments import abilities
 from marl_ray.environments.base import Environment, collect_programs, group_reports
 from marl_ray.environments.plugin_checks import check_order
 from marl_ray.testing.values import (
@@ -46,7 +47,7 @@ def check_environment(
         environment.check_task(task)
         _check_texts(environment, task)
         _check_order(environment, task, joint)
-        if environment.interchangeable_agents:
+        if isinstance(environment, abilities.InterchangeableAgents):
             _check_interchangeable(environment, task, joint, execute)
         for attempt, report in _attempts(environment, task, joint, execute):
             outcome = environment.outcome(attempt, report)
@@ -126,7 +127,7 @@ def _require_content(name: str, text: str) -> None:
 
 def _check_order(environment: Environment[Any], task: Task, joint: JointAnswers) -> None:
     """Check the order of answers, and the prompts of agents that answer after others."""
-    order = environment.order(task)
+    order = abilities.order(environment, task)
     try:
         check_order("order", order, environment.num_agents)
     except ValueError as error:
@@ -138,7 +139,7 @@ def _check_order(environment: Environment[Any], task: Task, joint: JointAnswers)
                 for agent in agents:
                     first_prompt = environment.first_prompts(task)[agent]
                     # A copy: the environment must not see answers of its own round.
-                    prompt = environment.prompt_after(task, agent, first_prompt, dict(answers))
+                    prompt = abilities.prompt_after(environment, task, agent, first_prompt, dict(answers))
                     require_prompt("prompt_after", prompt)
             for agent in agents:
                 answers[agent] = texts[agent]
@@ -172,8 +173,8 @@ def _attempts(
             attempt = environment.attempt(task, texts, is_last_turn)
             again = environment.attempt(task, texts, is_last_turn)
             require(attempt.program == again.program, "attempt returned two different programs for the same responses")
-            has_program = environment.runs_programs or attempt.program is None
-            require(has_program, "runs_programs is False, and an attempt has a program")
+            if isinstance(environment, abilities.WithoutPrograms):
+                require(attempt.program is None, "the environment is WithoutPrograms, and an attempt has a program")
         attempts.append(attempt)
     reports = _execute("attempts have programs", collect_programs(attempts), execute)
     return list(zip(attempts, group_reports(attempts, reports), strict=True))
@@ -183,9 +184,9 @@ def _probed(
     environment: Environment[Any], attempt: Any, report: Any, outcome: Outcome, execute: Execute | None
 ) -> Outcome:
     """Return the outcome after the attempt's probes."""
-    programs = environment.probes(attempt, report)
+    programs = abilities.probes(environment, attempt, report)
     reports = _execute("attempt has probes", programs, execute) if programs else []
-    return environment.probed_outcome(attempt, report, outcome, reports)
+    return abilities.probed_outcome(environment, attempt, report, outcome, reports)
 
 
 def _execute(what: str, programs: list[Any], execute: Execute | None) -> list[Any]:
@@ -197,11 +198,11 @@ def _execute(what: str, programs: list[Any], execute: Execute | None) -> list[An
 
 def _check_prompt_parts(environment: Environment[Any], task: Task, attempt: Any, outcome: Outcome) -> None:
     """Check the parts of the next turn's prompts."""
-    answers = environment.previous_answers(attempt)
-    require(len(answers) == environment.num_agents, "previous_answers must have one string per agent")
+    answers = abilities.previous_answers(environment, attempt)
+    require(len(answers) == environment.num_agents, "answers of an attempt must have one string per agent")
     for answer in answers:
-        require_text("previous_answers", answer)
-    question = environment.question(task, attempt)
+        require_text("answers of an attempt", answer)
+    question = abilities.question(environment, task, attempt)
     require_text("question", question)
     for role in environment.roles(task):
         require(role in question, f"question must name {role} and ask for its edit")

@@ -43,6 +43,7 @@ from marl_ray.core.batch import UpdateStats
 from marl_ray.core.concurrency import Condition, gather, now
 from marl_ray.core.errors import UserError
 from marl_ray.core.state import TrainingResult
+from marl_ray.environments import abilities
 from marl_ray.rollout.turn_player import make_player
 from marl_ray.rollout.unscored import check_failed_rewards
 from marl_ray.storage.resume import ResumeState
@@ -114,7 +115,7 @@ class Trainer:
             raise
         finally:
             self.saver.close()
-            await self.inputs.environment.close()
+            await abilities.close(self.inputs.environment)
         self.recorder.write_spans()
         state = self.recorder.state
         self.health.check_learning(state.optimizer_steps, state.step)

@@ -11,6 +11,7 @@ from benchmarks.unearned import Case, cases, rewards
 from marl_ray.core.episode import Task
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
+from marl_ray.environments.abilities import WithoutPrograms
 from marl_ray.sandbox import Sandbox
 from tests.plugins.bug_fix.helpers import task as bug_fix_task
 from tests.plugins.code_completion.helpers import TASK as CLASS_TASK
@@ -45,9 +46,9 @@ def tasks_of(name: str, case: Case) -> Sequence[Task]:
         return [bug_fix_task()]
     if name == "code_completion":
         return [CLASS_TASK]
-    if case.environment.runs_programs:
-        return load_tasks(case.dataset, "train[:2]", case.dataset_type)
-    return load_tasks(case.dataset, "train", case.dataset_type)
+    if isinstance(case.environment, WithoutPrograms):
+        return load_tasks(case.dataset, "train", case.dataset_type)
+    return load_tasks(case.dataset, "train[:2]", case.dataset_type)
 
 
 @pytest.mark.parametrize("name", BOUNDS)

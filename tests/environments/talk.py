@@ -14,6 +14,7 @@ class Said:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = list(texts)
+        self.answers = self.texts
 
 
 class Talk(Environment[Said]):
@@ -35,9 +36,6 @@ class Talk(Environment[Said]):
 
     def feedback(self, attempt: Said, outcome: Outcome, mode: str, agent: int) -> list[str]:
         return [f"{outcome.reward:g} characters"]
-
-    def previous_answers(self, attempt: Said) -> list[str]:
-        return attempt.texts
 
     def revisions(self, task: Task) -> list[str]:
         return ["Say more."] * self.num_agents

@@ -1,8 +1,9 @@
-"""Defaults of the environment base class."""
+"""Defaults of environments."""
 
 from __future__ import annotations
 
 from marl_ray.config import from_tree
+from marl_ray.environments import abilities
 from tests.environments.talk import TASK, Talk
 
 
@@ -14,7 +15,7 @@ def test_the_default_from_config_sets_the_number_of_agents() -> None:
 
 def test_the_default_question_to_an_expert() -> None:
     talk = Talk(2)
-    assert talk.question(TASK, talk.attempt(TASK, ["Hello.", "And you?"], last=False)) == (
+    assert abilities.question(talk, TASK, talk.attempt(TASK, ["Hello.", "And you?"], last=False)) == (
         "A problem is answered in parts, and whoever writes a part does not see the others.\n\n"
         "Problem:\nTalk.\n\n"
         "Parts:\nspeaker 0:\nHello.\n\nspeaker 1:\nAnd you?\n\n"
@@ -26,4 +27,6 @@ def test_the_default_question_to_an_expert() -> None:
 def test_there_are_no_probes_by_default() -> None:
     talk = Talk(1)
     attempt = talk.attempt(TASK, [""], last=False)
-    assert (talk.probes(attempt, None), talk.probed(attempt, None, [])) == ([], {})
+    assert abilities.probes(talk, attempt, None) == []
+    outcome = talk.outcome(attempt, None)
+    assert abilities.probed_outcome(talk, attempt, None, outcome, []) == outcome

@@ -28,6 +28,10 @@ class Sum:
         self.numbers = [int(text) for text in responses]
         self.last = last
 
+    @property
+    def answers(self) -> list[str]:
+        return [str(number) for number in self.numbers]
+
 
 class Counting(Environment[Sum]):
     """An environment of numbers. The reward is their sum; with `own` each agent is rewarded with its own number."""
@@ -60,9 +64,6 @@ class Counting(Environment[Sum]):
 
     def feedback(self, attempt: Sum, outcome: Outcome, mode: str, agent: int) -> list[str]:
         return [f"sum: {outcome.reward:g}"]
-
-    def previous_answers(self, attempt: Sum) -> list[str]:
-        return [str(number) for number in attempt.numbers]
 
     def revisions(self, task: Task) -> list[str]:
         return ["Say another number."] * self.agents

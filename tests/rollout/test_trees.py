@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from marl_ray.config import Config, from_tree
-from marl_ray.core.episode import Episode, Generation, Outcome, SamplingSpec
+from marl_ray.core.episode import Episode, Generation, Outcome, SamplingSpec, Task
 from tests.rollout.counting import Counting, Dice, Sum, run_batch, tree_config
 
 
@@ -161,7 +161,6 @@ def test_an_early_termination_is_a_leaf() -> None:
         ("outcome", Outcome(1.0, counts={"rollout/tokens": 1}), "must not use the count name 'rollout/tokens'"),
         ("probed", {"reward_mean": 1.0}, "must not use the metric name 'reward_mean'"),
         ("feedback", "sum: 3", "must return a list of strings, not str"),
-        ("previous_answers", ["3"], "must return one entry per agent, 2, not 1"),
         ("revisions", ["Again.", None], "must return a list of strings, but an entry is NoneType"),
     ],
 )
@@ -170,6 +169,23 @@ def test_an_invalid_result_of_an_environment_is_named(method: str, given: Any, l
     with pytest.raises((TypeError, ValueError)) as caught:
         run_batch(tree_config(handoff="all"), wrong(2)) if method != "probed" else run_batch(probing(), wrong(2))
     assert str(caught.value).startswith(f"{wrong.__module__}:Wrong.{method} {line}")
+
+
+class Short(Sum):
+    """An attempt without an answer of the second agent."""
+
+    @property
+    def answers(self) -> list[str]:
+        return ["3"]
+
+
+def test_invalid_answers_of_an_attempt_are_named() -> None:
+    class Wrong(Counting):
+        def attempt(self, task: Task, responses: Sequence[str], last: bool) -> Sum:
+            return Short(responses, last)
+
+    with pytest.raises(ValueError, match=f"{__name__}:Short.answers must return one entry per agent, 2, not 1"):
+        run_batch(tree_config(), Wrong(2))
 
 
 def probing() -> Config:

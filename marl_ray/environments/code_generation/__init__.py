@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from marl_ray.core.episode import Outcome, Task
+from marl_ray.environments.abilities import AsksExpert, HasProbes
 from marl_ray.environments.code_generation import prompts
 from marl_ray.environments.code_generation.attempt import CodeAttempt, code_attempt, is_script
-from marl_ray.environments.code_generation.extraction import strip_fence
 from marl_ray.environments.code_generation.feedback import FEEDBACK_BY_MODE, diagnose
 from marl_ray.environments.code_generation.probes import needed_and_sufficient, probe_statements
 from marl_ray.environments.code_generation.usage import conditions_on
@@ -48,7 +48,7 @@ PROBE_CPU_S = 1.0
 endless."""
 
 
-class CodeGeneration(CodeEnvironment[CodeAttempt]):
+class CodeGeneration(CodeEnvironment[CodeAttempt], AsksExpert, HasProbes):
     """Code generation. Tasks have the fields `entry_point` (a function name) and `tests`
     (see `Program.tests`); with `script`, the tests are pairs of standard input and output."""
 
@@ -133,13 +133,6 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
 
     def feedback(self, attempt: CodeAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
         return FEEDBACK_BY_MODE[mode](diagnose(attempt, report_of(outcome), self._slice), agent)
-
-    def previous_answers(self, attempt: CodeAttempt) -> list[str]:
-        """Return each agent's code in the joint program, or the whole response if it contributes none."""
-        answers = []
-        for part, response in zip(attempt.parts, attempt.responses, strict=True):
-            answers.append(part.code or strip_fence(response))
-        return answers
 
     def question(self, task: Task, attempt: CodeAttempt) -> str:
         return prompts.question(task.prompt, attempt.program.source, self.roles(task))

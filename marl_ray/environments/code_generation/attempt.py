@@ -18,6 +18,7 @@ from marl_ray.environments.code_generation.extraction import (
     extract_function,
     extract_preamble,
     mentioned_names,
+    strip_fence,
 )
 from marl_ray.environments.code_generation.usage import HelperUse, helper_use
 from marl_ray.sandbox import Limits, Program
@@ -38,6 +39,14 @@ class CodeAttempt:
     starts: tuple[int, ...]
     program: Program
     call: str = ""
+
+    @property
+    def answers(self) -> list[str]:
+        """Each agent's code in the joint program, or its whole response if it contributes none."""
+        answers = []
+        for part, response in zip(self.parts, self.responses, strict=True):
+            answers.append(part.code or strip_fence(response))
+        return answers
 
     def with_statement(self, statement: str, limits: Limits) -> Program:
         """Return the joint program with one more statement after all definitions."""

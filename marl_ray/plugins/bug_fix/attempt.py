@@ -83,27 +83,35 @@ class RepairAttempt:
     @property
     def answers(self) -> list[str]:
         """Each agent's parsed answer, or its whole response if nothing could be parsed."""
-        parsed = ["\n\n".join(part.code for part in patch.parts) for patch in self.patches]
-        if self.diagnosis is not None:
-            report = self.diagnosis
-            parsed.insert(0, "" if report.problem else f"line: {report.line}\nwhy: {report.why}")
-        return [own or strip_fence(response) for own, response in zip(parsed, self.responses, strict=True)]
+        parsed: list[str] = []
+        report = self.diagnosis
+        if report is not None:
+            parsed.append("" if report.problem else f"line: {report.line}\nwhy: {report.why}")
+        for patch in self.patches:
+            parsed.append("\n\n".join(part.code for part in patch.parts))
+        return [answer or strip_fence(response) for answer, response in zip(parsed, self.responses, strict=True)]
 
 
 def parse_bug_report(response: str, lines: int) -> BugReport:
     """Parse the diagnosis of a program with `lines` lines."""
     text = strip_fence(response)
-    line_match, why_match = LINE.search(text), WHY.search(text)
-    line = int(line_match.group(1)) if line_match else 0
-    why = " ".join(why_match.group(1).split()) if why_match else ""
+    line_match = LINE.search(text)
+    why_match = WHY.search(text)
+    line = 0
+    if line_match is not None:
+        line = int(line_match.group(1))
+    why = ""
+    if why_match is not None:
+        why = " ".join(why_match.group(1).split())
+    problem = ""
     if not text:
         problem = "empty answer"
     elif line_match is None:
         problem = "names no line"
     elif not 1 <= line <= lines:
         problem = f"there is no line {line}"
-    else:
-        problem = "" if why else "says no why"
+    elif not why:
+        problem = "says no why"
     return BugReport(line, why, problem)
 
 
@@ -111,47 +119,45 @@ def repair_attempt(task: Task, responses: Sequence[str], diagnoses: bool, visibl
     """Parse a joint action; with `diagnoses` the first response is a diagnosis. `visible`: as in `Program`."""
     fields = task.fields
     buggy = parse_buggy_program(fields["buggy"])
-    patching = responses[1:] if diagnoses else responses
-    shares = assign_functions(buggy, len(patching))
     reference = fields["reference"]
-    allowed = {name: allowed_definition_code(buggy.text, reference, name) for name in buggy.functions}
-    extracted = (_patch(text, names) for text, names in zip(patching, shares, strict=True))
-    patches = tuple(_without_refused(patch, allowed) for patch in extracted)
-    patched, starts = apply_patches(buggy, [part for patch in patches for part in patch.parts])
-    before, after = (
-        Program(text + "\n", fields["tests"], fields["entry_point"], prompt=task.prompt, visible=visible)
-        for text in (buggy.text, patched)
-    )
-    diagnosis = parse_bug_report(responses[0], len(buggy.lines)) if diagnoses else None
-    needed = count_changed_tokens(buggy.text, reference) if reference else 0
+    diagnosis = None
+    patching = responses
+    if diagnoses:
+        diagnosis = parse_bug_report(responses[0], len(buggy.lines))
+        patching = responses[1:]
+    patches: list[Patch] = []
+    parts: list[ExtractedFunction] = []
+    for response, names in zip(patching, assign_functions(buggy, len(patching)), strict=True):
+        patches.append(_patch(response, names, buggy.text, reference))
+        parts += patches[-1].parts
+    patched, starts = apply_patches(buggy, parts)
+    before = Program(buggy.text + "\n", fields["tests"], fields["entry_point"], prompt=task.prompt, visible=visible)
     return RepairAttempt(
         tuple(responses),
         buggy,
         diagnosis,
-        patches,
+        tuple(patches),
         starts,
         diff=diff_lines(buggy.text, patched),
         tokens=count_changed_tokens(buggy.text, patched),
-        reference=_reference_diff(buggy.text, reference),
-        needed=needed,
-        program=(after, before),
+        reference=_reference_diff(buggy.text, reference) if reference else None,
+        needed=count_changed_tokens(buggy.text, reference) if reference else 0,
+        program=(replace(before, source=patched + "\n"), before),
     )
 
 
-@lru_cache(maxsize=1024)
-def _reference_diff(buggy: str, reference: str) -> LineDiff | None:
-    return diff_lines(buggy, reference) if reference else None
-
-
-def _without_refused(patch: Patch, allowed: Mapping[str, frozenset[str]]) -> Patch:
-    """Return the patch without functions that have new decorators or defaults."""
-    refused = tuple(
-        part.name for part in patch.parts if part.function and not definition_code(part.function) <= allowed[part.name]
-    )
-    return replace(patch, parts=tuple(part for part in patch.parts if part.name not in refused), refused=refused)
+_reference_diff = lru_cache(maxsize=1024)(diff_lines)
 
 
 @lru_cache(maxsize=256)  # in joint mode `cross` each response is part of many joint actions of its node
-def _patch(response: str, names: tuple[str, ...]) -> Patch:
-    parts = (extract_function(response, name) for name in names)
-    return Patch(names, tuple(part for part in parts if part.code))
+def _patch(response: str, names: tuple[str, ...], buggy: str, reference: str) -> Patch:
+    """Return the patch in a response, without functions that have new decorators or defaults."""
+    parts: list[ExtractedFunction] = []
+    refused: list[str] = []
+    for name in names:
+        part = extract_function(response, name)
+        if part.function and not definition_code(part.function) <= allowed_definition_code(buggy, reference, name):
+            refused.append(name)
+        elif part.code:
+            parts.append(part)
+    return Patch(names, tuple(parts), tuple(refused))

@@ -12,6 +12,7 @@ from typing import ClassVar
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import pluralize
+from marl_ray.environments.abilities import AsksExpert
 from marl_ray.environments.execution import CodeEnvironment, SandboxSlice, execution_counts
 from marl_ray.plugins.bug_fix import prompts
 from marl_ray.plugins.bug_fix.attempt import RepairAttempt, repair_attempt
@@ -19,10 +20,15 @@ from marl_ray.plugins.bug_fix.feedback import FEEDBACK_BY_MODE, RepairEvidence, 
 from marl_ray.plugins.bug_fix.patching import assign_functions, count_changed_tokens, parse_buggy_program
 from marl_ray.sandbox import ExecutionReport
 
-PARSES, KEPT, FIXED, SMALL, DIAGNOSIS = 0.5, 0.5, 1.5, 0.5, 0.5
+# The largest reward of each level.
+PARSES = 0.5
+KEPT = 0.5
+FIXED = 1.5
+SMALL = 0.5
+DIAGNOSIS = 0.5
 
 
-class BugFix(CodeEnvironment[RepairAttempt]):
+class BugFix(CodeEnvironment[RepairAttempt], AsksExpert):
     """Bug fix with a diagnosis. Tasks have the fields `buggy` (a program), `reference` (a correct program or an empty
     string), `entry_point` and `tests` (see `Program.tests`)."""
 
@@ -69,21 +75,30 @@ class BugFix(CodeEnvironment[RepairAttempt]):
             return Outcome(0.0, evidence=RepairEvidence(after, frozenset()), failure=failure)
         if attempt.program[0] == attempt.program[1]:
             after = before  # equal programs: a test may have timed out in only one of two executions
-        was, now = self._passing(before), self._passing(after)
+        was = self._passing(before)
+        now = self._passing(after)
         failing = before.total - len(was)
         given = sum(bool(patch.parts) for patch in attempt.patches) / self.patchers
         runs = given > 0 and after.syntax_error is None
-        kept = len(was & now) / len(was) if was else 1.0
-        fixed = len(now - was) / failing if failing else 0.0
+        kept = 1.0
+        if was:
+            kept = len(was & now) / len(was)
+        fixed = 0.0
+        if failing:
+            fixed = len(now - was) / failing
         accepted = runs and kept == fixed == 1.0
+        # A patch that leaves a test failing earns nothing for its size, or the empty patch would earn most.
         small = _smallness(attempt) if accepted else 0.0
-
-        levels = {"parses": PARSES * given * runs, "kept": KEPT * kept * runs}
-        levels |= {"fixed": FIXED * fixed * runs, "small": SMALL * small}
+        levels = {
+            "parses": PARSES * given * runs,
+            "kept": KEPT * kept * runs,
+            "fixed": FIXED * fixed * runs,
+            "small": SMALL * small,
+        }
         metrics = {
             "patch_given": given,
             "syntax_ok": float(after.syntax_error is None),
-            "tests_passed_rate": len(now) / after.total if runs and after.total else 0.0,
+            "tests_passed_rate": self._pass_rate(after, runs),
             "all_passed": float(accepted),
             "tests_kept_rate": kept * runs,
             "tests_fixed_rate": fixed * runs,
@@ -94,16 +109,12 @@ class BugFix(CodeEnvironment[RepairAttempt]):
             levels["diagnosis"] = DIAGNOSIS * small * attempt.diagnosed
             metrics["diagnosis_given"] = float(not attempt.diagnosis.problem)
             metrics["diagnosis_right"] = float(accepted and attempt.diagnosed)
-        reward, evidence = math.fsum(levels.values()), RepairEvidence(after, was)
-        return Outcome(reward, levels, metrics, execution_counts(after), evidence=evidence)
+        evidence = RepairEvidence(after, was)
+        return Outcome(math.fsum(levels.values()), levels, metrics, execution_counts(after), evidence=evidence)
 
     def feedback(self, attempt: RepairAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
         patching = prompts.role_names(False, self.patchers)
         return FEEDBACK_BY_MODE[mode](diagnose_repair(attempt, outcome, patching, agent, self._slice))
-
-    def previous_answers(self, attempt: RepairAttempt) -> list[str]:
-        """Return the diagnosis in its form and each patcher's functions, or the whole response without either."""
-        return attempt.answers
 
     def question(self, task: Task, attempt: RepairAttempt) -> str:
         return prompts.question(task.prompt, attempt.buggy, self.roles(task), attempt.answers)

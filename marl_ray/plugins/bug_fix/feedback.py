@@ -83,49 +83,74 @@ def diagnose_repair(
     attempt: RepairAttempt, outcome: Outcome, patching: Sequence[str], agent: int, sandbox_slice: SandboxSlice
 ) -> RepairDiagnosis:
     """Return the facts for an agent. `patching` are the roles of the patchers."""
-    assert isinstance(outcome.evidence, RepairEvidence), "an outcome of this environment"
-    report, before = outcome.evidence.report, outcome.evidence.passed_before
-    own = agent - (attempt.diagnosis is not None)
-    spans = [attempt.buggy.functions[name] for name in (attempt.patches[own].names if own >= 0 else ())]
+    evidence = outcome.evidence
+    assert isinstance(evidence, RepairEvidence), "an outcome of this environment"
+    # The first agent writes the diagnosis, if there is one.
+    patcher = agent - (attempt.diagnosis is not None)
+    missing: list[str] = []
+    refused: list[str] = []
+    for role, patch in zip(patching, attempt.patches, strict=True):
+        refused += patch.refused
+        if not patch.parts:
+            missing.append(role)
+    own_lines: set[int] = set()
+    if patcher >= 0:
+        for name in attempt.patches[patcher].names:
+            own_lines.update(attempt.buggy.functions[name])
+    tests: list[tuple[TestResult, bool]] = []
+    for number, test in enumerate(evidence.report.tests):
+        tests.append((test, number in evidence.passed_before))
     return RepairDiagnosis(
         attempt,
-        diagnoses=own < 0,
-        missing=tuple(role for role, patch in zip(patching, attempt.patches, strict=True) if not patch.parts),
-        refused=tuple(name for patch in attempt.patches for name in patch.refused),
-        others=tuple(hunk for hunk in attempt.diff.hunks if not any(hunk.first in span for span in spans)),
-        syntax=locate_syntax_error(report, attempt.starts.items()),
-        tests=sliced([(test, number in before) for number, test in enumerate(report.tests)], sandbox_slice),
+        diagnoses=patcher < 0,
+        missing=tuple(missing),
+        refused=tuple(refused),
+        others=tuple(hunk for hunk in attempt.diff.hunks if hunk.first not in own_lines),
+        syntax=locate_syntax_error(evidence.report, attempt.starts.items()),
+        tests=sliced(tests, sandbox_slice),
     )
 
 
 def level_feedback(facts: RepairDiagnosis) -> list[str]:
     """Return every level in detail, and the other agents' answers: the diagnosis and the changes."""
     lines = _diagnosis(facts)
-    lines += [f"{role}: missing (no function that it may change)" for role in facts.missing]
-    lines += [f"{name}: refused (a new decorator or default; change the body)" for name in facts.refused]
+    for role in facts.missing:
+        lines.append(f"{role}: missing (no function that it may change)")
+    for name in facts.refused:
+        lines.append(f"{name}: refused (a new decorator or default; change the body)")
     lines.append(f"syntax: {describe_syntax(facts.syntax)}")
     if facts.syntax is not None:
         lines.append("tests: not run")
     else:
         lines += _tests(facts, _share)
-        lines += [f"failed: {describe_failure(test)}" for test, _ in facts.tests if test.status != "pass"]
+        for test, _ in facts.tests:
+            if test.status != "pass":
+                lines.append(f"failed: {describe_failure(test)}")
     lines.append(f"edit: {_size(facts)}")
-    lines += [f"changed: {_hunk(hunk)}" for hunk in facts.others[:MAX_HUNKS]]
+    for hunk in facts.others[:MAX_HUNKS]:
+        lines.append(f"changed: {_hunk(hunk)}")
     return lines
 
 
 def level_passed(facts: RepairDiagnosis) -> list[str]:
     """Return for every level whether it passed."""
     attempt = facts.attempt
-    lines = [f"patch: missing {', '.join(facts.missing)}" if facts.missing else "patch: OK"]
-    lines.append(f"syntax: {'correct' if facts.syntax is None else 'incorrect'}")
-    lines += _tests(facts, _part) if facts.syntax is None else ["tests: not run"]
+    lines = ["patch: OK"]
+    if facts.missing:
+        lines = [f"patch: missing {', '.join(facts.missing)}"]
+    if facts.syntax is None:
+        lines += ["syntax: correct", *_tests(facts, _part)]
+    else:
+        lines += ["syntax: incorrect", "tests: not run"]
     if not attempt.tokens:
         lines.append("edit: nothing changed")
-    elif attempt.needed:
-        lines.append(f"edit: {'as small as needed' if facts.small else 'larger than needed'}")
+    elif attempt.needed and facts.small:
+        lines.append("edit: as small as needed")
+    elif attempt.needed:  # without a reference no number is known
+        lines.append("edit: larger than needed")
     if attempt.diagnosis is not None:
-        lines.append(f"diagnosis: {'missing' if attempt.diagnosis.problem else _named(facts)}")
+        problem = attempt.diagnosis.problem
+        lines.append(f"diagnosis: {'missing' if problem else _named(facts)}")
     return lines
 
 
@@ -143,36 +168,49 @@ def _diagnosis(facts: RepairDiagnosis) -> list[str]:
 
 
 def _named(facts: RepairDiagnosis) -> str:
-    right = "that has to change" if facts.attempt.reference else "that the patch changes"
-    return f"names {'a' if facts.attempt.diagnosed else 'no'} line {right}"
+    article = "a" if facts.attempt.diagnosed else "no"
+    if facts.attempt.reference:
+        return f"names {article} line that has to change"
+    return f"names {article} line that the patch changes"
 
 
 def _size(facts: RepairDiagnosis) -> str:
-    size, needed = facts.attempt.tokens, facts.attempt.needed
-    if not size:
+    if not facts.attempt.tokens:
         return "nothing changed"
-    return f"{pluralize(size, 'token')} changed" + (f", {needed} needed" if needed else "")
+    changed = f"{pluralize(facts.attempt.tokens, 'token')} changed"
+    if facts.attempt.needed:
+        changed += f", {facts.attempt.needed} needed"
+    return changed
 
 
 def _hunk(hunk: Hunk) -> str:
-    one = hunk.first == hunk.last
+    is_line = hunk.first == hunk.last
     if not hunk.old:
-        place = f"beside line {hunk.first}" if one else f"between lines {hunk.first} and {hunk.last}"
+        place = f"beside line {hunk.first}" if is_line else f"between lines {hunk.first} and {hunk.last}"
         return f"{place} added {_lines(hunk.new)}"
-    place = f"line {hunk.first}" if one else f"lines {hunk.first} to {hunk.last}"
-    return f"{place} {_lines(hunk.old)} -> {_lines(hunk.new) if hunk.new else 'nothing'}"
+    place = f"line {hunk.first}" if is_line else f"lines {hunk.first} to {hunk.last}"
+    return f"{place} {_lines(hunk.old)} -> {_lines(hunk.new)}"
 
 
 def _lines(lines: Sequence[str]) -> str:
-    more = f" and {pluralize(len(lines) - 1, 'line')} more" if len(lines) > 1 else ""
-    return f"`{shorten(lines[0].strip())}`{more}"
+    if not lines:
+        return "nothing"
+    text = f"`{shorten(lines[0].strip())}`"
+    if len(lines) > 1:
+        text += f" and {pluralize(len(lines) - 1, 'line')} more"
+    return text
 
 
 def _tests(facts: RepairDiagnosis, summarise: Callable[[Sequence[bool]], str]) -> list[str]:
     """Return the shares of tests that still pass and that pass now."""
-    kept, fixed = facts.results(passed_before=True), facts.results(passed_before=False)
-    lines = [f"tests that passed before: {summarise(kept)} still pass"] if kept else []
-    return lines + ([f"tests that failed before: {summarise(fixed)} pass now"] if fixed else [])
+    kept = facts.results(passed_before=True)
+    fixed = facts.results(passed_before=False)
+    lines: list[str] = []
+    if kept:
+        lines.append(f"tests that passed before: {summarise(kept)} still pass")
+    if fixed:
+        lines.append(f"tests that failed before: {summarise(fixed)} pass now")
+    return lines
 
 
 def _share(results: Sequence[bool]) -> str:
@@ -182,7 +220,9 @@ def _share(results: Sequence[bool]) -> str:
 def _part(results: Sequence[bool]) -> str:
     if all(results):
         return "all"
-    return _share(results) if any(results) else "none"
+    if not any(results):
+        return "none"
+    return _share(results)
 
 
 FEEDBACK_BY_MODE: dict[str, Callable[[RepairDiagnosis], list[str]]] = {

@@ -16,7 +16,6 @@ from functools import lru_cache
 
 from marl_ray.environments.code_generation.extraction import ExtractedFunction, first_line, parse, source_of
 
-Import = ast.Import | ast.ImportFrom
 TOKEN = re.compile(r"(?m)^[ \t]+(?=\S)|\w{1,12}|[^\w\s]")
 """A token: the indentation of a line, at most 12 characters of a word, or a symbol, in strings and comments too."""
 RUNS = ast.Call | ast.NamedExpr | ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -84,8 +83,7 @@ def parse_buggy_program(text: str) -> BuggyProgram:
         if isinstance(node, ast.FunctionDef):
             functions.pop(node.name, None)  # a later definition replaces an earlier one
             functions[node.name] = range(first_line(node), (node.end_lineno or node.lineno) + 1)
-    imported = (name for node in tree.body if isinstance(node, Import) for name in _imported_names(node))
-    return BuggyProgram(text, functions, frozenset(imported))
+    return BuggyProgram(text, functions, _imported_names(tree))
 
 
 def assign_functions(program: BuggyProgram, patchers: int) -> list[tuple[str, ...]]:
@@ -96,15 +94,23 @@ def assign_functions(program: BuggyProgram, patchers: int) -> list[tuple[str, ..
 
 def apply_patches(program: BuggyProgram, parts: Sequence[ExtractedFunction]) -> tuple[str, dict[str, int]]:
     """Return the program with these functions in place of its own, and the line on which each function starts."""
-    new = {part.name: part for part in parts}
-    future = dict.fromkeys(line for part in parts for line in part.future)
+    new: dict[str, ExtractedFunction] = {}
+    future: dict[str, None] = {}
+    for part in parts:
+        new[part.name] = part
+        future.update(dict.fromkeys(part.future))
+    # Imports from `__future__` are valid only above all other code.
     text = [line for line in future if not _is_imported(line, program)]
-    old, starts, done = program.lines, {}, 0
+    old = program.lines
+    starts: dict[str, int] = {}
+    done = 0  # lines of the old program that are in the new text, or replaced
     for name, place in program.functions.items():
         text += old[done : place.start - 1]
         done = place.stop - 1
-        imports, function = _split_imports(new[name], program) if name in new else ([], old[place.start - 1 : done])
-        text += imports
+        function = old[place.start - 1 : done]
+        if name in new:
+            imports, function = _split_imports(new[name], program)
+            text += imports
         starts[name] = len(text) + 1
         text += function
     return "\n".join([*text, *old[done:]]), starts
@@ -112,36 +118,62 @@ def apply_patches(program: BuggyProgram, parts: Sequence[ExtractedFunction]) -> 
 
 def _split_imports(part: ExtractedFunction, program: BuggyProgram) -> tuple[list[str], list[str]]:
     """Return a patch's imports that the program lacks, and its function's lines."""
-    tree = None if part.function is None else parse(part.code)
+    tree = None
+    if part.function is not None:
+        tree = parse(part.code)
     if tree is None or not isinstance(tree.body[-1], ast.FunctionDef):
         return [], part.code.split("\n")
-    lines = [ast.unparse(node) for node in tree.body[:-1]]
-    function = source_of(tree.body[-1], part.code).split("\n")
-    return [line for line in lines if not _is_imported(line, program)], function
+    imports: list[str] = []
+    for node in tree.body[:-1]:
+        line = ast.unparse(node)
+        if not _is_imported(line, program):
+            imports.append(line)
+    return imports, source_of(tree.body[-1], part.code).split("\n")
 
 
 def _is_imported(line: str, program: BuggyProgram) -> bool:
     """Return whether the program's own imports bind all names of this import."""
-    return all(_imported_names(node) <= program.imported for node in ast.parse(line).body if isinstance(node, Import))
+    return _imported_names(ast.parse(line)) <= program.imported
 
 
-def _imported_names(node: Import) -> set[str]:
-    """Return one canonical import statement per name that an import binds."""
-    module = f"from {'.' * node.level}{node.module or ''} " if isinstance(node, ast.ImportFrom) else ""
-    return {f"{module}import {alias.name} as {alias.asname}" for alias in node.names}
+def _imported_names(tree: ast.Module) -> frozenset[str]:
+    """Return one canonical import statement per name that the imports at the top level bind."""
+    names: set[str] = set()
+    for node in tree.body:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        module = ""
+        if isinstance(node, ast.ImportFrom):
+            module = f"from {'.' * node.level}{node.module or ''} "
+        for alias in node.names:
+            names.add(f"{module}import {alias.name} as {alias.asname}")
+    return frozenset(names)
 
 
 def diff_lines(old: str, new: str) -> LineDiff:
     """Return the diff from `old` to `new`."""
-    numbers = [number for number, line in enumerate(old.split("\n"), 1) if line.strip()]
-    lines, after = ([line.rstrip() for line in text.split("\n") if line.strip()] for text in (old, new))
-    hunks = []
-    for kind, i, end, j, stop in SequenceMatcher(None, lines, after, autojunk=False).get_opcodes():
+    numbers, before = _numbered_lines(old)
+    _, after = _numbered_lines(new)
+    hunks: list[Hunk] = []
+    # `autojunk` would ignore lines that are frequent in long programs.
+    for kind, i, end, j, stop in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if kind == "equal":
             continue
+        # Lines that are only added have no numbers of their own, but neighbours; an empty text has line 1.
         around = numbers[i:end] or numbers[max(0, i - 1) : i + 1] or [1]
-        hunks.append(Hunk(around[0], around[-1], tuple(lines[i:end]), tuple(after[j:stop])))
+        hunks.append(Hunk(around[0], around[-1], tuple(before[i:end]), tuple(after[j:stop])))
     return LineDiff(tuple(hunks))
+
+
+def _numbered_lines(text: str) -> tuple[list[int], list[str]]:
+    """Return the numbers (from 1) of the lines that are not blank, and these lines."""
+    numbers: list[int] = []
+    lines: list[str] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            numbers.append(number)
+            lines.append(line.rstrip())
+    return numbers, lines
 
 
 @lru_cache(maxsize=1024)
@@ -152,29 +184,40 @@ def count_changed_tokens(old: str, new: str) -> int:
         >>> count_changed_tokens("a = b + 1", "a = b - 1  # sign")
         3
     """
-    before, after = TOKEN.findall(old), TOKEN.findall(new)
+    before = TOKEN.findall(old)
+    after = TOKEN.findall(new)
     if len(after) > 2 * len(before) + 200:
         return len(after)  # bounds the time of the comparison
-    changes = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
-    return sum(max(end - i, stop - j) for kind, i, end, j, stop in changes if kind != "equal")
+    count = 0
+    for kind, i, end, j, stop in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if kind != "equal":
+            count += max(end - i, stop - j)
+    return count
 
 
 def definition_code(function: ast.FunctionDef) -> frozenset[str]:
     """Return the decorators, defaults and calls in annotations of a function: code that runs when the function is
     defined, outside of its tests."""
-    own = function.args
-    annotations = [argument.annotation for argument in ast.walk(own) if isinstance(argument, ast.arg)]
-    called = [
-        node for node in (*annotations, function.returns) if node and not isinstance(node, ast.Name | ast.Constant)
-    ]
-    called = [node for node in called if any(isinstance(part, RUNS) for part in ast.walk(node))]
-    nodes = (*function.decorator_list, *own.defaults, *filter(None, own.kw_defaults), *called)
-    return frozenset(ast.unparse(node) for node in nodes)
+    arguments = function.args
+    annotations = [function.returns]
+    for node in ast.walk(arguments):
+        if isinstance(node, ast.arg):
+            annotations.append(node.annotation)
+    nodes = [*function.decorator_list, *arguments.defaults, *arguments.kw_defaults]
+    for annotation in annotations:
+        if annotation is not None and any(isinstance(part, RUNS) for part in ast.walk(annotation)):
+            nodes.append(annotation)
+    # A keyword without a default, and a function without an annotated result, have None.
+    return frozenset(map(ast.unparse, filter(None, nodes)))
 
 
 @lru_cache(maxsize=1024)
 def allowed_definition_code(buggy: str, reference: str, name: str) -> frozenset[str]:
     """Return the definition code that a patch of a function may have: that of the two programs' own functions."""
-    trees = (parse(text) for text in (buggy, reference) if text)
-    functions = (node for tree in trees if tree for node in tree.body if isinstance(node, ast.FunctionDef))
-    return frozenset[str]().union(*(definition_code(node) for node in functions if node.name == name))
+    allowed: set[str] = set()
+    for text in filter(None, (buggy, reference)):
+        tree = parse(text)
+        for node in tree.body if tree is not None else ():
+            if isinstance(node, ast.FunctionDef) and node.name == name:
+                allowed |= definition_code(node)
+    return frozenset(allowed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -9,7 +10,8 @@ from dataclasses import dataclass
 from itertools import product
 
 AIR = "air"
-SETBLOCK, FILL = "setblock", "fill"
+SETBLOCK = "setblock"
+FILL = "fill"
 KILL = "kill"
 Position = tuple[int, int, int]
 """Coordinates x, y (height) and z, from 0."""
@@ -31,7 +33,7 @@ class Command:
     @property
     def volume(self) -> int:
         """The number of positions."""
-        return (self.high[0] - self.low[0] + 1) * (self.high[1] - self.low[1] + 1) * (self.high[2] - self.low[2] + 1)
+        return math.prod(high - low + 1 for low, high in zip(self.low, self.high, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +94,15 @@ def build(commands: Iterable[Command]) -> dict[Position, str]:
 
 def _lines(answer: str) -> list[str]:
     """Return the lines of the first fenced block, or of the whole answer, without list marks."""
+    text = answer
     parts = answer.split("```")
-    text = re.sub(r"^[\w-]+[ \t]*\n", "", parts[1].strip()) if len(parts) > 2 else answer
-    return [line for line in (_LIST_MARK.sub("", line.strip()).strip() for line in text.splitlines()) if line]
+    if len(parts) > 2:
+        text = re.sub(r"^[\w-]+[ \t]*\n", "", parts[1].strip())  # without the name of a language
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line := _LIST_MARK.sub("", line.strip()).strip():
+            lines.append(line)
+    return lines
 
 
 def _command(words: list[str], name: str, blocks: Collection[str], size: Position) -> Command | None:
@@ -107,9 +115,11 @@ def _command(words: list[str], name: str, blocks: Collection[str], size: Positio
     numbers = list(map(int, words[1 : count + 1]))
     block = words[count + 1].removeprefix("minecraft:")
     corners = list(zip(numbers[:3], numbers[-3:], strict=True))
-    if block not in {*blocks, AIR} or not all(
-        0 <= n < most for pair, most in zip(corners, size, strict=True) for n in pair
-    ):
+    if block not in {*blocks, AIR}:
         return None
-    (x, y, z), (far_x, far_y, far_z) = map(min, corners), map(max, corners)
+    for (first, second), most in zip(corners, size, strict=True):
+        if not (0 <= first < most and 0 <= second < most):
+            return None
+    x, y, z = map(min, corners)
+    far_x, far_y, far_z = map(max, corners)
     return Command((x, y, z), (far_x, far_y, far_z), block)

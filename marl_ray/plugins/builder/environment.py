@@ -22,8 +22,12 @@ from marl_ray.plugins.builder.glyphs import FULL
 
 PALETTES = (("oak_planks", "stone"), ("white_concrete", "obsidian"))
 """The blocks of each builder of words."""
-COVERED, OUTSIDE, TOUCHING, UNUSED, ATTACK = 2.0, 1.5, 1.0, 0.25, 0.1
-"""Weights of the levels; UNUSED counts per builder."""
+# Weights of the levels; UNUSED counts per builder.
+COVERED = 2.0
+OUTSIDE = 1.5
+TOUCHING = 1.0
+UNUSED = 0.25
+ATTACK = 0.1
 MAX_LISTED = 20
 """Maximum positions in the feedback of one agent."""
 
@@ -69,7 +73,9 @@ class Builder(TextEnvironment[Building]):
     def limits(self) -> list[int]:
         """Return the maximum number of commands of each agent."""
         each, more = divmod(self.max_commands, self.num_agents)
-        return [each + (more if agent == 0 else 0) for agent in range(self.num_agents)]
+        limits = [each] * self.num_agents
+        limits[0] += more
+        return limits
 
     def facts(self, attempt: Building, outcome: Outcome, mode: str, agent: int) -> list[str]:
         lines = self._summary(attempt, outcome)
@@ -115,12 +121,19 @@ class WordBuilder(Builder):
         return Building(tuple(responses), tuple(commands), _built(commands), wanted, size)
 
     def outcome(self, attempt: Building, report: None) -> Outcome:
-        blocks, wanted = attempt.blocks, attempt.wanted
+        blocks = attempt.blocks
+        wanted = attempt.wanted
         covered = len(wanted.keys() & blocks.keys()) / len(wanted)
         background = attempt.positions - len(wanted)
-        outside = len(attempt.outside) / background if background else 0.0
-        pairs = [(first, second) for first in blocks for second in _neighbours(first) if second in blocks]
-        touching = sum(blocks[first] == blocks[second] for first, second in pairs) / len(pairs) if pairs else 0.0
+        outside = 0.0
+        if background:
+            outside = len(attempt.outside) / background
+        are_equal: list[bool] = []
+        for position, block in blocks.items():
+            are_equal += [blocks[other] == block for other in _neighbours(position) if other in blocks]
+        touching = 0.0
+        if are_equal:
+            touching = sum(are_equal) / len(are_equal)
         used = set(blocks.values())
         unused = sum(not used.issuperset(palette) for palette in PALETTES[: self.num_agents])
         levels = {
@@ -168,7 +181,8 @@ class HouseBuilder(Builder):
     max_commands = 600
 
     def first_prompts(self, task: Task) -> list[str]:
-        stock, attack = self._stock(task), task.fields["attack"] > 0
+        stock = self._stock(task)
+        attack = task.fields["attack"] > 0
         parts = zip(self.roles(task), self.limits(), strict=True)
         return [prompts.house_prompt(task.prompt, role, stock, limit, self.num_agents, attack) for role, limit in parts]
 

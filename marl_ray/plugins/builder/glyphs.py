@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-HEIGHT, WIDTH, SPACING = 5, 5, 2
-EMPTY, FULL = ".", "#"
+HEIGHT = 5
+WIDTH = 5
+SPACING = 2
+EMPTY = "."
+FULL = "#"
 
 _GLYPHS = """
 A .###. #...# #####  #...# #...#
@@ -33,7 +36,8 @@ X #...# .#.#. ..#.. .#.#. #...#
 Y #...# .#.#. ..#.. ..#.. ..#..
 Z ##### ...#. ..#.. .#... #####
 """
-GLYPHS = {line.split()[0]: line.split()[1:] for line in _GLYPHS.split("\n") if line}
+GLYPHS = {line[0]: line.split()[1:] for line in _GLYPHS.split("\n") if line}
+SPACE = [EMPTY * WIDTH] * HEIGHT
 
 
 def drawing(word: str) -> tuple[str, ...]:
@@ -43,5 +47,5 @@ def drawing(word: str) -> tuple[str, ...]:
         >>> drawing("li")[0]
         '#.........###.'
     """
-    letters = [GLYPHS[letter] if letter != " " else [EMPTY * WIDTH] * HEIGHT for letter in word.upper()]
+    letters = [SPACE if letter == " " else GLYPHS[letter] for letter in word.upper()]
     return tuple((EMPTY * SPACING).join(letter[row] for letter in letters) for row in range(HEIGHT))

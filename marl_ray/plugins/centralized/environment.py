@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 from marl_ray.core.chat import as_text
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
+from marl_ray.environments import abilities
+from marl_ray.environments.abilities import DecidesSolved, HasProbes
 from marl_ray.environments.base import Environment
 from marl_ray.environments.wrapped_environment import WrappedEnvironment, base_environment
 from marl_ray.plugins.centralized.options import CentralizedConfig
@@ -28,17 +30,19 @@ ROLE = "all parts"
 
 @dataclass(frozen=True, slots=True)
 class AttemptInParts:
-    """The attempt of the team, and the share of its parts that have a tag in the completion."""
+    """The attempt of the team, and the share of its parts that have a tag in the completion. `answers` is one text with
+    the answers of the team."""
 
     of_team: Any
     tagged: float
+    answers: tuple[str]
 
     @property
     def program(self) -> Any | None:
         return self.of_team.program
 
 
-class Centralized(WrappedEnvironment[AttemptInParts]):
+class Centralized(WrappedEnvironment[AttemptInParts], DecidesSolved, HasProbes):
     """An environment `base` of a team, for one agent that writes all parts. Its reward is `Outcome.reward`."""
 
     def __init__(self, base: Environment[Any]) -> None:
@@ -56,11 +60,6 @@ class Centralized(WrappedEnvironment[AttemptInParts]):
         agents = config.agents * settings.team
         return cls(base_environment(config, "centralized.environment", settings.environment, agents))
 
-    @property
-    def runs_programs(self) -> bool:  # type: ignore[misc, override]
-        """Whether attempts of the team may have programs."""
-        return self.base.runs_programs
-
     def roles(self, task: Task) -> list[str]:
         return [ROLE]
 
@@ -74,7 +73,9 @@ class Centralized(WrappedEnvironment[AttemptInParts]):
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> AttemptInParts:
         (completion,) = responses
         parts, tagged = split_parts(completion, self.base.num_agents)
-        return AttemptInParts(self.base.attempt(task, parts, last), tagged / self.base.num_agents)
+        of_team = self.base.attempt(task, parts, last)
+        answers = join_parts(abilities.previous_answers(self.base, of_team))
+        return AttemptInParts(of_team, tagged / self.base.num_agents, (answers,))
 
     def outcome(self, attempt: AttemptInParts, report: Any) -> Outcome:
         return self._of_one_agent(attempt, self.base.outcome(attempt.of_team, report))
@@ -84,18 +85,17 @@ class Centralized(WrappedEnvironment[AttemptInParts]):
 
     def feedback(self, attempt: AttemptInParts, outcome: Outcome, mode: str, agent: int) -> list[str]:
         """Return the feedback for all agents of the team, each line once."""
-        agents = range(self.base.num_agents)
-        lines = [line for one in agents for line in self.base.feedback(attempt.of_team, outcome, mode, one)]
-        return list(dict.fromkeys(lines))
-
-    def previous_answers(self, attempt: AttemptInParts) -> list[str]:
-        return [join_parts(self.base.previous_answers(attempt.of_team))]
+        lines: dict[str, None] = {}
+        for member in range(self.base.num_agents):
+            lines.update(dict.fromkeys(self.base.feedback(attempt.of_team, outcome, mode, member)))
+        return list(lines)
 
     def solved(self, attempt: AttemptInParts, outcome: Outcome, tests: str) -> bool:
-        return self.base.solved(attempt.of_team, outcome, tests)
+        return abilities.solved(self.base, attempt.of_team, outcome, tests)
 
     def probes(self, attempt: AttemptInParts, report: Any) -> list[Any]:
-        return self.base.probes(attempt.of_team, report)
+        return abilities.probes(self.base, attempt.of_team, report)
 
     def probed_outcome(self, attempt: AttemptInParts, report: Any, outcome: Outcome, reports: Sequence[Any]) -> Outcome:
-        return self._of_one_agent(attempt, self.base.probed_outcome(attempt.of_team, report, outcome, reports))
+        probed = abilities.probed_outcome(self.base, attempt.of_team, report, outcome, reports)
+        return self._of_one_agent(attempt, probed)

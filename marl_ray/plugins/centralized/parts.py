@@ -20,11 +20,11 @@ def revision(roles: Sequence[str], revisions: Sequence[str]) -> str:
 
 
 def _instructions(roles: Sequence[str], texts: Sequence[str]) -> str:
-    parts = (
-        f"Part {n}, {role}:\n{text.strip()}\n\n" for n, (role, text) in enumerate(zip(roles, texts, strict=True), 1)
-    )
+    instructions = ""
+    for number, (role, text) in enumerate(zip(roles, texts, strict=True), 1):
+        instructions += f"Part {number}, {role}:\n{text.strip()}\n\n"
     form = join_parts(["..."] * len(roles))
-    return f"{''.join(parts)}Write each part between its own tags, and nothing else:\n{form}\n"
+    return f"{instructions}Write each part between its own tags, and nothing else:\n{form}\n"
 
 
 def join_parts(parts: Sequence[str]) -> str:
@@ -49,11 +49,13 @@ def split_parts(completion: str, count: int) -> tuple[list[str], int]:
     (['a', ''], 0)
     """
     tags = list(TAG.finditer(completion))
-    ends = [*(tag.start() for tag in tags), len(completion)]
+    ends = [tag.start() for tag in tags]
+    ends.append(len(completion))
     found: dict[int, str] = {}
     for tag, end in zip(tags, ends[1:], strict=True):
         if not tag["closing"]:
             found.setdefault(int(tag["number"]), completion[tag.end() : end].strip())
-    tagged = sum(number in found for number in range(1, count + 1))
+    numbers = range(1, count + 1)
+    tagged = len(found.keys() & numbers)
     found.setdefault(1, completion[: ends[0]].strip())
-    return [found.get(number, "") for number in range(1, count + 1)], tagged
+    return [found.get(number, "") for number in numbers], tagged

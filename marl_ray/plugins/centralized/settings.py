@@ -21,18 +21,24 @@ def centralize(
     `run` contains values by key and is modified. Returns the entries of agents. With `centralized.team`, which a stored
     config has, the settings are the ones of the one agent already. Raises UserError if agents differ.
     """
-    number, budget = f"{algorithm}.num_agents", f"{algorithm}.max_new_tokens"
+    number = f"{algorithm}.num_agents"
+    budget = f"{algorithm}.max_new_tokens"
     if run["environment"] != NAME:
         return entries
     if run["centralized.team"] is not None:
         run[number] = run[number] or len(entries or (None,))
         return entries
     team = count_agents(entries, run[number], algorithm)
-    own = entries or [{}] * team
-    alike = [{key: value for key, value in entry.items() if key not in PER_AGENT} for entry in own]
-    if any(entry != alike[0] for entry in alike):
-        raise UserError("environment centralized trains one policy, and the entries of agents differ: leave them out")
-    tokens = (entry.get("max_new_tokens", run[budget]) for entry in own)
-    run[budget] = sum(convert(value, PositiveInt, budget) for value in tokens)
-    run |= {"centralized.team": team, number: 1}
-    return None if entries is None else alike[:1]
+    tokens = 0
+    alike: list[dict[str, Any]] = []
+    for entry in entries or [{}] * team:
+        alike.append({key: value for key, value in entry.items() if key not in PER_AGENT})
+        if alike[-1] != alike[0]:
+            raise UserError(
+                "environment centralized trains one policy, and the entries of agents differ: leave them out"
+            )
+        tokens += convert(entry.get("max_new_tokens", run[budget]), PositiveInt, budget)
+    run |= {budget: tokens, "centralized.team": team, number: 1}
+    if entries is None:
+        return None
+    return alike[:1]

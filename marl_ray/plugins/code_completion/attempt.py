@@ -5,11 +5,13 @@ Of each response the class contains the agent's own methods, with the helper met
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from marl_ray.core.episode import Task
+from marl_ray.environments.code_generation.extraction import strip_fence
 from marl_ray.plugins.code_completion.extraction import ClassAnswer, extract_methods
 from marl_ray.plugins.code_completion.skeleton import Skeleton, assign_methods, merge_methods, parse_skeleton
 from marl_ray.sandbox import Program
@@ -23,34 +25,46 @@ class ClassAttempt:
     responses: tuple[str, ...]
     skeleton: Skeleton
     shares: tuple[tuple[str, ...], ...]
-    answers: tuple[ClassAnswer, ...]
+    parsed: tuple[ClassAnswer, ...]
     starts: dict[str, int]
     program: Program
 
+    @property
+    def answers(self) -> list[str]:
+        """Each whole response, including methods that the class does not contain."""
+        return [strip_fence(response) for response in self.responses]
+
     def problem(self, agent: int, method: str) -> str:
         """Return why a method of the agent does not count, empty if it counts."""
-        answer = self.answers[agent]
+        answer = self.parsed[agent]
         if method in answer.methods:
             return ""
         if method in answer.broken:
             return "does not parse"
-        return "no method of that name" if self.responses[agent].strip() else "empty answer"
+        if not self.responses[agent].strip():
+            return "empty answer"
+        return "no method of that name"
 
     @property
     def valid(self) -> int:
         """Number of methods that parse and come from their own agent."""
-        return sum(not self.problem(agent, name) for agent, names in enumerate(self.shares) for name in names)
+        count = 0
+        for agent, names in enumerate(self.shares):
+            count += sum(not self.problem(agent, name) for name in names)
+        return count
 
     @property
     def overlap(self) -> tuple[str, ...]:
         """The methods that more than one agent wrote."""
-        names = [slot.name for slot in self.skeleton.slots]
-        return tuple(name for name in names if sum(name in answer.methods for answer in self.answers) > 1)
+        writers: Counter[str] = Counter()
+        for answer in self.parsed:
+            writers.update(answer.methods.keys())
+        return tuple(slot.name for slot in self.skeleton.slots if writers[slot.name] > 1)
 
     def foreign(self, agent: int) -> tuple[str, ...]:
         """Return the methods that the agent wrote for another agent."""
-        written = self.answers[agent].methods
-        return tuple(s.name for s in self.skeleton.slots if s.name in written and s.name not in self.shares[agent])
+        foreign = self.parsed[agent].methods.keys() - self.shares[agent]
+        return tuple(slot.name for slot in self.skeleton.slots if slot.name in foreign)
 
 
 def shares_of(task: Task, strategy: str, num_agents: int) -> tuple[tuple[str, ...], ...]:
@@ -93,4 +107,5 @@ def _merge(
         imports |= dict.fromkeys(answer.imports_of(taken.values(), future=False))
         for name, method in taken.items():
             methods.setdefault(name, method.code(skeleton.indent, decorators.get(name, ())))
-    return merge_methods(skeleton, [line for line in future if line not in skeleton.lines], imports, methods)
+    missing = [line for line in future if line not in skeleton.lines]
+    return merge_methods(skeleton, missing, imports, methods)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from marl_ray.core.episode import Outcome, Task
-from marl_ray.environments.code_generation.extraction import strip_fence
+from marl_ray.environments.abilities import AsksExpert
 from marl_ray.environments.execution import (
     CodeEnvironment,
     ExecutionEvidence,
@@ -27,10 +27,13 @@ from marl_ray.sandbox import ExecutionReport
 if TYPE_CHECKING:
     from marl_ray.config import Config
 
-METHODS, TESTS, OVERLAP = 2.0, 4.0, 1.0
+# The largest reward of each level; OVERLAP is subtracted.
+METHODS = 2.0
+TESTS = 4.0
+OVERLAP = 1.0
 
 
-class CodeCompletion(CodeEnvironment[ClassAttempt]):
+class CodeCompletion(CodeEnvironment[ClassAttempt], AsksExpert):
     """Code completion. Tests of unittest classes are never trusted. A task's prompt is the skeleton. Its fields are
     `class_name`, `tests` (see `Program.tests`), `methods` (the names of the methods to write) and `lengths` (their
     expected characters). `strategy` is one of `STRATEGIES`."""
@@ -50,8 +53,12 @@ class CodeCompletion(CodeEnvironment[ClassAttempt]):
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        strategy, slice_ = config.section(CodeCompletionConfig).strategy, config.external.sandbox_slice
-        return cls(config.num_agents, strategy, config.sandbox.count_untrusted, slice_)
+        return cls(
+            config.num_agents,
+            config.section(CodeCompletionConfig).strategy,
+            config.sandbox.count_untrusted,
+            config.external.sandbox_slice,
+        )
 
     def roles(self, task: Task) -> list[str]:
         return [f"agent_{number}" for number in range(1, self.num_agents + 1)]
@@ -72,10 +79,14 @@ class CodeCompletion(CodeEnvironment[ClassAttempt]):
             return Outcome(0.0, evidence=evidence, failure=report.infra_error)
         compiles = report.syntax_error is None
         methods = len(attempt.skeleton.slots)
-        valid, overlap = attempt.valid / methods, len(attempt.overlap) / methods
+        valid = attempt.valid / methods
+        overlap = len(attempt.overlap) / methods
         rate = self._pass_rate(report, compiles)
-        levels = {"methods": METHODS * valid * compiles, "tests": TESTS * rate}
-        levels["overlap"] = 0.0 - OVERLAP * overlap * compiles
+        levels = {
+            "methods": METHODS * valid * compiles,
+            "tests": TESTS * rate,
+            "overlap": 0.0 - OVERLAP * overlap * compiles,  # never -0.0
+        }
         metrics = {
             "methods_valid": valid,
             "overlap": overlap,
@@ -87,10 +98,6 @@ class CodeCompletion(CodeEnvironment[ClassAttempt]):
 
     def feedback(self, attempt: ClassAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
         return FEEDBACK_BY_MODE[mode](diagnose(attempt, report_of(outcome), self._slice), agent)
-
-    def previous_answers(self, attempt: ClassAttempt) -> list[str]:
-        """Return each whole response, including methods that the class does not contain."""
-        return [strip_fence(response) for response in attempt.responses]
 
     def shares(self, task: Task) -> tuple[tuple[str, ...], ...]:
         """Return the names of each agent's methods."""

@@ -50,11 +50,15 @@ class Method:
 
     def code(self, indent: str, decorators: Collection[str] = ()) -> str:
         """Return the source at another indentation, with `decorators` if the method has none."""
-        moved = [
-            line if number in self.inside or not line.strip() else indent + line.removeprefix(self.indent)
-            for number, line in enumerate(self.lines)
-        ]
-        return "\n".join([*(indent + decorator for decorator in decorators if not self.decorated), *moved])
+        lines: list[str] = []
+        if not self.decorated:
+            lines += [indent + decorator for decorator in decorators]
+        for number, line in enumerate(self.lines):
+            if number in self.inside or not line.strip():
+                lines.append(line)  # white space within a string is a part of the string
+            else:
+                lines.append(indent + line.removeprefix(self.indent))
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -69,8 +73,9 @@ class ClassAnswer:
         """Return the methods `names` and the methods that they need, except for other `members` of the class."""
         taken = {name: method for name, method in self.methods.items() if name in names}
         while True:
-            mentioned = {name for method in taken.values() for name in method.attributes}
-            more = {n: m for n, m in self.methods.items() if n in mentioned and n not in taken and n not in members}
+            mentioned = set[str]().union(*(method.attributes for method in taken.values()))
+            needed = mentioned - taken.keys() - set(members)
+            more = {name: method for name, method in self.methods.items() if name in needed}
             if not more:
                 return taken
             taken |= more
@@ -78,7 +83,11 @@ class ClassAnswer:
     def imports_of(self, methods: Collection[Method], future: bool) -> list[str]:
         """Return the imports that bind a name in these methods, or the `from __future__` imports."""
         mentioned = {"*"}.union(*(method.names for method in methods))
-        return [ast.unparse(i) for i in self.imports if is_future(i) is future and (future or binds(i) & mentioned)]
+        lines: list[str] = []
+        for node in self.imports:
+            if is_future(node) is future and (future or binds(node) & mentioned):
+                lines.append(ast.unparse(node))
+        return lines
 
 
 def extract_methods(response: str, class_name: str) -> ClassAnswer:
@@ -108,13 +117,21 @@ def _tree(lines: list[str], start: int, indent: str, end: int | None = None) -> 
 def _of_program(tree: ast.Module, lines: list[str], class_name: str) -> ClassAnswer:
     """Return the members of the class in a program, or its functions if the class is missing."""
     indent = indentation(lines[0])
-    body = _body(tree, indent)
-    classes = [node for node in body if isinstance(node, ast.ClassDef) and node.name == class_name]
-    functions = [node for node in body if isinstance(node, FunctionNode)]
-    definitions = [method for node in classes for method in methods_of(node)] or functions
-    imports = tuple(node for node in body if isinstance(node, ast.Import | ast.ImportFrom))
-    written = [node for node in definitions if not is_stub(node)]
-    return ClassAnswer({node.name: _method(node, lines, bool(indent)) for node in written}, frozenset(), imports)
+    members: list[FunctionNode] = []
+    functions: list[FunctionNode] = []
+    imports: list[ast.Import | ast.ImportFrom] = []
+    for node in _body(tree, indent):
+        if isinstance(node, ast.ClassDef) and node.name == class_name:
+            members += methods_of(node)
+        elif isinstance(node, FunctionNode):
+            functions.append(node)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            imports.append(node)
+    methods: dict[str, Method] = {}
+    for definition in members or functions:
+        if not is_stub(definition):
+            methods[definition.name] = _method(definition, lines, bool(indent))
+    return ClassAnswer(methods, frozenset(), tuple(imports))
 
 
 def _of_lines(lines: list[str]) -> ClassAnswer:
@@ -158,7 +175,8 @@ def _definition(lines: list[str], start: int, indent: str, budget: int) -> tuple
     tree_or_line = _tree(lines, start, indent, end)
     cost = PARSE_COST + sum(map(len, lines[start:end]))
     cut = not isinstance(tree_or_line, ast.Module)
-    end = len(lines) if cut else end
+    if cut:
+        end = len(lines)
     while cut and end > start and cost <= budget:
         tree_or_line = _tree(lines, start, indent, end)
         cost += PARSE_COST + sum(map(len, lines[start:end]))
@@ -172,21 +190,36 @@ def _definition(lines: list[str], start: int, indent: str, budget: int) -> tuple
         return None, start, cost
     last = start + (node.end_lineno or node.lineno) - bool(indent)
     is_last = cut and end < len(lines) and not any(line.strip() for line in lines[last:end])
-    complete = not is_last or len(indentation(lines[end])) < node.body[0].col_offset
-    return (node if complete else None), last, cost
+    if is_last and len(indentation(lines[end])) >= node.body[0].col_offset:
+        return None, last, cost  # the body goes on after the cut
+    return node, last, cost
 
 
 def _body(tree: ast.Module, indent: str) -> list[ast.stmt]:
     """Return the statements of the text without the enclosing line."""
-    return tree.body[0].body if indent and isinstance(tree.body[0], ast.ClassDef) else tree.body
+    if indent and isinstance(tree.body[0], ast.ClassDef):
+        return tree.body[0].body
+    return tree.body
 
 
 def _method(node: FunctionNode, lines: list[str], enclosed: bool) -> Method:
     """Return a definition with its lines (`enclosed`: the tree has one more line before them)."""
-    first, last = first_line(node) - enclosed, (node.end_lineno or node.lineno) - enclosed
-    strings = [part for part in ast.walk(node) if isinstance(part, ast.Constant | ast.JoinedStr)]
-    inside = {n - enclosed - first for part in strings for n in range(part.lineno + 1, (part.end_lineno or 0) + 1)}
-    own = [line if n in inside else FORM_FEED.sub("", line) for n, line in enumerate(lines[first - 1 : last])]
+    first = first_line(node) - enclosed
+    last = (node.end_lineno or node.lineno) - enclosed
+    inside: set[int] = set()
+    names: set[str] = set()
+    attributes: set[str] = set()
+    for part in ast.walk(node):
+        if isinstance(part, ast.Constant | ast.JoinedStr):
+            # All lines of a string but its first one begin within the string.
+            inside.update(range(part.lineno + 1 - enclosed - first, (part.end_lineno or 0) + 1 - enclosed - first))
+        elif isinstance(part, ast.Name):
+            names.add(part.id)
+        elif isinstance(part, ast.Attribute):
+            attributes.add(part.attr)
+    own: list[str] = []
+    for number, line in enumerate(lines[first - 1 : last]):
+        own.append(line if number in inside else FORM_FEED.sub("", line))
     own[-1] = own[-1].removesuffix("\\")  # a line break after it is valid at the end of a text only
     return Method(
         node.name,
@@ -194,6 +227,6 @@ def _method(node: FunctionNode, lines: list[str], enclosed: bool) -> Method:
         indentation(own[0]),
         frozenset(inside),
         bool(node.decorator_list),
-        frozenset(part.id for part in ast.walk(node) if isinstance(part, ast.Name)),
-        frozenset(part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)),
+        frozenset(names),
+        frozenset(attributes),
     )

@@ -18,6 +18,7 @@ from marl_ray.environments.execution import (
     sliced,
 )
 from marl_ray.plugins.code_completion.attempt import ClassAttempt
+from marl_ray.plugins.code_completion.skeleton import methods_of
 from marl_ray.sandbox import ExecutionReport, TestResult
 
 MAX_FAILURES = 8
@@ -40,24 +41,26 @@ class TestText:
 def unit_tests(tests: str) -> Mapping[str, TestText]:
     """Return the tests of the unittest classes in a source, by their name in reports, `Class.test`."""
     tree = parse(tests)
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)] if tree is not None else []
-    return {
-        f"{node.name}.{test.name}": TestText(
-            "; ".join(" ".join(ast.unparse(line).split()) for line in without_docstring(test.body)), _attributes(test)
-        )
-        for node in classes
-        for test in node.body
-        if isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef) and test.name.startswith("test")
-    }
+    texts: dict[str, TestText] = {}
+    for node in tree.body if tree is not None else ():
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for test in methods_of(node):
+            if test.name.startswith("test"):
+                lines = [" ".join(ast.unparse(line).split()) for line in without_docstring(test.body)]
+                texts[f"{node.name}.{test.name}"] = TestText("; ".join(lines), _attributes(test))
+    return texts
 
 
 def parse_test(tests: str | tuple[str, ...], source: str) -> TestText:
     """Return the text of the test with the name or source `source` in a report."""
-    known = unit_tests(tests) if isinstance(tests, str) else {}
-    if source in known:
-        return known[source]
+    if isinstance(tests, str) and source in unit_tests(tests):
+        return unit_tests(tests)[source]
     tree = parse(source)
-    return TestText(" ".join(source.split()), _attributes(tree) if tree is not None else frozenset())
+    mentions = frozenset[str]()
+    if tree is not None:
+        mentions = _attributes(tree)
+    return TestText(" ".join(source.split()), mentions)
 
 
 def _attributes(tree: ast.AST) -> frozenset[str]:
@@ -83,7 +86,10 @@ class ClassDiagnosis:
     @property
     def missing(self) -> list[str]:
         """All methods that do not count."""
-        return [name for methods in self.problems for name, problem in methods.items() if problem]
+        names: list[str] = []
+        for problem_of in self.problems:
+            names += [name for name, problem in problem_of.items() if problem]
+        return names
 
     @property
     def all_passed(self) -> bool:
@@ -100,17 +106,23 @@ class ClassDiagnosis:
 def diagnose(attempt: ClassAttempt, report: ExecutionReport, sandbox_slice: SandboxSlice) -> ClassDiagnosis:
     """Return the facts about a joint action, with the tests in the slice."""
     tests = sliced(report.tests, sandbox_slice)
-    problems = [{name: attempt.problem(agent, name) for name in own} for agent, own in enumerate(attempt.shares)]
-    failed = (test for test in tests if test.status != "pass")
-    failures = tuple((test, parse_test(attempt.program.tests, test.source)) for test in failed)
+    problems: list[dict[str, str]] = []
+    for agent, names in enumerate(attempt.shares):
+        problems.append({name: attempt.problem(agent, name) for name in names})
+    failures: list[Failure] = []
+    for test in tests:
+        if test.status != "pass":
+            failures.append((test, parse_test(attempt.program.tests, test.source)))
     syntax = locate_syntax_error(report, attempt.starts.items())
-    return ClassDiagnosis(attempt, tuple(problems), syntax, len(tests), failures)
+    return ClassDiagnosis(attempt, tuple(problems), syntax, len(tests), tuple(failures))
 
 
 def level_feedback(diagnosis: ClassDiagnosis, agent: int) -> list[str]:
     """Return every level in detail: the agent's own methods, and the failed tests that mention them first."""
     own = diagnosis.problems[agent]
-    lines = [f"{name}: missing ({problem})" if problem else f"{name}: found" for name, problem in own.items()]
+    lines: list[str] = []
+    for name, problem in own.items():
+        lines.append(f"{name}: missing ({problem})" if problem else f"{name}: found")
     if foreign := diagnosis.attempt.foreign(agent):
         lines.append(f"not yours: {', '.join(foreign)}")
     if others := [name for name in diagnosis.missing if name not in own]:
@@ -121,20 +133,31 @@ def level_feedback(diagnosis: ClassDiagnosis, agent: int) -> list[str]:
     failures = diagnosis.failures_for(agent)
     lines.append(f"tests: {diagnosis.total - len(failures)} of {diagnosis.total} passed")
     for test, text in failures[:MAX_FAILURES]:
-        shown = text.line if len(text.line) <= TEST_CHARS else "..." + text.line[3 - TEST_CHARS :]
+        shown = text.line
+        if len(shown) > TEST_CHARS:
+            shown = "..." + shown[3 - TEST_CHARS :]
         lines.append(f"failed: {shown} -> {describe_error(test)}")
-    return lines + [f"failed: {len(failures) - MAX_FAILURES} more"] * (len(failures) > MAX_FAILURES)
+    if len(failures) > MAX_FAILURES:
+        lines.append(f"failed: {len(failures) - MAX_FAILURES} more")
+    return lines
 
 
 def level_passed(diagnosis: ClassDiagnosis, agent: int) -> list[str]:
     """Return for every level whether it passed, the same for all agents."""
-    missing, overlap = ", ".join(diagnosis.missing), ", ".join(diagnosis.attempt.overlap)
-    lines = [f"methods: missing {missing}" if missing else "methods: OK", f"overlap: {overlap or 'none'}"]
+    lines = ["methods: OK"]
+    if diagnosis.missing:
+        lines = [f"methods: missing {', '.join(diagnosis.missing)}"]
+    lines.append(f"overlap: {', '.join(diagnosis.attempt.overlap) or 'none'}")
     if diagnosis.syntax is not None:
         return [*lines, "syntax: incorrect", "tests: not run"]
-    total, count = diagnosis.total, diagnosis.total - len(diagnosis.failures)
-    some = "passed all" if count == total else f"passed {count} of {total}"
-    return [*lines, "syntax: correct", f"tests: {some if count else 'passed none'}"]
+    count = diagnosis.total - len(diagnosis.failures)
+    if not count:
+        tests = "none"
+    elif not diagnosis.failures:
+        tests = "all"
+    else:
+        tests = f"{count} of {diagnosis.total}"
+    return [*lines, "syntax: correct", f"tests: passed {tests}"]
 
 
 FEEDBACK_BY_MODE: dict[str, Callable[[ClassDiagnosis, int], list[str]]] = {

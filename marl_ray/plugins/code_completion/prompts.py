@@ -41,9 +41,14 @@ def revisions(class_name: str, shares: Sequence[Sequence[str]]) -> list[str]:
 
 def question(skeleton: str, program: str, roles: Sequence[str], shares: Sequence[Sequence[str]]) -> str:
     """Return the question to an expert: an edit of each agent's work in a joint program."""
-    lines = [f"{role}: {', '.join(own) or 'nothing'}" for role, own in zip(roles, shares, strict=True)]
+    lines: list[str] = []
+    for role, methods in zip(roles, shares, strict=True):
+        lines.append(f"{role}: {', '.join(methods) or 'nothing'}")
     return QUESTION.format(
-        skeleton=skeleton.strip(), shares="\n".join(lines), program=program.strip(), names=", ".join(roles)
+        skeleton=skeleton.strip(),
+        shares="\n".join(lines),
+        program=program.strip(),
+        names=", ".join(roles),
     )
 
 

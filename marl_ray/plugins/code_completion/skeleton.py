@@ -54,10 +54,11 @@ def parse_skeleton(source: str, class_name: str, methods: tuple[str, ...], lengt
     lines = source.split("\n")
     members = methods_of(node)
     expected = dict(zip(methods, lengths, strict=True))
-    slots = [_slot(member, lines, expected[member.name]) for member in members if member.name in expected]
+    names = [member.name for member in members]
     for name in methods:
-        if (count := sum(slot.name == name for slot in slots)) != 1:
-            raise ValueError(f"the skeleton has the method {name} {count} times")
+        if names.count(name) != 1:
+            raise ValueError(f"the skeleton has the method {name} {names.count(name)} times")
+    slots = [_slot(member, lines, expected[member.name]) for member in members if member.name in expected]
     if not slots:
         raise ValueError("the skeleton has no method to write")
     return Skeleton(
@@ -67,7 +68,7 @@ def parse_skeleton(source: str, class_name: str, methods: tuple[str, ...], lengt
         node.end_lineno or node.lineno,
         lines[members[0].lineno - 1][: members[0].col_offset],
         tuple(slots),
-        frozenset(member.name for member in members),
+        frozenset(names),
     )
 
 
@@ -85,9 +86,10 @@ def merge_methods(
         lines += methods.get(slot.name, slot.missing).split("\n")
         done = slot.last
     lines += skeleton.lines[done : skeleton.last]
-    for name in [name for name in methods if name not in starts]:
-        starts[name] = len(lines) + 2
-        lines += ["", *methods[name].split("\n")]
+    for name, code in methods.items():
+        if name not in starts:
+            starts[name] = len(lines) + 2
+            lines += ["", *code.split("\n")]
     lines += skeleton.lines[skeleton.last :]
     return "\n".join(lines).rstrip("\n") + "\n", starts
 
@@ -122,15 +124,16 @@ def _slot(method: FunctionNode, lines: Sequence[str], length: int) -> MethodSlot
     indent = lines[method.lineno - 1][: method.col_offset]
     stub = ast.parse(f"def {method.name}(self):\n raise NotImplementedError({method.name!r})").body[0]
     assert isinstance(stub, ast.FunctionDef)
-    stub.args, stub.decorator_list = method.args, method.decorator_list
+    stub.args = method.args
+    stub.decorator_list = method.decorator_list
     arguments = method.args
-    named = len([*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs])
-    parameters = named + sum(rest is not None for rest in (arguments.vararg, arguments.kwarg))
+    parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    parameters += filter(None, (arguments.vararg, arguments.kwarg))
     return MethodSlot(
         method.name,
         first_line(method),
         method.end_lineno or method.lineno,
-        parameters,
+        len(parameters),
         length,
         tuple(f"@{ast.unparse(decorator)}" for decorator in method.decorator_list),
         "\n".join(indent + line for line in ast.unparse(stub).split("\n")),
@@ -168,8 +171,7 @@ STRATEGIES: dict[str, Callable[[Sequence[MethodSlot], int], list[int]]] = {
 
 def assign_methods(strategy: str, slots: Sequence[MethodSlot], num_agents: int) -> tuple[tuple[str, ...], ...]:
     """Return the names of each agent's methods, in source order."""
-    agents = STRATEGIES[strategy](slots, num_agents)
-    return tuple(
-        tuple(slot.name for slot, owner in zip(slots, agents, strict=True) if owner == agent)
-        for agent in range(num_agents)
-    )
+    names: list[list[str]] = [[] for _ in range(num_agents)]
+    for slot, agent in zip(slots, STRATEGIES[strategy](slots, num_agents), strict=True):
+        names[agent].append(slot.name)
+    return tuple(map(tuple, names))

@@ -10,14 +10,17 @@ staleness, replay and resuming hold without exception. Its reward is always 0: t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
 
 from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Evidence, Outcome, Task
 from marl_ray.core.errors import UserError
+from marl_ray.environments import abilities
+from marl_ray.environments.abilities import DecidesSolved, HasProbes
 from marl_ray.environments.base import Environment, collect_programs, group_reports
 from marl_ray.environments.wrapped_environment import WrappedEnvironment, base_environment
 from marl_ray.plugins.frozen_partners.options import PartnersConfig
@@ -28,14 +31,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AttemptOfTeams:
-    """The attempts of all teams: the team's own, then one per frozen partner."""
+    """The attempts of all teams: the team's own, then one per frozen partner. `answers` has one entry per agent, frozen
+    agents included."""
 
     of_teams: tuple[Any, ...]
+    answers: tuple[str, ...]
 
     @property
     def program(self) -> tuple[Any, ...]:
         """The programs of all teams."""
         return tuple(collect_programs(self.of_teams))
+
+    def with_reports(self, report: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+        """Return each team's attempt with the report on it, from the reports on `program`."""
+        return zip(self.of_teams, group_reports(self.of_teams, report), strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +58,18 @@ class EvidenceOfTeams:
         return self.outcomes[0].evidence
 
     def data(self) -> dict[str, Any]:
-        rewards = {"partner_rewards": [outcome.reward for outcome in self.outcomes[1:]]}
-        return rewards | ({} if self.own is None else self.own.data())
+        data: dict[str, Any] = {"partner_rewards": [outcome.reward for outcome in self.outcomes[1:]]}
+        if self.own is not None:
+            data |= self.own.data()
+        return data
 
     def lines(self) -> list[str]:
-        return [] if self.own is None else self.own.lines()
+        if self.own is None:
+            return []
+        return self.own.lines()
 
 
-class FrozenPartners(WrappedEnvironment[AttemptOfTeams]):
+class FrozenPartners(WrappedEnvironment[AttemptOfTeams], DecidesSolved, HasProbes):
     """An environment `base` of a team, with one frozen agent per entry of `stand_in`, the number of the agent that it
     stands in for. `weight` is the share of partners in the rewards.
 
@@ -68,16 +81,18 @@ class FrozenPartners(WrappedEnvironment[AttemptOfTeams]):
 
     def __init__(self, base: Environment[Any], stand_in: Sequence[int], weight: float) -> None:
         super().__init__(base, base.num_agents + len(stand_in))
-        self.stand_in, self.weight = tuple(stand_in), weight
+        self.stand_in = tuple(stand_in)
+        self.weight = weight
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        settings, team = config.section(PartnersConfig), config.team_size
+        settings = config.section(PartnersConfig)
+        team = config.team_size
         if not settings.stand_in:
             raise UserError(
                 "environment frozen_partners has no partner: set partners.stand_in to one number per frozen agent"
             )
-        if team < 2 or not all(agent in range(team) for agent in settings.stand_in):
+        if team < 2 or max(settings.stand_in) >= team:
             raise UserError(
                 f"partners.stand_in {list(settings.stand_in)} leaves a team of {team} of {config.num_agents} agents: "
                 "list at least two agents, then the frozen ones, and name the agents that these stand in for, from 0"
@@ -92,7 +107,7 @@ class FrozenPartners(WrappedEnvironment[AttemptOfTeams]):
         """Raise UserError for a task of another environment, or whose agents answer one after another: an answer that
         was written after one partner's answer says nothing about another partner."""
         super().check_task(task)
-        if len(self.base.order(task)) > 1:
+        if len(abilities.order(self.base, task)) > 1:
             raise UserError(
                 "environment frozen_partners needs agents that answer at the same time, and in "
                 f"{type(self.base).__name__} later agents read the earlier answers: choose another environment"
@@ -100,7 +115,8 @@ class FrozenPartners(WrappedEnvironment[AttemptOfTeams]):
 
     def roles(self, task: Task) -> list[str]:
         roles = self.base.roles(task)
-        return [*roles, *(f"{roles[agent]} (partner {number})" for number, agent in enumerate(self.stand_in, 1))]
+        partners = [f"{roles[agent]} (partner {number})" for number, agent in enumerate(self.stand_in, 1)]
+        return [*roles, *partners]
 
     def first_prompts(self, task: Task) -> Sequence[Prompt]:
         return self._with_stand_ins(self.base.first_prompts(task))
@@ -110,80 +126,83 @@ class FrozenPartners(WrappedEnvironment[AttemptOfTeams]):
 
     def _with_stand_ins(self, values: Sequence[Any]) -> list[Any]:
         """Return the values of the team's agents, then the values of the agents that frozen agents stand in for."""
-        return [*values, *(values[agent] for agent in self.stand_in)]
+        return [*values, *map(values.__getitem__, self.stand_in)]
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> AttemptOfTeams:
-        team, answers = list(responses[: self.base.num_agents]), responses[self.base.num_agents :]
-        teams = [team]
-        for agent, answer in zip(self.stand_in, answers, strict=True):
-            teams.append([*team[:agent], answer, *team[agent + 1 :]])
-        return AttemptOfTeams(tuple(self.base.attempt(task, texts, last) for texts in teams))
+        team = responses[: self.base.num_agents]
+        own = self.base.attempt(task, list(team), last)
+        attempts = [own]
+        answers = list(abilities.previous_answers(self.base, own))
+        for agent, response in zip(self.stand_in, responses[len(team) :], strict=True):
+            substituted = self.base.attempt(task, [*team[:agent], response, *team[agent + 1 :]], last)
+            attempts.append(substituted)
+            answers.append(abilities.previous_answers(self.base, substituted)[agent])
+        return AttemptOfTeams(tuple(attempts), tuple(answers))
 
     def outcome(self, attempt: AttemptOfTeams, report: Any) -> Outcome:
-        reports = group_reports(attempt.of_teams, report)
-        teams = zip(attempt.of_teams, reports, strict=True)
-        return self._joined([self.base.outcome(own, own_report) for own, own_report in teams])
+        return self._joined([self.base.outcome(*of_team) for of_team in attempt.with_reports(report)])
 
     def _joined(self, outcomes: Sequence[Outcome]) -> Outcome:
         """Return the team's outcome with each agent's reward and the counts of all teams."""
-        own, partners = outcomes[0], outcomes[1:]
+        own, *partners = outcomes
         for outcome in outcomes:
             if outcome.failure:
                 return replace(own, failure=outcome.failure, unscored=outcome.unscored)
-        rewards = [(1 - self.weight) * own_reward(own, agent) for agent in range(self.base.num_agents)]
+        rewards: list[float] = []
         for agent in range(self.base.num_agents):
-            others = [o for o, stand_in in zip(partners, self.stand_in, strict=True) if stand_in != agent]
-            with_partners = fmean(own_reward(outcome, agent) for outcome in others or [own])
-            rewards[agent] += self.weight * with_partners
-        counts = {name: sum(outcome.counts[name] for outcome in outcomes) for name in own.counts}
+            rewards_with_partners: list[float] = []
+            for outcome, stand_in in zip(partners, self.stand_in, strict=True):
+                if stand_in != agent:  # an agent has no reward in a team in which a partner takes its place
+                    rewards_with_partners.append(own_reward(outcome, agent))
+            with_team = own_reward(own, agent)
+            with_partners = fmean(rewards_with_partners or [with_team])
+            rewards.append((1 - self.weight) * with_team + self.weight * with_partners)
+        counts: dict[str, int] = {}
+        for name in own.counts:
+            counts[name] = sum(outcome.counts[name] for outcome in outcomes)
         metrics = {**own.metrics, "partner_reward": fmean(outcome.reward for outcome in partners)}
-        padded = (*rewards, *(0.0 for _ in self.stand_in))
-        return replace(own, metrics=metrics, counts=counts, rewards=padded, evidence=EvidenceOfTeams(tuple(outcomes)))
+        rewards += [0.0] * len(self.stand_in)  # frozen agents do not learn
+        evidence = EvidenceOfTeams(tuple(outcomes))
+        return replace(own, metrics=metrics, counts=counts, rewards=tuple(rewards), evidence=evidence)
 
     def feedback(self, attempt: AttemptOfTeams, outcome: Outcome, mode: str, agent: int) -> list[str]:
         """Return the feedback on the agent's own team: for a frozen agent, the team in which it answered."""
-        team, role = self._seat(agent)
-        return self.base.feedback(attempt.of_teams[team], outcomes_of(outcome)[team], mode, role)
-
-    def _seat(self, agent: int) -> tuple[int, int]:
-        """Return the number of an agent's team, and of the agent in it."""
         partner = agent - self.base.num_agents
-        return (0, agent) if partner < 0 else (partner + 1, self.stand_in[partner])
-
-    def previous_answers(self, attempt: AttemptOfTeams) -> list[str]:
-        answers = [self.base.previous_answers(own) for own in attempt.of_teams]
-        seats = map(self._seat, range(self.num_agents))
-        return [answers[team][role] for team, role in seats]
+        team = 0
+        role = agent
+        if partner >= 0:
+            team = partner + 1
+            role = self.stand_in[partner]
+        return self.base.feedback(attempt.of_teams[team], outcomes_of(outcome)[team], mode, role)
 
     def solved(self, attempt: AttemptOfTeams, outcome: Outcome, tests: str) -> bool:
         """Return whether the team's own joint action solves the task."""
-        return self.base.solved(attempt.of_teams[0], outcomes_of(outcome)[0], tests)
+        return abilities.solved(self.base, attempt.of_teams[0], outcomes_of(outcome)[0], tests)
 
     def probes(self, attempt: AttemptOfTeams, report: Any) -> list[Any]:
-        return [program for of_team in self._probes(attempt, report) for program in of_team]
+        return list(chain.from_iterable(self._probes(attempt, report)))
 
     def _probes(self, attempt: AttemptOfTeams, report: Any) -> list[list[Any]]:
-        teams = zip(attempt.of_teams, group_reports(attempt.of_teams, report), strict=True)
-        return [self.base.probes(own, own_report) for own, own_report in teams]
+        """Return the probes of each team."""
+        return [abilities.probes(self.base, *of_team) for of_team in attempt.with_reports(report)]
 
     def probed_outcome(self, attempt: AttemptOfTeams, report: Any, outcome: Outcome, reports: Sequence[Any]) -> Outcome:
         if outcome.failure:
             return outcome
         remaining = iter(reports)
-        of_probes = [[next(remaining) for _ in of_team] for of_team in self._probes(attempt, report)]
-        teams = zip(
-            attempt.of_teams,
-            group_reports(attempt.of_teams, report),
-            outcomes_of(outcome),
-            of_probes,
-            strict=True,
-        )
-        return self._joined([self.base.probed_outcome(*of_team) for of_team in teams])
+        probed: list[Outcome] = []
+        teams = zip(attempt.with_reports(report), outcomes_of(outcome), self._probes(attempt, report), strict=True)
+        for (of_team, team_report), before, programs in teams:
+            probe_reports = list(islice(remaining, len(programs)))
+            probed.append(abilities.probed_outcome(self.base, of_team, team_report, before, probe_reports))
+        return self._joined(probed)
 
 
 def own_reward(outcome: Outcome, agent: int) -> float:
     """Return an agent's reward."""
-    return outcome.rewards[agent] if outcome.rewards else outcome.reward
+    if outcome.rewards:
+        return outcome.rewards[agent]
+    return outcome.reward
 
 
 def outcomes_of(outcome: Outcome) -> tuple[Outcome, ...]:

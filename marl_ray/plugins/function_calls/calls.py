@@ -51,7 +51,8 @@ def normal_form(value: Any) -> Any:
         (('a', True), ('b', (1, 'new york')))
     """
     if isinstance(value, Mapping):
-        return tuple(sorted(((str(name), normal_form(part)) for name, part in value.items()), key=lambda pair: pair[0]))
+        parts = [(str(name), normal_form(part)) for name, part in value.items()]
+        return tuple(sorted(parts, key=lambda part: part[0]))
     if isinstance(value, list | tuple):
         return tuple(map(normal_form, value))
     if value is None or isinstance(value, int | float):
@@ -72,8 +73,10 @@ def similarity(call: FunctionCall, expected: FunctionCall) -> tuple[float, bool]
     if call.name != expected.name:
         return 0.0, False
     wanted = expected.arguments
+    if not wanted and call.arguments:
+        return 0.7, False
     if not wanted:
-        return (0.7, False) if call.arguments else (1.0, True)
+        return 1.0, True
     right = sum(_accepted(call.arguments, name, values) for name, values in wanted.items())
     more = len(call.arguments.keys() - wanted.keys())
     return right / len(wanted) * len(wanted) / (len(wanted) + more), right == len(wanted) and not more
@@ -82,12 +85,14 @@ def similarity(call: FunctionCall, expected: FunctionCall) -> tuple[float, bool]
 def match(calls: Sequence[FunctionCall], expected: Sequence[FunctionCall]) -> tuple[float, frozenset[int]]:
     """Assign calls to expected calls, most similar first. Return the mean similarity per expected call, and the indices
     of calls that are right."""
-    pairs = [
-        (*similarity(call, wanted), number, place)
-        for number, call in enumerate(calls)
-        for place, wanted in enumerate(expected)
-    ]
-    total, right, used, filled = 0.0, set(), set(), set()
+    pairs: list[tuple[float, bool, int, int]] = []
+    for number, call in enumerate(calls):
+        for place, wanted in enumerate(expected):
+            pairs.append((*similarity(call, wanted), number, place))
+    total = 0.0
+    right: set[int] = set()
+    used: set[int] = set()
+    filled: set[int] = set()
     for share, is_right, number, place in sorted(pairs, key=lambda pair: pair[:2], reverse=True):
         if share > 0 and number not in used and place not in filled:
             total += share
@@ -110,9 +115,10 @@ def read_calls(answer: str, functions: str) -> list[FunctionCall]:
     if blocks := _FENCED.findall(text):
         text = "\n".join(block.strip() for block in blocks)
     parameters = _parameters(functions)
-    if (calls := list(_from_json(text))) or (calls := list(_from_python(text, parameters))):
-        return calls[:MAX_CALLS]
-    calls = [call for span in _spans(text, parameters) for call in _from_python(span, parameters)]
+    calls = list(_from_json(text)) or list(_from_python(text, parameters))
+    if not calls:
+        for span in _spans(text, parameters):
+            calls += _from_python(span, parameters)
     if not calls and "[" in text:  # a list within prose
         calls = list(_from_json(text[text.index("[") : text.rfind("]") + 1]))
     return calls[:MAX_CALLS]
@@ -121,7 +127,10 @@ def read_calls(answer: str, functions: str) -> list[FunctionCall]:
 @lru_cache(maxsize=4096)
 def expected_calls(calls: str) -> tuple[FunctionCall, ...]:
     """Return the expected calls of a task from JSON text: a list of `{name: {argument: [accepted values]}}`."""
-    return tuple(FunctionCall(name, arguments) for call in json.loads(calls) for name, arguments in call.items())
+    expected: list[FunctionCall] = []
+    for call in json.loads(calls):
+        expected += [FunctionCall(name, arguments) for name, arguments in call.items()]
+    return tuple(expected)
 
 
 @lru_cache(maxsize=4096)
@@ -182,11 +191,17 @@ def _from_python(text: str, parameters: Mapping[str, Sequence[str]]) -> Iterator
     """Yield the calls that are statements, or elements of a list or tuple that is a statement."""
     tree = parse(text)
     for statement in tree.body if tree is not None else ():
-        value = statement.value if isinstance(statement, ast.Expr) else None
-        for node in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
+        if not isinstance(statement, ast.Expr):
+            continue
+        nodes = [statement.value]
+        if isinstance(statement.value, ast.List | ast.Tuple):
+            nodes = statement.value.elts
+        for node in nodes:
             if isinstance(node, ast.Call) and (name := _dotted(node.func)):
                 arguments = dict(zip(parameters.get(name, ()), map(_literal, node.args), strict=False))
-                arguments |= {keyword.arg: _literal(keyword.value) for keyword in node.keywords if keyword.arg}
+                for keyword in node.keywords:
+                    if keyword.arg:  # `**arguments` has no name
+                        arguments[keyword.arg] = _literal(keyword.value)
                 yield FunctionCall(name, arguments)
 
 
@@ -197,8 +212,11 @@ def _spans(text: str, names: Iterable[str]) -> Iterator[str]:
     end = tries = 0
     while names and tries < 2 * MAX_CALLS and (found := opening.search(text, end)):
         tries += 1
-        start, end = found.start(), found.end()
-        depth, quote, escaped = 1, "", False
+        start = found.start()
+        end = found.end()
+        depth = 1
+        quote = ""
+        escaped = False
         for place in range(end, min(len(text), start + MAX_CALL_CHARS)):
             character = text[place]
             if quote:
@@ -219,7 +237,9 @@ def _dotted(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         parent = _dotted(node.value)
         return f"{parent}.{node.attr}" if parent else ""
-    return node.id if isinstance(node, ast.Name) else ""
+    if isinstance(node, ast.Name):
+        return node.id
+    return ""
 
 
 def _literal(node: ast.expr) -> Any:

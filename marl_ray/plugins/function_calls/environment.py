@@ -10,15 +10,25 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.environments.text_environment import TextAttempt, TextEnvironment
 from marl_ray.plugins.function_calls import prompts
 from marl_ray.plugins.function_calls.calls import FunctionCall, expected_calls, match, read_calls, unique
 
-PARSED, FUNCTIONS, ARGUMENTS, COUNT, BALANCE, EXACT = 0.05, 0.25, 0.35, 0.10, 0.15, 0.20
-OVERLAP, LAZY, EXTRA, DUPLICATES = 0.20, 0.15, 0.05, 0.05
-"""Weights of the penalties."""
+# Weights of the levels.
+PARSED = 0.05
+FUNCTIONS = 0.25
+ARGUMENTS = 0.35
+COUNT = 0.10
+BALANCE = 0.15
+EXACT = 0.20
+# Weights of the penalties.
+OVERLAP = 0.20
+LAZY = 0.15
+EXTRA = 0.05
+DUPLICATES = 0.05
 MAX_SHOWN = 200
 """Maximum characters of a call in feedback."""
 
@@ -52,14 +62,20 @@ class FunctionCalls(TextEnvironment[CollectedCalls]):
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> CollectedCalls:
         expected = expected_calls(task.fields["calls"])
-        written = tuple(tuple(read_calls(text, task.fields["functions"])) for text in responses)
-        own = tuple(tuple(unique(calls)) for calls in written)
-        together = tuple(unique(call for calls in own for call in calls))
-        return CollectedCalls(tuple(responses), written, own, together, expected, *match(together, expected))
+        written: list[tuple[FunctionCall, ...]] = []
+        own: list[tuple[FunctionCall, ...]] = []
+        for response in responses:
+            calls = read_calls(response, task.fields["functions"])
+            written.append(tuple(calls))
+            own.append(tuple(unique(calls)))
+        together = tuple(unique(chain.from_iterable(own)))
+        right = match(together, expected)
+        return CollectedCalls(tuple(responses), tuple(written), tuple(own), together, expected, *right)
 
     def outcome(self, attempt: CollectedCalls, report: None) -> Outcome:
-        calls, wanted = len(attempt.together), len(attempt.expected)
-        counts = [len(own) for own in attempt.own]
+        calls = len(attempt.together)
+        wanted = len(attempt.expected)
+        counts = list(map(len, attempt.own))
         overlap = sum(counts) - calls
         repeated = sum(map(len, attempt.written)) - calls
         lazy = counts.count(0) / len(counts)
@@ -93,18 +109,25 @@ class FunctionCalls(TextEnvironment[CollectedCalls]):
         if mode == "level_passed":
             return lines
         right = {attempt.together[number].key for number in attempt.right}
-        others = {call.key for number, own in enumerate(attempt.own) if number != agent for call in own}
+        partners = chain.from_iterable((*attempt.own[:agent], *attempt.own[agent + 1 :]))
+        of_partners = {call.key for call in partners}
         for call in attempt.own[agent]:
-            shown = " ".join(str(call).split())[:MAX_SHOWN]
             verdict = "right" if call.key in right else "not right"
-            lines.append(f"{verdict}{', also made by a partner' if call.key in others else ''}: {shown}")
-        return lines if attempt.own[agent] else [*lines, "no call in your answer"]
+            if call.key in of_partners:
+                verdict += ", also made by a partner"
+            shown = " ".join(str(call).split())[:MAX_SHOWN]
+            lines.append(f"{verdict}: {shown}")
+        if not attempt.own[agent]:
+            lines.append("no call in your answer")
+        return lines
 
 
 def function_f1(calls: Sequence[FunctionCall], expected: Sequence[FunctionCall]) -> float:
     """Return the F1 score of the functions' names, each as often as it is called."""
     common = (Counter(call.name for call in calls) & Counter(call.name for call in expected)).total()
-    return 2 * common / (len(calls) + len(expected)) if common else 0.0
+    if not common:
+        return 0.0
+    return 2 * common / (len(calls) + len(expected))
 
 
 def balance_of(counts: Sequence[int], expected: int) -> float:

@@ -12,6 +12,7 @@ from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.credit.requirements import estimator_requirements
 from marl_ray.environments import ENVIRONMENTS
+from marl_ray.environments.abilities import HoldsResources
 from marl_ray.environments.base import Environment, Executor
 from marl_ray.environments.program_environment import ProgramEnvironment
 from marl_ray.plugins.gateway.options import GatewayConfig
@@ -31,7 +32,7 @@ MAX_PROBE_CHARS = 400
 """Characters of a task that stand for the unknown prompts of a program when a run checks its models."""
 
 
-class GatewayEnvironment(ProgramEnvironment):
+class GatewayEnvironment(ProgramEnvironment, HoldsResources):
     """Episodes of programs that call the agents over HTTP, or in this process. The judge's prompts, or the beginning
     of the task, stand for the prompts of the program in checks of the models."""
 

@@ -68,7 +68,7 @@ class LetterGrid(TextEnvironment[FilledGrid]):
         """Return one line per row with the mark of each letter."""
         lines = []
         for number, (row, marks) in enumerate(zip(attempt.rows, attempt.marks, strict=True), 1):
-            cells = [f"{letter} {mark}" for letter, mark in zip(row, marks, strict=True)]
+            cells = map(" ".join, zip(row, marks, strict=True))
             lines.append(f"row {number}: {', '.join(cells)}")
         return lines
 

@@ -13,7 +13,8 @@ from marl_ray.plugins.grid.prompts import description
 
 def _grid(dataset: str, row: DataRow, number: int) -> Task:
     """Convert a row with `target`, a list of rows of equal length, and `letters`, by default the target's."""
-    task_id, target = id_of(row, dataset, number), lines_of(row, "target")
+    task_id = id_of(row, dataset, number)
+    target = lines_of(row, "target")
     if not target:
         raise UserError(f"task {task_id} has no target (field target, a list of rows)")
     letters = text_of(row, "letters") or "".join(sorted(set("".join(target))))
@@ -24,4 +25,5 @@ def _grid(dataset: str, row: DataRow, number: int) -> Task:
     return Task(task_id, prompt, {"target": target, "letters": letters})
 
 
-GRID, GRID_PRIVATE = (Conversion(name, partial(_grid, name)) for name in ("grid", "grid_private"))
+GRID = Conversion("grid", partial(_grid, "grid"))
+GRID_PRIVATE = Conversion("grid_private", partial(_grid, "grid_private"))

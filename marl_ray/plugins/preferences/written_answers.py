@@ -28,7 +28,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
 from marl_ray.core.text import did_you_mean, pluralize
 from marl_ray.data.loading import read_jsonl
-from marl_ray.environments import ENVIRONMENTS
+from marl_ray.environments import ENVIRONMENTS, abilities
 from marl_ray.environments.plugin_checks import check_prompts, qualified_method_name
 from marl_ray.evaluation.scoring import tasks_by_id
 from marl_ray.models.names import resolve_model
@@ -187,9 +187,9 @@ class AnswersFile:
         task, environment = self._task(name), self._environment
         prompts = list(self.first_prompts(name))
         earlier: dict[int, str] = {}
-        for round_agents in environment.order(task):
+        for round_agents in abilities.order(environment, task):
             for agent in round_agents if earlier else ():
-                prompts[agent] = environment.prompt_after(task, agent, prompts[agent], earlier)
+                prompts[agent] = abilities.prompt_after(environment, task, agent, prompts[agent], earlier)
             earlier = earlier | {agent: answers[agent] for agent in round_agents}
         return prompts
 

@@ -45,26 +45,27 @@ class SolutionAttempt:
     @property
     def answers(self) -> list[str]:
         """Each agent's parsed answer, or its whole response if nothing could be parsed."""
-        tests = ["\n".join(own) or strip_fence(text) for own, text in zip(self.written, self.responses, strict=False)]
-        return [*tests, self.part.code or strip_fence(self.responses[-1])]
+        parsed = ["\n".join(tests) for tests in self.written]
+        parsed.append(self.part.code)
+        return [text or strip_fence(response) for text, response in zip(parsed, self.responses, strict=True)]
 
 
 def solution_attempt(task: Task, responses: Sequence[str], visible: int | None) -> SolutionAttempt:
     """Parse a joint action, the solver's response last. `visible`: as in `Program`, for the problem's tests."""
-    function, reference = task.fields["entry_point"], task.fields["reference"]
+    function = task.fields["entry_point"]
+    reference = task.fields["reference"]
     solution = code_attempt(task, responses[-1:], (), visible)
     parameters = _parameters(reference, function)
-    written = tuple(
-        tuple(test for test in written_tests(text, function, parameters) if not _is_shown(test, task.prompt))
-        for text in responses[:-1]
-    )
-    both = (
-        Program(source, tests, function, prompt=task.prompt, form="asserts")
-        for tests in written
-        if tests
-        for source in (solution.program.source, reference)
-    )
-    return SolutionAttempt(tuple(responses), solution, written, (solution.program, *both))
+    written: list[tuple[str, ...]] = []
+    programs = [solution.program]
+    for response in responses[:-1]:
+        found = written_tests(response, function, parameters)
+        tests = tuple(test for test in found if not _is_shown(test, task.prompt))
+        written.append(tests)
+        if tests:
+            for source in (solution.program.source, reference):
+                programs.append(Program(source, tests, function, prompt=task.prompt, form="asserts"))
+    return SolutionAttempt(tuple(responses), solution, tuple(written), tuple(programs))
 
 
 def written_tests(response: str, function: str, parameters: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -103,30 +104,38 @@ def _compact(text: str) -> str:
 def _parameters(reference: str, function: str) -> tuple[str, ...]:
     """Return the names of the function's parameters in the reference."""
     tree = parse(reference)
-    nodes = [
-        node for node in (tree.body if tree else []) if isinstance(node, ast.FunctionDef) and node.name == function
-    ]
-    return tuple(argument.arg for node in nodes[-1:] for argument in (*node.args.posonlyargs, *node.args.args))
+    names: list[str] = []
+    for node in tree.body if tree else ():
+        if isinstance(node, ast.FunctionDef) and node.name == function:  # the last definition counts
+            names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
+    return tuple(names)
 
 
 def _arguments(test: ast.expr, parameters: tuple[str, ...]) -> dict[str | int, Any]:
     """Return the arguments of a canonical test by parameter, or by position without one."""
     call = test.left if isinstance(test, ast.Compare) else test
     assert isinstance(call, ast.Call), "a canonical test"
+    arguments: dict[str | int, Any] = {}
     names = (*parameters, *range(len(parameters), len(call.args)))
-    given = [*zip(names, call.args, strict=False), *((keyword.arg or "", keyword.value) for keyword in call.keywords)]
-    return {name: ast.literal_eval(value) for name, value in given}
+    for name, value in zip(names, call.args, strict=False):
+        arguments[name] = ast.literal_eval(value)
+    for keyword in call.keywords:
+        arguments[keyword.arg or ""] = ast.literal_eval(keyword.value)
+    return arguments
 
 
 def _asserts(text: str) -> Iterator[ast.Assert]:
     """Yield all asserts of a program, or the asserts on lines of their own if the text does not parse."""
     tree = parse(text)
     if tree is not None:
-        yield from sorted((node for node in ast.walk(tree) if isinstance(node, ast.Assert)), key=lambda n: n.lineno)
+        asserts = [node for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+        yield from sorted(asserts, key=lambda node: node.lineno)
         return
     for line in text.split("\n")[:MAX_LINES]:
         alone = parse(line.strip()) if line.lstrip().startswith("assert") else None
-        yield from (node for node in (alone.body if alone else []) if isinstance(node, ast.Assert))
+        for statement in alone.body if alone is not None else ():
+            if isinstance(statement, ast.Assert):
+                yield statement
 
 
 def _canonical_test(test: ast.expr, function: str) -> str:

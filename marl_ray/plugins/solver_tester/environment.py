@@ -12,6 +12,7 @@ from statistics import fmean
 
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
+from marl_ray.environments.abilities import AnswersInOrder, AsksExpert
 from marl_ray.environments.code_generation.extraction import extract_function, strip_fence
 from marl_ray.environments.code_generation.feedback import FEEDBACK_BY_MODE, diagnose
 from marl_ray.environments.code_generation.prompts import numbered_names
@@ -21,10 +22,14 @@ from marl_ray.plugins.solver_tester.attempt import SolutionAttempt, solution_att
 from marl_ray.plugins.solver_tester.feedback import SolverEvidence, WrittenTest, evidence_from, feedback_lines
 from marl_ray.sandbox import ExecutionReport
 
-SOLUTION, TESTS, VALID, FOUND = 0.5, 1.5, 0.5, 1.0
+# The largest reward of each level.
+SOLUTION = 0.5
+TESTS = 1.5
+VALID = 0.5
+FOUND = 1.0
 
 
-class SolverTester(CodeEnvironment[SolutionAttempt]):
+class SolverTester(CodeEnvironment[SolutionAttempt], AnswersInOrder, AsksExpert):
     """Solver and testers. A single agent is a solver alone. Tasks have the fields `entry_point`, `tests` (see
     `Program.tests`) and `reference`, a program."""
 
@@ -46,7 +51,9 @@ class SolverTester(CodeEnvironment[SolutionAttempt]):
 
     def order(self, task: Task) -> list[list[int]]:
         """Return the solver first, then all testers."""
-        return [[self.testers], list(range(self.testers))] if self.testers else [[0]]
+        if not self.testers:
+            return [[0]]
+        return [[self.testers], list(range(self.testers))]
 
     def first_prompts(self, task: Task) -> list[str]:
         return prompts.first_prompts(task.prompt, task.fields["entry_point"], self.testers)
@@ -71,13 +78,16 @@ class SolverTester(CodeEnvironment[SolutionAttempt]):
         own = evidence.report
         runs = attempt.part.defined and own.syntax_error is None
         rate = self._pass_rate(own, runs)
-        written = evidence.written
-        valid = [sum(test.valid for test in tests) / max(prompts.TESTS_PER_WRITER, len(tests)) for tests in written]
-        truth = [float(runs and _judge_correctly(tests, rate == 1.0)) for tests in written]
+        valid: list[float] = []
+        truth: list[float] = []
+        found = False
+        for tests in evidence.written:
+            valid.append(sum(test.valid for test in tests) / max(prompts.TESTS_PER_WRITER, len(tests)))
+            truth.append(float(runs and _judge_correctly(tests, rate == 1.0)))
+            found = found or any(test.exposes_bug for test in tests)
         # The more tests a wrong solution passes, the harder its mistake is to find. A solution that fails everything
         # pays nothing: any valid test finds that, and otherwise solver and testers would earn from a constant.
         correct = [rate * right for right in truth]
-
         levels = {"solution": SOLUTION * runs, "tests": TESTS * rate}
         metrics = {
             "solution_defined": float(attempt.part.defined),
@@ -89,20 +99,19 @@ class SolverTester(CodeEnvironment[SolutionAttempt]):
             return Outcome(math.fsum(levels.values()), levels, metrics, execution_counts(own), evidence=evidence)
         solved = math.fsum(levels.values())
         levels |= {"valid": VALID * fmean(valid), "found": FOUND * fmean(correct)}
-        found = any(test.exposes_bug for tests in written for test in tests)
-        metrics |= {"tests_written": fmean(map(len, written)), "tests_valid_rate": fmean(valid)}
-        metrics |= {"mistakes_found": float(found), "found_truth": fmean(truth)}
-        rewards = (*(VALID * v + FOUND * t for v, t in zip(valid, correct, strict=True)), solved + levels["found"])
-        return Outcome(math.fsum(levels.values()), levels, metrics, execution_counts(own), rewards, evidence=evidence)
+        metrics["tests_written"] = fmean(map(len, evidence.written))
+        metrics["tests_valid_rate"] = fmean(valid)
+        metrics["mistakes_found"] = float(found)
+        metrics["found_truth"] = fmean(truth)
+        rewards = [VALID * of_tester + FOUND * right for of_tester, right in zip(valid, correct, strict=True)]
+        rewards.append(solved + levels["found"])
+        reward = math.fsum(levels.values())
+        return Outcome(reward, levels, metrics, execution_counts(own), tuple(rewards), evidence=evidence)
 
     def feedback(self, attempt: SolutionAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
         assert isinstance(outcome.evidence, SolverEvidence), "an outcome of this environment"
         diagnosis = diagnose(attempt.solution, outcome.evidence.report, self._slice)
         return feedback_lines(mode, diagnosis, outcome.evidence.written, agent)
-
-    def previous_answers(self, attempt: SolutionAttempt) -> list[str]:
-        """Return each tester's parsed tests and the solver's function, or the whole response without them."""
-        return attempt.answers
 
     def question(self, task: Task, attempt: SolutionAttempt) -> str:
         return prompts.question(task.prompt, self.roles(task), attempt.answers)

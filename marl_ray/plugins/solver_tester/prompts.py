@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from marl_ray.environments.base import labelled_answers
+from marl_ray.environments.abilities import labelled_answers
 from marl_ray.environments.code_generation.prompts import CODE_ONLY
 
 TESTS_PER_WRITER = 3

@@ -12,6 +12,7 @@ from statistics import fmean
 
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
+from marl_ray.environments.abilities import InterchangeableAgents
 from marl_ray.environments.text_environment import TextAttempt, TextEnvironment
 from marl_ray.plugins.tags import prompts
 from marl_ray.plugins.tags.words import content_words, relative_positions, split_words
@@ -32,10 +33,8 @@ class Tags(TextAttempt):
     positions: tuple[float, ...]
 
 
-class Tagging(TextEnvironment[Tags]):
+class Tagging(TextEnvironment[Tags], InterchangeableAgents):
     """Readers of one text. Six words are divided equally between the agents. Tasks have no fields."""
-
-    interchangeable_agents = True
 
     def __init__(self, num_agents: int) -> None:
         super().__init__(num_agents)

@@ -25,8 +25,15 @@ from marl_ray.plugins.travel.trip import Slot, Trip
 if TYPE_CHECKING:
     from marl_ray.config import Config
 
-PARTIAL, VALID, ALL_VALID, ROLES, QUALITY, RECALL, SUCCESS, REJECTED = 0.05, 0.04, 0.02, 0.14, 0.57, 0.08, 0.10, 0.10
-"""Weights of the levels."""
+# Weights of the levels. All but REJECTED add up to 1.
+PARTIAL = 0.05
+VALID = 0.04
+ALL_VALID = 0.02
+ROLES = 0.14
+QUALITY = 0.57
+RECALL = 0.08
+SUCCESS = 0.10
+REJECTED = 0.10
 LEAST_WEIGHT = 0.08
 """Share of the levels of a plan that remains if a wish is not met at all, so that agents can still learn the rest."""
 Wishes = Literal["multiplied", "added"]
@@ -69,30 +76,35 @@ class TravelPlanning(TextEnvironment[TravelPlan]):
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> TravelPlan:
         trip = task.fields["trip"]
-        parts = tuple(read_part(text, agent, self._slots(trip, agent)) for agent, text in enumerate(responses))
-        plan = {slot: value for part in parts for slot, value in part.slots.items()}
-        return TravelPlan(tuple(responses), parts, score_plan(trip, plan), trip)
+        parts: list[PlanPart] = []
+        plan: dict[Slot, str] = {}
+        for agent, response in enumerate(responses):
+            part = read_part(response, agent, self._slots(trip, agent))
+            parts.append(part)
+            plan |= part.slots
+        return TravelPlan(tuple(responses), tuple(parts), score_plan(trip, plan), trip)
 
     def outcome(self, attempt: TravelPlan, report: None) -> Outcome:
-        scores, parts = attempt.scores, attempt.parts
-        all_valid = all(part.is_valid for part in parts)
+        scores = attempt.scores
+        valid = [part.is_valid for part in attempt.parts]
+        all_valid = all(valid)
         success = all_valid and scores.is_success
         weight = 1.0
         if self._wishes == "multiplied":
             weight = LEAST_WEIGHT + (1.0 - LEAST_WEIGHT) * scores.wishes_met
         levels = {
             "partial": PARTIAL * weight * scores.joint_quality,
-            "valid": VALID * fmean(part.is_valid for part in parts) + ALL_VALID * all_valid,
+            "valid": VALID * fmean(valid) + ALL_VALID * all_valid,
             "roles": ROLES * all_valid * weight * scores.bottleneck,
             "quality": QUALITY * all_valid * weight * scores.joint_quality,
             "recall": RECALL * all_valid * weight * scores.recall,
             "success": SUCCESS * success,
-            "rejected": -REJECTED * fmean(part.rejected for part in parts),
+            "rejected": -REJECTED * fmean(part.rejected for part in attempt.parts),
         }
         metrics = {
             "logistics": scores.roles[0],
             "experience": scores.roles[1],
-            "valid_parts": fmean(part.is_valid for part in parts),
+            "valid_parts": fmean(valid),
             "plan_quality": scores.quality,
             "sense_checks": fmean(value == 1 for value in scores.sense.values()),
             "wishes": fmean(scores.wishes.values()),
@@ -102,18 +114,28 @@ class TravelPlanning(TextEnvironment[TravelPlan]):
         return Outcome(math.fsum(levels.values()), levels, metrics)
 
     def facts(self, attempt: TravelPlan, outcome: Outcome, mode: str, agent: int) -> list[str]:
-        scores, trip, part = attempt.scores, attempt.trip, attempt.parts[agent]
+        scores = attempt.scores
+        trip = attempt.trip
+        part = attempt.parts[agent]
         lines = [
             f"right: {len(scores.right)} of {len(trip.required)} fields that have to be filled",
             f"cost: {scores.cost:.0f} of {trip.budget:.0f}",
         ]
         if mode == "level_passed":
             return lines
-        lines.append("form: right" if part.is_valid else "form: not one JSON object with all of your assignments")
-        lines += [f"failed: {name.replace('_', ' ')}" for name, value in scores.sense.items() if value < 1]
-        lines += [f"not met: {name.replace('_', ' ')}" for name, value in scores.wishes.items() if value < 1]
-        own = (slot for slot in self._slots(trip, agent) if slot in trip.required and slot not in scores.right)
-        wrong = [f"day {day}, {name}: {'wrong' if (day, name) in part.slots else 'missing'}" for day, name in own]
+        if part.is_valid:
+            lines.append("form: right")
+        else:
+            lines.append("form: not one JSON object with all of your assignments")
+        for prefix, checks in (("failed", scores.sense), ("not met", scores.wishes)):
+            for name, value in checks.items():
+                if value < 1:
+                    lines.append(f"{prefix}: {name.replace('_', ' ')}")
+        wrong: list[str] = []
+        for slot in self._slots(trip, agent):
+            if slot in trip.required and slot not in scores.right:
+                day, name = slot
+                wrong.append(f"day {day}, {name}: {'wrong' if slot in part.slots else 'missing'}")
         return [*lines, *wrong[:MAX_LISTED]]
 
     def _slots(self, trip: Trip, agent: int) -> list[Slot]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from marl_ray.plugins.travel.scores import city_value
 from marl_ray.plugins.travel.trip import (
     ACCOMMODATION,
@@ -59,8 +61,13 @@ def revision(agent: int, num_agents: int) -> str:
 
 def _day(trip: Trip, day: int, fields: tuple[str, ...]) -> str:
     """Return where the travellers are on a day, and which of the fields have to be filled."""
-    needed = [name for name in fields if (day, name) in trip.required]
-    empty = [name for name in fields if (day, name) not in trip.required]
+    needed: list[str] = []
+    empty: list[str] = []
+    for name in fields:
+        if (day, name) in trip.required:
+            needed.append(name)
+        else:
+            empty.append(name)
     parts = [f"current_city is {city_value(trip, day)}"]
     if needed:
         parts.append(f"fill {', '.join(needed)}")
@@ -71,7 +78,7 @@ def _day(trip: Trip, day: int, fields: tuple[str, ...]) -> str:
 
 def _catalogue(trip: Trip, fields: tuple[str, ...]) -> list[str]:
     """Return the entries that the fields can have, one per line."""
-    cities = list(dict.fromkeys(city for leg in trip.route for city in leg))
+    cities = list(dict.fromkeys(chain.from_iterable(trip.route)))
     lines: list[str] = []
     if TRANSPORT in fields:
         lines.append("Connections:")
@@ -91,5 +98,7 @@ def _catalogue(trip: Trip, fields: tuple[str, ...]) -> list[str]:
 
 def _room(trip: Trip, place: Place) -> str:
     """Return the facts about an accommodation."""
-    rules = f"; {place.rules}" if place.rules and place.rules != NONE else ""
+    rules = ""
+    if place.rules and place.rules != NONE:
+        rules = f"; {place.rules}"
     return f"{trip.cost(place):.0f}; {place.room}{rules}; at least {place.nights} nights"

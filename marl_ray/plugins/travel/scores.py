@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby
 from statistics import fmean
 
 from marl_ray.plugins.travel.trip import (
@@ -69,7 +70,8 @@ def score_plan(trip: Trip, plan: Mapping[Slot, str]) -> PlanScores:
         elif normal(value) == NONE:
             is_right = False  # counts for required slots only
         else:
-            picks = chosen[day, name] = _picks(trip, day, name, value)
+            picks = _picks(trip, day, name, value)
+            chosen[day, name] = picks
             fits = [pick is not None and _fits(trip, day, pick) for pick in picks]
             in_city += fits
             is_right = bool(fits) and all(fits)
@@ -77,31 +79,49 @@ def score_plan(trip: Trip, plan: Mapping[Slot, str]) -> PlanScores:
             right.add((day, name))
     required = trip.required
     recall = len(right & required) / len(required)
-    entities = [pick for picks in chosen.values() for pick in picks]
-    precision = _mean([pick is not None for pick in entities], 0.0)
+    known: list[Place | Connection] = []
+    in_catalogue: list[bool] = []
+    restaurants: list[Place | Connection] = []
+    attractions: list[Place | Connection] = []
+    for (_, name), picks in chosen.items():
+        for pick in picks:
+            in_catalogue.append(pick is not None)
+            if pick is None:
+                continue
+            known.append(pick)
+            if name in MEALS:
+                restaurants.append(pick)
+            elif name == ATTRACTION:
+                attractions.append(pick)
+    precision = _mean(in_catalogue, 0.0)
     sense = {
         "route": _mean([(day, CITY) in right for day in range(1, trip.days + 1)]),
         "transport": _transport(trip, plan, right, chosen),
         "in_city": _mean(in_city, 0.0),
         "in_catalogue": precision,
         "complete": _mean([normal(plan.get(slot, NONE)) != NONE for slot in required]),
-        "restaurants": _different([pick for (_, name), picks in chosen.items() if name in MEALS for pick in picks]),
-        "attractions": _different(
-            [pick for (_, name), picks in chosen.items() if name == ATTRACTION for pick in picks]
-        ),
+        "restaurants": _share_of_different(restaurants),
+        "attractions": _share_of_different(attractions),
         "nights": _nights(trip, chosen),
     }
-    cost = sum(trip.cost(pick) for pick in entities if pick is not None)
-    margin = max(0.0, min(1.0, 2 - cost / trip.budget)) if trip.budget > 0 else 0.0
+    cost = sum(map(trip.cost, known))
+    margin = 0.0
+    if trip.budget > 0:
+        margin = max(0.0, min(1.0, 2 - cost / trip.budget))
     wishes = _wishes(trip, chosen, recall, margin)
     wishes_met = margin * math.prod(score for name, score in wishes.items() if name != "budget")
-    f1 = 2 * precision * recall / (precision + recall) if recall and precision else 0.0
+    f1 = 0.0
+    if recall and precision:
+        f1 = 2 * precision * recall / (precision + recall)
+    # Shares of a nearly empty plan, such as its coverage, count little.
     scale = 0.1 + 0.9 * recall
     coverage = len(plan) / (len(FIELDS) * trip.days)
     checks = 0.25 * _mean(list(sense.values())) + 0.15 * _mean(list(wishes.values()))
     quality = scale * 0.20 * coverage + 0.25 * recall + 0.15 * f1 + scale * checks
-    roles = tuple(_mean([slot in right for slot in required if slot[1] in fields]) for fields in ROLE_FIELDS)
-    return PlanScores(frozenset(right & required), roles, recall, quality, sense, wishes, cost, wishes_met)
+    roles: list[float] = []
+    for fields in ROLE_FIELDS:
+        roles.append(_mean([slot in right for slot in required if slot[1] in fields]))
+    return PlanScores(frozenset(right & required), tuple(roles), recall, quality, sense, wishes, cost, wishes_met)
 
 
 def city_value(trip: Trip, day: int) -> str:
@@ -115,41 +135,50 @@ def _picks(trip: Trip, day: int, name: str, value: str) -> list[Place | Connecti
     if name == TRANSPORT:
         return [trip.connection(value, day)]
     kind = MEALS[0] if name in MEALS else name
-    parts = [part for part in value.split(";") if part.strip()] if name == ATTRACTION else [value]
+    parts = [value]
+    if name == ATTRACTION:
+        parts = [part for part in value.split(";") if part.strip()]
     return [trip.place(kind, part) for part in parts]
 
 
 def _fits(trip: Trip, day: int, pick: Place | Connection) -> bool:
     """Return whether an entry is where the travellers are on a day."""
-    route = tuple(map(normal, trip.route[day - 1]))
+    start, end = map(normal, trip.route[day - 1])
     if isinstance(pick, Connection):
-        return trip.moves(day) and (normal(pick.start), normal(pick.end)) == route
-    return normal(pick.city) in (route[-1:] if pick.kind == ACCOMMODATION else route)
+        return trip.moves(day) and (normal(pick.start), normal(pick.end)) == (start, end)
+    city = normal(pick.city)
+    # On a day of travel, meals and attractions may be in either city; the night is in the second one.
+    return city == end or (city == start and pick.kind != ACCOMMODATION)
 
 
 def _transport(
     trip: Trip, plan: Mapping[Slot, str], right: set[Slot], chosen: Mapping[Slot, Sequence[object]]
 ) -> float:
     """Return the share of days with the right connection or none, 0 if one's own car is combined with others."""
-    days = [
-        (day, TRANSPORT) in right if trip.moves(day) else normal(plan.get((day, TRANSPORT), NONE)) == NONE
-        for day in range(1, trip.days + 1)
-    ]
-    modes = {pick.mode for picks in chosen.values() for pick in picks if isinstance(pick, Connection)}
-    return 0.0 if DRIVE in modes and len(modes) > 1 else _mean(days)
+    modes: set[str] = set()
+    are_right: list[bool] = []
+    for day in range(1, trip.days + 1):
+        slot = (day, TRANSPORT)
+        for pick in chosen.get(slot, ()):
+            if isinstance(pick, Connection):
+                modes.add(pick.mode)
+        if trip.moves(day):
+            are_right.append(slot in right)
+        else:
+            are_right.append(normal(plan.get(slot, NONE)) == NONE)
+    if DRIVE in modes and len(modes) > 1:
+        return 0.0
+    return _mean(are_right)
 
 
 def _nights(trip: Trip, chosen: Mapping[Slot, Sequence[object]]) -> float:
     """Return the share of stays that last for the accommodation's minimum number of nights."""
-    stays: list[tuple[Place, int]] = []
-    before: object = None
-    for day in range(1, trip.days + 1):
-        (now,) = chosen.get((day, ACCOMMODATION), [None])
-        if isinstance(now, Place):
-            stays, count = (stays[:-1], stays[-1][1]) if now == before else (stays, 0)
-            stays.append((now, count + 1))
-        before = now
-    return _mean([count >= place.nights for place, count in stays])
+    places = [chosen.get((day, ACCOMMODATION), [None])[0] for day in range(1, trip.days + 1)]
+    lasts: list[bool] = []
+    for place, nights in groupby(places):  # nights in a row at one place are a stay
+        if isinstance(place, Place):
+            lasts.append(len(list(nights)) >= place.nights)
+    return _mean(lasts)
 
 
 def _wishes(
@@ -157,28 +186,40 @@ def _wishes(
 ) -> dict[str, float]:
     """Return the scores of the budget and of the traveller's further wishes. `margin` falls from 1 at the budget to
     0 at its double."""
-    priced = {slot for slot in trip.required if slot[1] in PRICED} | {slot for slot in chosen if slot[1] in PRICED}
-    known = _mean([None not in chosen.get(slot, [None]) for slot in priced])
-    wishes = {"budget": recall * known * margin}
-    picks = [pick for picks in chosen.values() for pick in picks]
-    rooms = [pick for pick in picks if isinstance(pick, Place) and pick.kind == ACCOMMODATION]
+    known: list[bool] = []
+    for slot in trip.required | chosen.keys():
+        if slot[1] in PRICED:
+            known.append(None not in chosen.get(slot, [None]))
+    wishes = {"budget": recall * _mean(known) * margin}
+    rooms: list[Place] = []
+    served: set[str] = set()
+    modes: set[str] = set()
+    for pick in chain.from_iterable(chosen.values()):
+        if isinstance(pick, Connection):
+            modes.add(pick.mode)
+        elif pick is not None:
+            served.update(map(normal, pick.cuisines))
+            if pick.kind == ACCOMMODATION:
+                rooms.append(pick)
     if trip.cuisines:
-        served = {cuisine for pick in picks if isinstance(pick, Place) for cuisine in map(normal, pick.cuisines)}
         wishes["cuisine"] = _mean([normal(cuisine) in served for cuisine in trip.cuisines])
     if trip.rule:
         wishes["house_rule"] = _mean([f"no {trip.rule}" not in normal(room.rules) for room in rooms], 0.0)
     if trip.room:
         wishes["room"] = _mean([trip.wants_room(room) for room in rooms], 0.0)
     if trip.no_mode:
-        wishes["no_mode"] = float(all(pick.mode != trip.no_mode for pick in picks if isinstance(pick, Connection)))
+        wishes["no_mode"] = float(trip.no_mode not in modes)
     return wishes
 
 
-def _different(picks: Sequence[object]) -> float:
-    """Return the share of different ones among the known entries, 1 if there are none."""
-    known = [pick for pick in picks if pick is not None]
-    return len(set(known)) / len(known) if known else 1.0
+def _share_of_different(picks: Sequence[object]) -> float:
+    """Return the share of different ones, 1 if there are none."""
+    if not picks:
+        return 1.0
+    return len(set(picks)) / len(picks)
 
 
 def _mean(values: Sequence[float], default: float = 1.0) -> float:
-    return fmean(values) if values else default
+    if not values:
+        return default
+    return fmean(values)

@@ -8,7 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-CITY, TRANSPORT, ACCOMMODATION, ATTRACTION = "current_city", "transportation", "accommodation", "attraction"
+CITY = "current_city"
+TRANSPORT = "transportation"
+ACCOMMODATION = "accommodation"
+ATTRACTION = "attraction"
 MEALS = ("breakfast", "lunch", "dinner")
 FIELDS = (CITY, TRANSPORT, "breakfast", ATTRACTION, "lunch", "dinner", ACCOMMODATION)
 """The fields of a day, in order."""
@@ -16,7 +19,9 @@ ROLE_FIELDS = ((CITY, TRANSPORT, ACCOMMODATION), ("breakfast", ATTRACTION, "lunc
 """The fields of the two roles."""
 NONE = "-"
 """The value of a slot that stays empty."""
-FLIGHT, DRIVE, TAXI = "flight", "self-driving", "taxi"
+FLIGHT = "flight"
+DRIVE = "self-driving"
+TAXI = "taxi"
 SEATS = {FLIGHT: 1, TAXI: 4, DRIVE: 5}
 """Travellers per ticket or vehicle."""
 Slot = tuple[int, str]
@@ -57,7 +62,9 @@ class Connection:
 
     def __str__(self) -> str:
         way = f"from {self.start} to {self.end}"
-        return f"Flight Number: {self.name}, {way}" if self.mode == FLIGHT else f"{self.mode.capitalize()}, {way}"
+        if self.mode == FLIGHT:
+            return f"Flight Number: {self.name}, {way}"
+        return f"{self.mode.capitalize()}, {way}"
 
 
 @dataclass(frozen=True)
@@ -90,14 +97,22 @@ class Trip:
     def required(self) -> frozenset[Slot]:
         """The slots that a plan has to fill: on a journey the connection, on other days meals and attractions, and an
         accommodation on all days but the last."""
-        slots = {(day, CITY) for day in range(1, self.days + 1)}
+        slots: set[Slot] = set()
         for day in range(1, self.days + 1):
-            slots |= {(day, name) for name in ((TRANSPORT,) if self.moves(day) else (*MEALS, ATTRACTION))}
-        return frozenset(slots | {(day, ACCOMMODATION) for day in range(1, self.days)})
+            names = [CITY, *MEALS, ATTRACTION]
+            if self.moves(day):
+                names = [CITY, TRANSPORT]
+            if day < self.days:
+                names.append(ACCOMMODATION)
+            slots.update((day, name) for name in names)
+        return frozenset(slots)
 
     @cached_property
     def _by_name(self) -> dict[tuple[str, str, str], Place]:
-        return {(place.kind, normal(place.name), normal(place.city)): place for place in reversed(self.places)}
+        places: dict[tuple[str, str, str], Place] = {}
+        for place in self.places:  # the first place of a name counts
+            places.setdefault((place.kind, normal(place.name), normal(place.city)), place)
+        return places
 
     def place(self, kind: str, value: str) -> Place | None:
         """Return the place with this name and city (`Name, City`), None if the catalogue has none."""
@@ -109,13 +124,11 @@ class Trip:
         match = _FLIGHT.fullmatch(value.strip()) or _GROUND.fullmatch(value.strip())
         if match is None:
             return None
-        wanted = tuple(map(normal, match.group("name", "start", "end")))
-        for one in self.connections:
-            if (normal(one.name), normal(one.start), normal(one.end)) == wanted and one.date in (
-                "",
-                self.dates[day - 1],
-            ):
-                return one
+        wanted = list(map(normal, match.group("name", "start", "end")))
+        dates = ("", self.dates[day - 1])
+        for known in self.connections:
+            if known.date in dates and list(map(normal, (known.name, known.start, known.end))) == wanted:
+                return known
         return None
 
     def wants_room(self, place: Place) -> bool:
@@ -123,7 +136,9 @@ class Trip:
         actual = normal(place.room)
         if self.room == "not shared room":
             return actual != "shared room"
-        return actual == ("entire home/apt" if self.room == "entire room" else self.room)
+        if self.room == "entire room":
+            return actual == "entire home/apt"
+        return actual == self.room
 
     def cost(self, chosen: Place | Connection) -> float:
         """Return the cost for all travellers: of a meal, a night or a journey."""
@@ -151,8 +166,12 @@ class Trip:
 
     def connections_on(self, day: int) -> list[Connection]:
         """Return the connections of a day's journey, none on days without one."""
-        leg, dates = self.route[day - 1], ("", self.dates[day - 1])
-        return [one for one in self.connections if (one.start, one.end) == leg and one.date in dates]
+        dates = ("", self.dates[day - 1])
+        known: list[Connection] = []
+        for connection in self.connections:
+            if (connection.start, connection.end) == self.route[day - 1] and connection.date in dates:
+                known.append(connection)
+        return known
 
 
 def normal(value: str) -> str:

@@ -73,13 +73,14 @@ class SummaryAndDetails(TextEnvironment[WrittenParts]):
         return Outcome(reward, levels, metrics)
 
     def facts(self, attempt: WrittenParts, outcome: Outcome, mode: str, agent: int) -> list[str]:
-        found, rule = attempt.found, self.rule
+        found = attempt.found
+        rule = self.rule
         low, high = rule.words
+        lines: list[str] = []
+        for part, count in zip(self.texts.parts, found.words, strict=True):
+            lines.append(f"{part}: {count} words (from {low} to {high})")
         return [
-            *(
-                f"{part}: {count} words (from {low} to {high})"
-                for part, count in zip(self.texts.parts, found.words, strict=True)
-            ),
+            *lines,
             f"length ratio: {found.length_ratio:.2f} (best from {rule.length.best_low} to {rule.length.best_high})",
             f"ratio of different words: {found.unique_ratio:.2f} (best from {rule.unique.best_low})",
             f"kinds of transition words: {', '.join(found.kinds) or 'none'}",

@@ -12,7 +12,12 @@ from dataclasses import dataclass
 
 from marl_ray.plugins.writing.transitions import transition_kinds
 
-STRUCTURE, LENGTH, UNIQUE, TRANSITIONS, JACCARD = 0.5, 1.0, 0.5, 0.4, 0.6
+# The largest reward of each level.
+STRUCTURE = 0.5
+LENGTH = 1.0
+UNIQUE = 0.5
+TRANSITIONS = 0.4
+JACCARD = 0.6
 _WORD = re.compile(r"\w+")
 _STOP_WORDS = """
 a about all also an and any are as at be because been being both but by can could did do does each few for from had has
@@ -44,7 +49,9 @@ class Band:
             return None
         if value < self.best_low:
             return (value - self.low) / (self.best_low - self.low)
-        return 1.0 if value <= self.best_high else (self.high - value) / (self.high - self.best_high)
+        if value <= self.best_high:
+            return 1.0
+        return (self.high - value) / (self.high - self.best_high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +87,24 @@ class Comparison:
 
 def compare(first: str, second: str, rule: Rule) -> Comparison:
     """Return the numbers of two parts. Ratios to an empty first part are 0."""
-    unique = [set(_WORD.findall(text.lower())) for text in (first, second)]
-    content = [words - STOP_WORDS for words in unique]
-    union = content[0] | content[1]
+    first_words = set(_WORD.findall(first.lower()))
+    second_words = set(_WORD.findall(second.lower()))
+    length_ratio = 0.0
+    if first:
+        length_ratio = len(second) / len(first)
+    unique_ratio = 0.0
+    if first_words:
+        unique_ratio = len(second_words) / len(first_words)
+    union = (first_words | second_words) - STOP_WORDS
+    jaccard = 1.0
+    if union:
+        jaccard = len((first_words & second_words) - STOP_WORDS) / len(union)
     return Comparison(
         words=(len(first.split()), len(second.split())),
-        length_ratio=len(second) / len(first) if first else 0.0,
-        unique_ratio=len(unique[1]) / len(unique[0]) if unique[0] else 0.0,
+        length_ratio=length_ratio,
+        unique_ratio=unique_ratio,
         kinds=tuple(transition_kinds(f"{first}\n{second}" if rule.both_transitions else second)),
-        jaccard=len(content[0] & content[1]) / len(union) if union else 1.0,
+        jaccard=jaccard,
     )
 
 
@@ -108,6 +124,7 @@ def level_rewards(found: Comparison, rule: Rule) -> dict[str, float]:
         return levels
     levels["unique_words"] = UNIQUE * unique
     if found.kinds:
+        # CoMLRL's scale: 0.4 of the level for one kind of transition, and 0.05 for each further one.
         levels["transitions"] = TRANSITIONS * min(1.0, 0.4 + 0.05 * (len(found.kinds) - 1))
     levels["jaccard"] = JACCARD * min(found.jaccard, rule.jaccard) / rule.jaccard
     return levels

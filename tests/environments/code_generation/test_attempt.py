@@ -32,7 +32,7 @@ def test_an_attempt_parses_each_response_once(caches: tuple[Any, ...]) -> None:
     outcome = environment.outcome(attempt, REPORT)
     for agent in range(3):
         environment.feedback(attempt, outcome, "level_feedback", agent)
-    environment.previous_answers(attempt)
+    assert attempt.answers
     environment.question(TASK, attempt)
     assert len(environment.probes(attempt, REPORT)) == 8
     assert [cached.cache_info().misses for cached in caches] == [1, 2, 1]

@@ -32,7 +32,7 @@ def play(*responses: str) -> None:
     assert 0.0 <= outcome.reward <= environment.max_reward
     for mode in environment.modes:
         environment.feedback(attempt, outcome, mode, len(responses) - 1)
-    for text in (*environment.previous_answers(attempt), environment.question(TASK, attempt)):
+    for text in (*attempt.answers, environment.question(TASK, attempt)):
         text.encode("utf-8")
 
 

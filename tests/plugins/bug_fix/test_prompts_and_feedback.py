@@ -197,7 +197,7 @@ def test_second_prompts_of_every_mode(mode: str) -> None:
 def test_unparsed_answers_are_shown_unchanged() -> None:
     environment = BugFix(2)
     attempt = environment.attempt(task(), ["Line three.", "Nothing to fix."], last=False)
-    assert environment.previous_answers(attempt) == ["Line three.", "Nothing to fix."]
+    assert list(attempt.answers) == ["Line three.", "Nothing to fix."]
 
 
 def test_question_to_an_expert() -> None:

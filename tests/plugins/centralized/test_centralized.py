@@ -68,7 +68,7 @@ def test_the_policy_earns_the_reward_of_the_team() -> None:
     outcome = environment.outcome(attempt, None)
     assert (outcome.reward, outcome.rewards, outcome.metrics) == (12.0, (), {"long": 1.0, "tagged_parts": 1.0})
     assert environment.feedback(attempt, outcome, "passed", 0) == ["12 characters"], "each line once"
-    assert environment.previous_answers(attempt) == [join_parts(["ab", "c"])]
+    assert list(attempt.answers) == [join_parts(["ab", "c"])]
 
 
 def test_centralised_code_tags_and_talk_conform(sandbox: Sandbox) -> None:

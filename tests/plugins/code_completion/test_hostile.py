@@ -28,7 +28,7 @@ def play(*responses: str) -> str:
     for mode in environment.modes:
         for agent in range(len(responses)):
             environment.feedback(attempt, outcome, mode, agent)
-    for text in (*environment.previous_answers(attempt), environment.question(TASK, attempt)):
+    for text in (*attempt.answers, environment.question(TASK, attempt)):
         text.encode("utf-8")
     return source
 

@@ -66,7 +66,7 @@ def test_later_prompts_of_an_agent_are_about_its_own_team() -> None:
     environment = FrozenPartners(Talk(2), stand_in=(0,), weight=0.5)
     attempt = environment.attempt(TASK, ["a", "b", "longer"], last=False)
     outcome = environment.outcome(attempt, ())
-    assert environment.previous_answers(attempt) == ["a", "b", "longer"]
+    assert list(attempt.answers) == ["a", "b", "longer"]
     feedback = [environment.feedback(attempt, outcome, "passed", agent) for agent in range(3)]
     assert feedback == [["2 characters"], ["2 characters"], ["7 characters"]]
 

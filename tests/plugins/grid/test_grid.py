@@ -72,7 +72,7 @@ def test_feedback_marks_the_whole_grid_for_every_agent() -> None:
     assert [environment.feedback(attempt, outcome, "level_feedback", agent) for agent in (0, 1)] == [lines, lines]
     assert environment.feedback(attempt, outcome, "level_passed", 0) == ["right: 1 of 6 letters"]
     assert environment.feedback(attempt, outcome, "passed", 0) == ["Not all levels passed"]
-    assert environment.previous_answers(attempt) == ["a c b", "b - -"]
+    assert list(attempt.answers) == ["a c b", "b - -"]
     assert environment.revisions(TASK) == ["Write row 1 again.", "Write row 2 again."]
 
 

@@ -89,7 +89,7 @@ def test_feedback() -> None:
     ]
     assert environment.feedback(attempt, outcome, "level_passed", 1) == ["different words together: 3 of 6"]
     assert environment.feedback(attempt, outcome, "passed", 1) == ["Not all levels passed"]
-    assert environment.previous_answers(attempt) == ["ferry, crew, captain", "ferry, radio"]
+    assert list(attempt.answers) == ["ferry, crew, captain", "ferry, radio"]
 
 
 def test_tasks_and_teams_that_cannot_reach_six_words_are_rejected() -> None:

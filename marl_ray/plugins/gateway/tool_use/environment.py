@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.data import DATASETS
-from marl_ray.environments import ENVIRONMENTS
+from marl_ray.environments import ENVIRONMENTS, abilities
 from marl_ray.environments.base import BaseEnvironment, Environment, Executor
 from marl_ray.plugins.gateway.environment import GatewayEnvironment, check_credit
 from marl_ray.plugins.gateway.tool_calls import CallFormat
@@ -80,7 +80,7 @@ def check_settings(config: Config, name: str, judge: BaseEnvironment) -> None:
     settings = config.section(ToolUseConfig)
     if not isinstance(judge, Environment):
         raise UserError(f"tool_use.environment {name} has no turns in which agents could call tools: use another one")
-    if judge.order(Task("", "", {})) != [list(range(config.num_agents))]:
+    if abilities.order(judge, Task("", "", {})) != [list(range(config.num_agents))]:
         raise UserError(f"tool_use.environment {name} has an order of agents, which tool_use does not follow")
     if not settings.tools:
         raise UserError("tool_use.tools is empty: name a tool, or set environment to the environment of the answers")

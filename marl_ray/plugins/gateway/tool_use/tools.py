@@ -14,6 +14,7 @@ from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import json_or
 from marl_ray.core.user_calls import call_in_daemon_thread, result_of_user_function
+from marl_ray.environments import abilities
 from marl_ray.environments.base import Environment, Executor, collect_programs, group_reports
 from marl_ray.plugins.gateway.tool_calls import tool_schema
 from marl_ray.plugins.gateway.tool_use.options import ToolUseConfig
@@ -98,7 +99,8 @@ class FeedbackTool:
         answers = [""] * environment.num_agents
         answers[context.agent] = _text(arguments, "code")
         attempt = environment.attempt(context.task, answers, last=False)
-        (report,) = group_reports([attempt], await environment.execute(collect_programs([attempt]), self._executor))
+        reports = await abilities.execute(environment, collect_programs([attempt]), self._executor)
+        (report,) = group_reports([attempt], reports)
         outcome = environment.outcome(attempt, report)
         if outcome.failure:
             raise ToolFailed(f"the tests could not be run: {outcome.failure}")

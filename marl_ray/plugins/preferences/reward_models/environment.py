@@ -16,6 +16,8 @@ from marl_ray.core.chat import Prompt
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Evidence, Outcome, Task
 from marl_ray.core.errors import UserError
+from marl_ray.environments import abilities
+from marl_ray.environments.abilities import AnswersInOrder, AsksExpert, DecidesSolved, HasProbes
 from marl_ray.environments.base import Environment, Executor, collect_programs, group_reports
 from marl_ray.environments.wrapped_environment import WrappedEnvironment, base_environment
 from marl_ray.plugins.preferences.reward_models.joint_text import JointText, joint_text
@@ -34,6 +36,7 @@ class ScoredAttempt:
 
     of_task: Any
     text: JointText
+    answers: tuple[str, ...]
 
     @property
     def program(self) -> tuple[Any, ...]:
@@ -55,7 +58,7 @@ class EvidenceOfTask:
         return [] if self.outcome.evidence is None else self.outcome.evidence.lines()
 
 
-class LearnedReward(WrappedEnvironment[ScoredAttempt]):
+class LearnedReward(WrappedEnvironment[ScoredAttempt], DecidesSolved, AnswersInOrder, AsksExpert, HasProbes):
     """An environment `base` whose reward is the score of a reward model, the same for all agents.
 
     The model reads the prompts that agents have before any of them answers, in later turns too, and the answers of the
@@ -92,17 +95,18 @@ class LearnedReward(WrappedEnvironment[ScoredAttempt]):
         return self.base.first_prompts(task)
 
     def order(self, task: Task) -> list[list[int]]:
-        return self.base.order(task)
+        return abilities.order(self.base, task)
 
     def prompt_after(self, task: Task, agent: int, prompt: Any, answers: Mapping[int, str]) -> Prompt:
-        return self.base.prompt_after(task, agent, prompt, answers)
+        return abilities.prompt_after(self.base, task, agent, prompt, answers)
 
     def revisions(self, task: Task) -> list[str]:
         return self.base.revisions(task)
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> ScoredAttempt:
         text = joint_text(self.base.first_prompts(task), responses)
-        return ScoredAttempt(self.base.attempt(task, responses, last), text)
+        of_task = self.base.attempt(task, responses, last)
+        return ScoredAttempt(of_task, text, tuple(abilities.previous_answers(self.base, of_task)))
 
     async def execute(self, programs: Sequence[Any], sandbox: Executor) -> list[Any]:
         texts = list(dict.fromkeys(one for one in programs if isinstance(one, JointText)))
@@ -123,23 +127,20 @@ class LearnedReward(WrappedEnvironment[ScoredAttempt]):
     def feedback(self, attempt: ScoredAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
         return self.base.feedback(attempt.of_task, _task_outcome(outcome), mode, agent)
 
-    def previous_answers(self, attempt: ScoredAttempt) -> list[str]:
-        return self.base.previous_answers(attempt.of_task)
-
     def solved(self, attempt: ScoredAttempt, outcome: Outcome, tests: str) -> bool:
-        return self.base.solved(attempt.of_task, _task_outcome(outcome), tests)
+        return abilities.solved(self.base, attempt.of_task, _task_outcome(outcome), tests)
 
     def question(self, task: Task, attempt: ScoredAttempt) -> str:
-        return self.base.question(task, attempt.of_task)
+        return abilities.question(self.base, task, attempt.of_task)
 
     def probes(self, attempt: ScoredAttempt, report: Any) -> list[Any]:
-        return self.base.probes(attempt.of_task, _task_report(attempt, report))
+        return abilities.probes(self.base, attempt.of_task, _task_report(attempt, report))
 
     def probed_outcome(self, attempt: ScoredAttempt, report: Any, outcome: Outcome, reports: Sequence[Any]) -> Outcome:
         if outcome.failure:
             return outcome
         of_task = (attempt.of_task, _task_report(attempt, report), _task_outcome(outcome), reports)
-        return _scored(self.base.probed_outcome(*of_task), report[-1])
+        return _scored(abilities.probed_outcome(self.base, *of_task), report[-1])
 
 
 def _task_report(attempt: ScoredAttempt, report: Sequence[Any]) -> Any:

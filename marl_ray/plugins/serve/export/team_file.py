@@ -16,7 +16,7 @@ from marl_ray.config import Config
 from marl_ray.config.loader import to_tree
 from marl_ray.core.episode import Task
 from marl_ray.core.installed_versions import versions
-from marl_ray.environments import ENVIRONMENTS
+from marl_ray.environments import ENVIRONMENTS, abilities
 from marl_ray.environments.base import Environment
 
 FORMAT = 1
@@ -107,7 +107,7 @@ def prompt_templates(config: Config) -> dict[str, Any] | None:
             later = list(environment.revisions(PLACEHOLDER))
         return {
             "roles": list(environment.roles(PLACEHOLDER)),
-            "order": list(map(list, environment.order(PLACEHOLDER))),
+            "order": [list(group) for group in abilities.order(environment, PLACEHOLDER)],
             "first_turn": list(environment.first_prompts(PLACEHOLDER)),
             "later_turns_end_with": later,
         }
