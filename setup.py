@@ -11,6 +11,7 @@ CORE = [
     "jinja2>=3.1.2,<4",
     "matplotlib>=3.9,<4",
     "tqdm>=4.66.3,<5",
+    "shtab>=1.13,<2",
 ]
 EXPERTS = ["openai>=3.40,<4", "anthropic>=2.0,<3", "httpx2[socks]>=2.10,<3"]
 # vLLM requires one version of torch and bounds transformers; cluster/ray_private.py uses Ray's private API.
