@@ -24,7 +24,7 @@ FILES = ("FILE", "FOLDER", "RUN_DIR", "CONFIG", "MODEL", "RUN")
 # in a subshell, in which `compopt` has no effect.
 WRAPPER_OF_BASH = """
 _marl_ray() {
-  local word=${COMP_WORDS[COMP_CWORD]} options=_shtab_marl_ray_${COMP_WORDS[1]}_option_strings[@]
+  local word=${COMP_WORDS[COMP_CWORD]} options=_shtab_marl_ray_${COMP_WORDS[1]}_option_strings[*]
   _shtab_marl_ray
   [[ $word != -* || ${COMPREPLY[0]} == -* ]] || COMPREPLY=($(compgen -W "${!options}" -- "$word"))
   [[ ${COMPREPLY[0]} != *= ]] || compopt -o nospace 2> /dev/null
