@@ -133,7 +133,6 @@ def check(config: Config) -> None:
         *(_colocation_problems(config, number) for number in agents if config.resources.residency),
         _size_problems(config),
         _output_problems(config.output),
-        _secret_problems(config),
     ):
         raise UserError(problem)
 
@@ -268,12 +267,6 @@ def _colocation_problems(config: Config, number: int) -> Iterator[str]:
     if config.agents[number].learner.gpus is not None:
         yield f"""resources.colocate: a learner uses its engine's device, so {key_of(config, number, "learner.gpus")}
         has no effect: leave it out"""
-
-
-def _secret_problems(config: Config) -> Iterator[str]:
-    if "@" in (config.mlflow.tracking_uri or ""):
-        yield """mlflow.tracking_uri names a user, and would be written into the run folder: set the variables
-        MLFLOW_TRACKING_URI, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"""
 
 
 def _output_problems(output: OutputConfig) -> Iterator[str]:
