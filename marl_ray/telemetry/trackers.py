@@ -66,9 +66,8 @@ def require_trackers(config: Config) -> None:
         settings[name] = f"{name}.{section.enabled_by}"
         if section.lacks_package and name not in config.output.sinks:
             package = section.optional_package
-            logger.warning(
-                f"{settings[name]} is set but the package {package} is missing: metrics stay in the run folder"
-            )
+            problem = f"{settings[name]} is set but the package {package} is missing"
+            logger.warning(f"{problem}: metrics stay in the run folder")
     for name in tracker_names(config):
         setting = "output.sinks" if name in config.output.sinks else settings[name]
         package = getattr(SINKS.get(name), "package", "")

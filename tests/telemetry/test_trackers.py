@@ -1,22 +1,19 @@
-"""Event files of the TensorBoard sink, read with TensorBoard, and what other trackers receive.
-
-wandb, trackio and mlflow are not in the development environment: the tests with the real packages are skipped without
-them.
-"""
+"""Event files of the TensorBoard sink, read with TensorBoard, and what Prometheus reads."""
 
 from __future__ import annotations
 
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from marl_ray.config import Config
+from marl_ray.core.errors import UserError
+from marl_ray.telemetry import trackers
 from marl_ray.telemetry.prometheus_sink import Gauge, PrometheusSink
-from marl_ray.telemetry.trackers import (
-    TensorBoardSink,
-)
+from marl_ray.telemetry.trackers import TensorBoardSink, require_trackers, tracker_names
 from tests.factories import make_config
 
 ROWS: list[dict[str, Any]] = [
@@ -50,6 +47,19 @@ def test_rows_become_scalars_and_a_new_sink_starts_again(tmp_path: Path) -> None
         assert scalars(folder)["turn_1/reward_mean"] == [(1, 1.5), (2, 2.5)][: len(rows) - 1]
     assert scalars(folder)["eval/turn_1/reward_mean"] == [(0, 0.5)]
     assert "agent_0/loss" not in scalars(folder)
+
+
+def test_trackers_are_named_or_have_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_with()
+    assert tracker_names(config) == []
+    wanted = replace(config, output=replace(config.output, tensorboard=True, sinks=("own:Sink", "tensorboard")))
+    assert tracker_names(wanted) == ["tensorboard", "own:Sink"]
+    with pytest.raises(UserError, match=r"^output.sinks no_such:Sink: No module"):
+        require_trackers(config_with(output={"sinks": ["no_such:Sink"]}))
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
+    require_trackers(config)
+    with pytest.raises(UserError, match=r"^output.tensorboard is set but .* missing: pip install tensorboard$"):
+        require_trackers(replace(config, output=replace(config.output, tensorboard=True)))
 
 
 def test_prometheus_serves_rows_and_live_gauges_on_this_machine_only() -> None:
