@@ -92,7 +92,12 @@ def configure_logging(options: argparse.Namespace) -> None:
     """Print log records on standard error from the level that the flags select."""
     from marl_ray.telemetry import logs
 
-    logs.configure(logging.WARNING if options.quiet else logging.DEBUG if options.verbose else logging.INFO)
+    level = logging.INFO
+    if options.quiet:
+        level = logging.WARNING
+    elif options.verbose:
+        level = logging.DEBUG
+    logs.configure(level)
 
 
 def positive(text: str) -> int:

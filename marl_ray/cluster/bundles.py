@@ -34,13 +34,15 @@ def pack(bundles: Sequence[Bundle], nodes: Sequence[Mapping[str, float]]) -> lis
         >>> pack([Bundle((), 1, 0), Bundle((), 4, 0)], [{"CPU": 4}, {"CPU": 2}])
         [1, 0]
     """
-    free = [dict(node) for node in nodes]
+    free = list(map(dict, nodes))
     assignment = [0] * len(bundles)
     largest_first = sorted(enumerate(bundles), key=lambda pair: (pair[1].gpus, pair[1].cpus), reverse=True)
     for number, bundle in largest_first:
         needed = bundle.resources()
-        index = next((index for index, node in enumerate(free) if _has_room(node, needed)), None)
-        if index is None:
+        for index, node in enumerate(free):
+            if _has_room(node, needed):
+                break
+        else:
             return None
         assignment[number] = index
         for kind, amount in needed.items():
