@@ -39,10 +39,8 @@ def pack(bundles: Sequence[Bundle], nodes: Sequence[Mapping[str, float]]) -> lis
     largest_first = sorted(enumerate(bundles), key=lambda pair: (pair[1].gpus, pair[1].cpus), reverse=True)
     for number, bundle in largest_first:
         needed = bundle.resources()
-        for index, node in enumerate(free):
-            if _has_room(node, needed):
-                break
-        else:
+        index = next((index for index, node in enumerate(free) if _has_room(node, needed)), None)
+        if index is None:
             return None
         assignment[number] = index
         for kind, amount in needed.items():
