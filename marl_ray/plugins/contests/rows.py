@@ -103,6 +103,7 @@ def _question(task_id: str, row: DataRow, field: str) -> str:
 def _script_task(task_id: str, row: DataRow, field: str, pairs: Sequence[tuple[Any, Any]]) -> Task:
     """Return the task of a program that reads standard input and prints, tested by pairs of input and output."""
     question = _question(task_id, row, field)
+    # A script has no function to call: its tests run the whole program.
     if not pairs:
         raise UserError(f"task {task_id} has no tests")
     cases = [StdioCase(_text(stdin, task_id), _text(stdout, task_id)) for stdin, stdout in pairs]
