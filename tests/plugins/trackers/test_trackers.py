@@ -20,7 +20,17 @@ from marl_ray.core.errors import UserError
 from marl_ray.plugins.trackers.sinks import MlflowSink, TrackioSink, run_id
 from marl_ray.telemetry import trackers
 from marl_ray.telemetry.trackers import require_trackers, tracker_names
-from tests.telemetry.test_trackers import ROWS, config_with
+from tests.factories import make_config
+
+ROWS: list[dict[str, Any]] = [
+    {"step": 0, "env_steps": 0, "eval/episodes": 2},
+    {"step": 1, "env_steps": 8, "turn_1/reward_mean": 1.5, "agent_0/loss": None, "turn_1/level/a+b": 1.0},
+    {"step": 2, "env_steps": 16, "turn_1/reward_mean": 2.5},
+]
+
+
+def config_with(**sections: dict[str, Any]) -> Config:
+    return make_config(sections=sections, num_turns=2)
 
 
 def test_trackers_have_settings_of_their_own_or_are_named() -> None:
