@@ -13,6 +13,7 @@ CORE = [
     "tqdm>=4.66.3,<5",
     "starlette>=1.10",
     "uvicorn>=0.54",
+    "shtab>=1.13,<2",
 ]
 EXPERTS = ["openai>=3.40,<4", "anthropic>=2.0,<3", "httpx2[socks]>=2.10,<3"]
 # vLLM requires one version of torch and bounds transformers; cluster/ray_private.py uses Ray's private API.

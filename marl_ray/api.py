@@ -166,7 +166,8 @@ def score(
     objects = {key: value for key, value in (("environment", environment), ("dataset", dataset)) if value is not None}
     with _call(verbose, progress, objects, overrides) as call:
         from marl_ray.data import infer_type, source_name
-        from marl_ray.evaluation.scoring import ScoreRequest, score_completions
+        from marl_ray.evaluation.requests import ScoreRequest
+        from marl_ray.evaluation.scoring import score_completions
 
         section = call.settings.pop("dataset", None)
         if section is None:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from marl_ray.cli.parser import Parser, add_overrides, add_verbosity, configure_logging, positive
+from marl_ray.cli.parser import Parser, add_run_flags, configure_logging, positive
 
 EPILOG = """examples:
   marl-ray eval --model runs/one
@@ -48,8 +48,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--cooperation", action="store_true", help=recombined)
     parser.add_argument("--output", type=Path, metavar="DIR", help="default: a new folder below evaluations/")
     parser.add_argument("--episodes", action="store_true", help="write every episode with all texts")
-    add_overrides(parser)
-    add_verbosity(parser)
+    add_run_flags(parser)
     return parser.run(_eval, argv)
 
 

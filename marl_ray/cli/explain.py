@@ -32,6 +32,9 @@ def _explain(options: argparse.Namespace) -> None:
     if options.schema:
         print(json.dumps(json_schema(), indent=2))
         return
-    section = options.key.partition(".")[0]
-    for line in explain(options.key, options.algorithm or (section if section in ALGORITHMS else ALGORITHMS[0])):
+    chosen = options.algorithm
+    if chosen is None:
+        section = options.key.partition(".")[0]
+        chosen = section if section in ALGORITHMS else ALGORITHMS[0]
+    for line in explain(options.key, chosen):
         print(line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from marl_ray import registry
 from marl_ray.cli.parser import Parser, exit_code_of
@@ -40,6 +40,13 @@ def all_commands() -> dict[str, ShellCommand]:
     return COMMANDS | registry.commands()
 
 
+def _epilog(commands: Mapping[str, ShellCommand]) -> str:
+    lines = ["commands:"]
+    for name, command in commands.items():
+        lines.append(f"  {name:<11} {command.summary}")
+    return "\n".join([*lines, "", "marl-ray COMMAND --help shows the flags of a command."])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the console script `marl-ray` and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -48,9 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="marl-ray",
         usage="marl-ray COMMAND ...",
         description="Train several language models that solve tasks together.",
-        epilog="commands:\n"
-        + "\n".join(f"  {name:<11} {command.summary}" for name, command in commands.items())
-        + "\n\nmarl-ray COMMAND --help shows the flags of a command.",
+        epilog=_epilog(commands),
     )
     if "--version" in arguments[:1]:
         from marl_ray.core.installed_versions import version_line  # slow: it reads the metadata of all packages

@@ -74,6 +74,12 @@ def add_overrides(parser: Parser) -> None:
     )
 
 
+def add_run_flags(parser: Parser) -> None:
+    """Add the flags `--override`, `--quiet` and `--verbose`."""
+    add_overrides(parser)
+    add_verbosity(parser)
+
+
 def add_verbosity(parser: Parser) -> None:
     """Add the flags `--quiet` and `--verbose`, which `configure_logging` reads."""
     group = parser.add_mutually_exclusive_group()
@@ -86,7 +92,12 @@ def configure_logging(options: argparse.Namespace) -> None:
     """Print log records on standard error from the level that the flags select."""
     from marl_ray.telemetry import logs
 
-    logs.configure(logging.WARNING if options.quiet else logging.DEBUG if options.verbose else logging.INFO)
+    level = logging.INFO
+    if options.quiet:
+        level = logging.WARNING
+    elif options.verbose:
+        level = logging.DEBUG
+    logs.configure(level)
 
 
 def positive(text: str) -> int:
@@ -94,6 +105,17 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
+
+
+def positive_number(text: str) -> float:
+    """Convert an argument to a number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
 
 
 def exit_code_of(command: Callable[[], None]) -> int:

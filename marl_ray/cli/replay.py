@@ -39,24 +39,37 @@ def steps(text: str) -> tuple[int | None, int | None]:
     match = re.fullmatch(r"(\d*):(\d*)", text)
     if not match:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form FROM:TO, as in 40:60")
-    first, last = (int(number) if number else None for number in match.groups())
-    return first, last
+    first, last = match.groups()
+    return _step(first), _step(last)
+
+
+def _step(digits: str) -> int | None:
+    return int(digits) if digits else None
 
 
 def _replay(options: argparse.Namespace) -> None:
     from marl_ray.launch.replay import COMPARED, ROUNDING, ReplayRange, replay
     from marl_ray.storage.resume import SavedRun
 
-    saved, agent = SavedRun.read(options.run_dir), options.agent
-    folder, config = saved.folder, saved.config()
+    saved = SavedRun.read(options.run_dir)
+    folder = saved.folder
+    config = saved.config()
+    agent = options.agent
     if agent is not None and agent not in range(config.num_agents):
         raise UserError(f"{folder} has agents 0 to {config.num_agents - 1}: --agent {agent} does not exist")
     replay_range = ReplayRange.find(folder, *options.steps)
-    start = f"checkpoint {replay_range.checkpoint.name}" if replay_range.checkpoint else "its base model"
+    start = "its base model"
+    if replay_range.checkpoint:
+        start = f"checkpoint {replay_range.checkpoint.name}"
+    header = f"{'step':>6}"
+    for name in COMPARED:
+        header += f" | {name:>13} {'recorded':>13}"
+    # Each policy is replayed alone: its learner reads no weights of the others.
+    policies = config.policies if agent is None else [config.policy_of(agent)]
     largest = 0.0
-    for policy in config.policies if agent is None else [config.policy_of(agent)]:
+    for policy in policies:
         print(f"{policy.introduction}, from {start}")
-        print(f"{'step':>6}" + "".join(f" | {name:>13} {'recorded':>13}" for name in COMPARED))
+        print(header)
         steps_of_policy = []
         for step in replay(folder, saved, policy, replay_range):
             print(_line(step), flush=True)
@@ -76,14 +89,19 @@ def _verdict(steps: Sequence[ReplayedStep], worst: float) -> str:
     recorded = sum(step.recorded is not None for step in steps)
     if not recorded:
         return f"{pluralize(len(steps), 'step')} replayed; no recorded metrics to compare with"
-    difference = f"metrics differ by at most {worst:.1e}" if worst else "metrics are bit-identical"
+    difference = "metrics are bit-identical"
+    if worst:
+        difference = f"metrics differ by at most {worst:.1e}"
     return f"{recorded} of {pluralize(len(steps), 'step')} have recorded metrics; {difference}"
 
 
 def _line(step: ReplayedStep) -> str:
-    def cell(number: float | None) -> str:
-        return f"{'-':>13}" if number is None else f"{number:>13.6e}"
-
     row = step.recorded or {}
-    columns = (f" | {cell(number)} {cell(row.get(name))}" for name, number in step.replayed.items())
-    return f"{step.step:>6}" + "".join(columns)
+    line = f"{step.step:>6}"
+    for name, number in step.replayed.items():
+        line += f" | {_cell(number)} {_cell(row.get(name))}"
+    return line
+
+
+def _cell(number: float | None) -> str:
+    return f"{'-':>13}" if number is None else f"{number:>13.6e}"

@@ -30,7 +30,8 @@ def _scale(options: argparse.Namespace) -> None:
     from marl_ray.storage.scale_requests import request_scaling, validate_request
 
     saved = SavedRun.read(options.run_dir)
-    config, folder = saved.config(), saved.folder
+    config = saved.config()
+    folder = saved.folder
     request = validate_request(options.agent, options.replicas, config.num_agents)
     deadlines = config.resources.deadlines
     deadline_s = deadlines.placement_s + deadlines.start_s + SLACK_S

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
-from marl_ray.cli.parser import Parser, add_overrides, add_verbosity, configure_logging, positive
+from marl_ray.cli.parser import Parser, add_run_flags, configure_logging
+from marl_ray.cli.request_flags import add_request_flags, request_of
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import pluralize
+from marl_ray.evaluation.requests import ScoreRequest
 
 EPILOG = """examples:
   marl-ray score --type humaneval --dataset humaneval.jsonl --completions mine.jsonl > scored.jsonl
@@ -35,32 +36,16 @@ def main(argv: Sequence[str]) -> int:
         "Prints one JSON line per line of the file. The number of agents is the number of completions per line.",
         epilog=EPILOG,
     )
-    parser.add_argument("--type", required=True, metavar="TYPE", help="dataset.type, which determines the rewards")
-    parser.add_argument(
-        "--dataset", required=True, metavar="FILE", help="tasks: a data file (.jsonl, .parquet, .json, .csv), or hub id"
-    )
-    parser.add_argument("--split", default="test", metavar="SPLIT", help="default: test, the split of a file")
-    parser.add_argument("--completions", required=True, type=Path, metavar="FILE", help="a .jsonl file of completions")
-    parser.add_argument("--feedback", metavar="MODE", help="add the next prompts of this external.mode")
-    parser.add_argument("--workers", type=positive, metavar="N", help="parallel sandboxes; default: one per core")
-    add_overrides(parser)
-    add_verbosity(parser)
+    add_request_flags(parser, ScoreRequest)
+    add_run_flags(parser)
     return parser.run(_score, argv)
 
 
 def _score(options: argparse.Namespace) -> None:
     from marl_ray.config import parse_overrides
-    from marl_ray.evaluation.scoring import ScoreRequest, score_completions
+    from marl_ray.evaluation.scoring import score_completions
 
     configure_logging(options)
-    request = ScoreRequest(
-        dataset=options.dataset,
-        completions=options.completions,
-        type=options.type,
-        split=options.split,
-        feedback=options.feedback,
-        workers=options.workers,
-        overrides=parse_overrides(options.override),
-    )
+    request = request_of(ScoreRequest, options, overrides=parse_overrides(options.override))
     if failures := score_completions(request, lambda line: print(json.dumps(line), flush=True)):
         raise UserError(f"{pluralize(failures, 'line')} without a verdict: see `failure` in these lines")

@@ -78,7 +78,10 @@ def print_dry_run(config: Config, saved: SavedRun | None) -> RunInputs | None:
         sys.stderr.write(f"{done}\n")
         return None
     notes = [describe_budget(config, len(inputs.train_tasks) or None), *inputs.prompt_notes]
-    notes += [*(prompt.excerpt for prompt in inputs.rendered_prompts), describe_demands(config)]
+    for prompt in inputs.rendered_prompts:
+        notes.append(prompt.excerpt)
+    notes.append(describe_demands(config))
+    # Standard output has the YAML alone, so that it can be redirected to a file.
     sys.stdout.write(to_yaml(config))
     sys.stderr.write("\n".join(notes) + "\n")
     return inputs
@@ -117,14 +120,19 @@ def read_config(options: argparse.Namespace) -> tuple[Config, SavedRun | None]:
         f"{name}.num_turns": options.num_turns,
         f"{name}.turn_gradient_weights": options.turn_gradient_weights,
     }
-    flags = {key: value for key, value in flags.items() if value is not None}
-    overrides = {key: value for key, value in parse_overrides(options.override).items() if key not in flags}
-    overrides |= flags  # last, so that flags take precedence over overrides
+    overrides = parse_overrides(options.override)
+    for key, value in flags.items():
+        if value is not None:
+            # The last spelling of a setting counts, so that flags take precedence over overrides.
+            overrides.pop(key, None)
+            overrides[key] = value
     if options.resume is None:
         if options.config is None:
             raise UserError("no config: give --config FILE, or --resume RUN_DIR")
         config = load(options.config, name, overrides, logger.info)
-        return config, existing_run(config) if config.output.resume == "auto" else None
+        if config.output.resume != "auto":
+            return config, None
+        return config, existing_run(config)
     if options.config is not None:
         raise UserError("--resume uses the config.yaml of the run: leave out --config and use --override")
     saved = SavedRun.read(options.resume)

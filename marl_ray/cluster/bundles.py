@@ -34,7 +34,7 @@ def pack(bundles: Sequence[Bundle], nodes: Sequence[Mapping[str, float]]) -> lis
         >>> pack([Bundle((), 1, 0), Bundle((), 4, 0)], [{"CPU": 4}, {"CPU": 2}])
         [1, 0]
     """
-    free = [dict(node) for node in nodes]
+    free = list(map(dict, nodes))
     assignment = [0] * len(bundles)
     largest_first = sorted(enumerate(bundles), key=lambda pair: (pair[1].gpus, pair[1].cpus), reverse=True)
     for number, bundle in largest_first:

@@ -100,7 +100,7 @@ def total_gpus(nodes: Sequence[NodeSpec]) -> int:
 def find_device(name: str) -> DeviceSpec:
     """Return the device of that name, or the only one whose name starts with it (`H100`). Raises UserError."""
     wanted = name.upper().replace("_", "-").removeprefix("NVIDIA-")
-    matches = [device for device in DEVICES if device == wanted or device.startswith(f"{wanted}-")]
+    matches = [device for device in DEVICES if f"{device}-".startswith(f"{wanted}-")]
     if len(matches) == 1:
         return DEVICES[matches[0]]
     if matches:
@@ -132,7 +132,9 @@ def _read_nodes(path: Path) -> list[NodeSpec]:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise UserError(f"--cluster {path} cannot be read: {' '.join(str(error).split())[:200]}") from None
-    entries = tree.get("nodes") if isinstance(tree, dict) and set(tree) == {"nodes"} else None
+    entries = None
+    if isinstance(tree, dict) and set(tree) == {"nodes"}:
+        entries = tree["nodes"]
     if not isinstance(entries, list) or not entries:
         raise UserError(f"--cluster {path} should have one key, nodes: a list, as - {{cpus: 96, memory_gib: 512}}")
     nodes: list[NodeSpec] = []

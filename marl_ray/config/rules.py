@@ -225,12 +225,6 @@ RULES = (
         "resources.colocate: engines sleep during updates, so no rollouts can run ahead, and {section}.max_staleness "
         "is {run.max_staleness}: set it to 0, or colocate to false or resident",
     ),
-    # Secrets.
-    RunRule(
-        lambda c: "@" in (c.mlflow.tracking_uri or ""),
-        "mlflow.tracking_uri names a user, and would be written into the run folder: set the variables "
-        "MLFLOW_TRACKING_URI, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
-    ),
 )
 """Rules of a run."""
 

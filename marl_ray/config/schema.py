@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from marl_ray.config import sections, tracker_sections
+from marl_ray.config import sections
 from marl_ray.config.agent_section import AgentConfig
 from marl_ray.config.algorithm_section import AlgorithmConfig, Importance
 from marl_ray.config.lora_section import LoraConfig
@@ -51,9 +51,6 @@ class Config(Section):
     code_generation: sections.CodeGenerationConfig = field(default_factory=sections.CodeGenerationConfig)
     judge: sections.JudgeConfig = field(default_factory=sections.JudgeConfig)
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
-    wandb: tracker_sections.WandbConfig = field(default_factory=tracker_sections.WandbConfig)
-    trackio: tracker_sections.TrackioConfig = field(default_factory=tracker_sections.TrackioConfig)
-    mlflow: tracker_sections.MlflowConfig = field(default_factory=tracker_sections.MlflowConfig)
     plugins: tuple[str, ...] = ()
     """Modules with plug-ins of your own, such as [my_environment]: each has a `PLUGIN` (docs/how-to/extend.md).
     Plug-ins of installed packages need no mention."""

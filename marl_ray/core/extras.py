@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from marl_ray.core.errors import UserError
 
-REQUIRED = ("numpy", "yaml", "pydantic", "jinja2", "matplotlib", "tqdm", "starlette", "uvicorn")
+REQUIRED = ("numpy", "yaml", "pydantic", "jinja2", "matplotlib", "tqdm", "shtab", "starlette", "uvicorn")
 """Modules of the packages that an installation without extras has."""
 TRAINING = "'marl-ray[cpu]', or 'marl-ray[gpu]' for GPUs"
 EXTRAS = {

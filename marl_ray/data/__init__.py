@@ -12,8 +12,6 @@ DATASETS = Registry(
         "coophumaneval": "marl_ray.data.convert:COOPHUMANEVAL",
         "mbpp": "marl_ray.data.convert:MBPP",
         "toy": "marl_ray.data.convert:TOY",
-        "apps": "marl_ray.data.convert:APPS",
-        "livecodebench": "marl_ray.data.convert:LIVECODEBENCH",
         "prompts": "marl_ray.data.prompts:PROMPTS",
     },
     member="task",
@@ -43,8 +41,6 @@ _TYPES_BY_NAME = {
     "humaneval": "humaneval",
     "mbpp": "mbpp",
     "toy": "toy",
-    "livecodebench": "livecodebench",
-    "code_generation_lite": "livecodebench",
 }
 """dataset.type by a part of the names of its datasets."""
 

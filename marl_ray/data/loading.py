@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import codecs
 import csv
-import itertools
 import json
 import logging
 import re
@@ -75,19 +74,27 @@ def load_tasks_by_row(
         try:
             task = converter.task(row, number)
             rows_of_id.setdefault(task.id, []).append(number)
-            if task.id in ids:  # ids name tasks in logs and episodes
-                free = (f"{task.id}#{count}" for count in itertools.count(len(rows_of_id[task.id])))
-                task = replace(task, id=next(id for id in free if id not in ids))
+            count = len(rows_of_id[task.id])
+            free = task.id
+            while free in ids:  # ids name tasks in logs and episodes; a row may have the id `ID#2` itself
+                free = f"{task.id}#{count}"
+                count += 1
+            if free != task.id:
+                task = replace(task, id=free)
             ids.add(task.id)
             tasks[number] = task
         except UserError as error:
             if on_bad_row == "error":
                 raise UserError(f"dataset {name}: {error}") from None
-            (unsupported if isinstance(error, UnsupportedRow) else bad).append(error)
+            if isinstance(error, UnsupportedRow):
+                unsupported.append(error)
+            else:
+                bad.append(error)
     _warn_of_shared_ids(name, split, rows_of_id)
     for errors in filter(None, (unsupported, bad)):
-        more = f"; and {len(errors) - LISTED_ROWS} more" if len(errors) > LISTED_ROWS else ""
-        listed = f"{'; '.join(map(str, errors[:LISTED_ROWS]))}{more}"
+        listed = "; ".join(map(str, errors[:LISTED_ROWS]))
+        if len(errors) > LISTED_ROWS:
+            listed += f"; and {len(errors) - LISTED_ROWS} more"
         left_out = f"dataset {name}: {len(errors)} of {pluralize(len(rows), 'row')} of {split!r}"
         if errors is bad and len(bad) > MAX_BAD_SHARE * total:
             raise UserError(
@@ -109,8 +116,9 @@ def _warn_of_shared_ids(name: str, split: str, rows_of_id: Mapping[str, Sequence
             )
     if shared:
         listed = "; ".join(shared[:LISTED_ROWS])
-        more = f"; and {pluralize(len(shared) - LISTED_ROWS, 'more id')}" if len(shared) > LISTED_ROWS else ""
-        logger.warning("dataset %s: rows of %r with one id are numbered (ID#2): %s%s", name, split, listed, more)
+        if len(shared) > LISTED_ROWS:
+            listed += f"; and {pluralize(len(shared) - LISTED_ROWS, 'more id')}"
+        logger.warning("dataset %s: rows of %r with one id are numbered (ID#2): %s", name, split, listed)
 
 
 def load_rows(name: str, split: str) -> list[DataRow]:
@@ -131,11 +139,15 @@ def _rows_and_total(name: str, split: str) -> tuple[list[DataRow], int]:
     else:
         splits = _hub(name)
     check_dataset_name(name, [split])
-    parts = [_parsed(name, splits, part.strip()) for part in split.split("+")]
-    rows = [row for match in parts for row in _select(name, splits, match)]
+    rows: list[DataRow] = []
+    used = set()
+    for part in split.split("+"):
+        match = _parsed(name, splits, part.strip())
+        used.add(match["name"])
+        rows += _select(name, splits, match)
     if not rows:
         raise UserError(f"dataset {name}: split {split!r} holds no rows")
-    return rows, sum(len(splits[part]) for part in {match["name"] for match in parts})
+    return rows, sum(len(splits[part]) for part in used)
 
 
 def needs_download(name: str) -> bool:

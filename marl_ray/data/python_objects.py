@@ -44,14 +44,15 @@ class ObjectNames:
                 self.settings["num_agents"] = environment.num_agents
         if "dataset" in self.settings:
             self.settings["dataset"] = self._dataset(self.settings["dataset"])
-        self.settings = {key: self._plain(value) for key, value in self.settings.items()}
-        self.overrides = {key: self._plain(value) for key, value in overrides.items()}
+        self.settings = self._plain(self.settings)
+        self.overrides: dict[str, Any] = self._plain(overrides)
 
     def _dataset(self, given: Any) -> Any:
         """Return the section `dataset` of a data set: its rows, its rows by split, or a section that names it."""
         if _is_section(given) and "name" in given and not isinstance(given["name"], str | PathLike):
-            other_keys = {key: value for key, value in given.items() if key != "name"}
-            return {**self._dataset(given["name"]), **other_keys}
+            section = dict(given)
+            rows = section.pop("name")
+            return {**self._dataset(rows), **section}
         if given is None or isinstance(given, str | PathLike) or _is_section(given):
             return given
         by_split = given if isinstance(given, Mapping) else {"train": given}
@@ -83,13 +84,18 @@ class ObjectNames:
             raise UserError(
                 f"environment is an instance of {name}: give the class {name}, from which a run makes its own"
             )
-        module, attribute = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
+        module = getattr(value, "__module__", "")
+        attribute = getattr(value, "__qualname__", "")
         name = f"{module}:{attribute}"
-        found = getattr(sys.modules.get(module), attribute, None) if module != "__main__" else None
-        if found is value and MODULE_ATTRIBUTE.fullmatch(name):
+        # Another program cannot import `__main__`, which is the script that runs.
+        is_importable = module != "__main__" and getattr(sys.modules.get(module), attribute, None) is value
+        if is_importable and MODULE_ATTRIBUTE.fullmatch(name):
             return name
         short = re.sub(r"\W", "", attribute.rpartition(".")[2] or type(value).__name__)
-        number = sum(key.startswith(f"{IN_MEMORY}{short}") and self.objects[key] is not value for key in self.objects)
+        number = 0  # of other objects whose names begin alike
+        for key, other in self.objects.items():
+            if key.startswith(f"{IN_MEMORY}{short}") and other is not value:
+                number += 1
         name = f"{IN_MEMORY}{short}{number or ''}"
         self.objects[name] = value
         return name
@@ -97,6 +103,7 @@ class ObjectNames:
 
 def _is_section(value: Any) -> bool:
     """Return whether a mapping is the section `dataset`, and not rows by split."""
-    return isinstance(value, Mapping) and not all(
-        isinstance(rows, list | tuple) or hasattr(rows, "column_names") for rows in value.values()
-    )
+    if not isinstance(value, Mapping):
+        return False
+    # A `datasets.Dataset` has column names.
+    return any(not isinstance(rows, list | tuple) and not hasattr(rows, "column_names") for rows in value.values())

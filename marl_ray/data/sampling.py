@@ -34,7 +34,9 @@ class TaskOrder:
     """
 
     def __init__(self, tasks: Sequence[Task], sampler: str, seed: int) -> None:
-        self._tasks, self._name, self._seed = tasks, sampler, seed
+        self._tasks = tasks
+        self._name = sampler
+        self._seed = seed
         self._sampler: Sampler = SAMPLERS.get(sampler)
         self._epochs: dict[int, list[int]] = {}
 
@@ -48,8 +50,10 @@ class TaskOrder:
 
     def for_step(self, step: int, batch: int) -> list[Task]:
         """Return the tasks of step `step` (from 0), `batch` tasks or fewer at the end of an epoch."""
-        epoch, position = divmod(step, -(-len(self) // batch))
-        return [self._tasks[index] for index in self._order(epoch)[position * batch : (position + 1) * batch]]
+        steps_per_epoch = -(-len(self) // batch)  # rounded up: the last batch of an epoch may be smaller
+        epoch, position = divmod(step, steps_per_epoch)
+        start = position * batch
+        return [self._tasks[index] for index in self._order(epoch)[start : start + batch]]
 
     def _order(self, epoch: int) -> list[int]:
         if epoch not in self._epochs:
@@ -58,5 +62,8 @@ class TaskOrder:
                 raise ValueError(
                     f"sampler {self._name} must return each index from 0 to {len(self) - 1} once, not {order[:20]}"
                 )
-            self._epochs = {e: o for e, o in self._epochs.items() if e > epoch - KEPT_EPOCHS} | {epoch: order}
+            for old in list(self._epochs):
+                if old <= epoch - KEPT_EPOCHS:
+                    del self._epochs[old]
+            self._epochs[epoch] = order
         return self._epochs[epoch]

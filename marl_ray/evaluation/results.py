@@ -182,11 +182,11 @@ def model_table(summary: EvaluationSummary) -> Iterator[str]:
 def swap_matrix(summary: EvaluationSummary, labels: Sequence[str]) -> Iterator[str]:
     """Yield the return of all pairs of models: rows are the model of agent 0, columns the model of agent 1."""
     yield "return, by model of agent 0 (rows) and of agent 1 (columns)"
-    matrix = {}
-    for pair in itertools.product(labels, repeat=2):
-        estimates = summary.models["+".join(pair)]
+    matrix: dict[tuple[str, str], Estimate] = {}
+    for first, second in itertools.product(labels, repeat=2):
+        estimates = summary.models[f"{first}+{second}"]
         if "return" in estimates:
-            matrix[pair] = estimates["return"]
+            matrix[first, second] = estimates["return"]
     yield from matrix_lines(matrix, labels)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 
 from marl_ray.config import Config
@@ -13,23 +11,13 @@ from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Episode, Task
 from marl_ray.core.errors import UserError
 from marl_ray.data.loading import load_tasks
+from marl_ray.evaluation.requests import RolloutRequest
 from marl_ray.evaluation.running_models import RunningModel, prepare_model, run_with_model
 from marl_ray.rollout.turn_player import make_player
 from marl_ray.telemetry.metrics import episode_record
 
 OnEpisode = Callable[[str], None]
 """Receives the line of a finished episode."""
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutRequest:
-    """The arguments of `marl-ray rollout`: the model (as of `marl-ray eval`), the split (None: the training split), the
-    number of tasks from its start, and a file for the episodes as in episodes.jsonl."""
-
-    model: str
-    split: str | None
-    tasks: int
-    output: Path | None
 
 
 def play_rollouts(config: Config, request: RolloutRequest, on_episode: OnEpisode) -> None:

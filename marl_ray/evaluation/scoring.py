@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -33,6 +33,7 @@ from marl_ray.data.loading import load_rows, load_tasks_by_row, read_jsonl
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, Executor
 from marl_ray.environments.plugin_checks import check_prompts, qualified_method_name
+from marl_ray.evaluation.requests import ScoreRequest
 from marl_ray.evaluation.whole_programs import WholePrograms
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.scorer import Scorer
@@ -174,19 +175,6 @@ class CompletionScorer:
             observations = await transition.next_prompts(response.task, first, attempt, outcome)
             score["prompts"] = observations.prompts
         return score
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreRequest:
-    """The arguments of `marl-ray score`. `completions` is a file, or its rows."""
-
-    dataset: str
-    completions: Path | Sequence[Mapping[str, Any]]
-    type: str
-    split: str = "test"
-    feedback: str | None = None
-    workers: int | None = None
-    overrides: Mapping[str, Any] = field(default_factory=dict)
 
 
 def score_completions(request: ScoreRequest, on_line: Callable[[dict[str, Any]], None]) -> int:

@@ -65,8 +65,9 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
     """
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     transition = transition_of(config.external, environment)
-    estimators = [(ESTIMATORS, agent.estimator) for agent in config.agents]
-    for registry, name in (*estimators, *plugins_of_run(config)):
+    choices = [(ESTIMATORS, agent.estimator) for agent in config.agents]
+    choices += plugins_of_run(config)
+    for registry, name in choices:
         if name not in registry.entries:  # bundled ones exist, and importing some of them imports torch
             registry.get(name)
     require_trackers(config)
@@ -91,6 +92,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
         if warning:
             logger.warning(warning)
     _warn_of_overlap(config, train_tasks, eval_tasks)
+    # Everything from here on concerns this machine or the run folder.
     if not dry:
         _check_engine()
         check_local_machine(config)
@@ -130,7 +132,9 @@ def folder_of(config: Config) -> RunFolder:
 def existing_run(config: Config) -> SavedRun | None:
     """Return the run in the config's folder, if there is one. Raises UserError if it cannot be read."""
     folder = folder_of(config)
-    return SavedRun.read(folder.path) if folder.config.exists() else None
+    if not folder.config.exists():
+        return None
+    return SavedRun.read(folder.path)
 
 
 def _check_order(config: Config, environment: BaseEnvironment, tasks: Sequence[Task]) -> None:
@@ -174,8 +178,11 @@ def _check_models(config: Config, dry: bool) -> dict[str, tuple[bool, str]]:
     for reference, name in pairs:
         if reference is not None and can_check(reference) and can_check(name):
             check_reference(reference, name, config.model)
-    names = dict.fromkeys(agent.name for agent in config.agents)
-    return {name: check_model(name, config.model) for name in names if can_check(name)}
+    templates = {}
+    for name in dict.fromkeys(agent.name for agent in config.agents):
+        if can_check(name):
+            templates[name] = check_model(name, config.model)
+    return templates
 
 
 def _check_schemas(config: Config) -> None:
@@ -204,11 +211,13 @@ def _check_central_critic(config: Config, texts: list[str]) -> None:
 def _load_tasks(config: Config, dry: bool) -> tuple[list[Task], list[Task]]:
     """Return training and evaluation tasks; none in a dry run with a data set on a hub."""
     dataset = config.dataset
-    splits = [split for split in (dataset.train_split, dataset.eval_split) if split]
+    splits = list(filter(None, (dataset.train_split, dataset.eval_split)))
     check_dataset_name(dataset.name, splits)
     if dry and needs_download(dataset.name):
         return [], []
-    tasks = {split: load_tasks(dataset.name, split, dataset.type, dataset.on_bad_row) for split in splits}
+    tasks = {}  # both splits may be the same
+    for split in splits:
+        tasks[split] = load_tasks(dataset.name, split, dataset.type, dataset.on_bad_row)
     return tasks.get(dataset.train_split, []), tasks.get(dataset.eval_split or "", [])
 
 
@@ -254,7 +263,7 @@ async def check_actors(config: Config, actors: RunActors, inputs: RunInputs, fol
         if not sees:
             blind = f"{ActorId('learner', learner.policy)} does not see {folder}"
             raise UserError(f"{blind}: output.base_dir should be on a file system that every node shares")
-    prompts_of_tasks = [inputs.environment.first_prompts(task) for task in inputs.train_tasks]
+    prompts_of_tasks = list(map(inputs.environment.first_prompts, inputs.train_tasks))
     max_length = config.model.max_length
     too_long: set[int] = set()
     """Indices of the tasks with a prompt that is too long for one of the agents."""
@@ -333,7 +342,13 @@ async def _sample(config: Config, actors: RunActors, inputs: RunInputs, agent: i
     # Requests go to the replica with the fewest of them, so each replica is compared.
     prompts = inputs.probe_texts(agent)[: max(COMPARED_PROMPTS, generators.size)]
     generations = await gather(*(generators.generate(prompt, sampling) for prompt in prompts))
-    return [Group(0, sibling_calls(g.prompt_ids, g.completions), (0.0,), (0.0,)) for g in generations if g.completions]
+    groups = []
+    for generation in generations:
+        if generation.completions:
+            # Rewards and returns do not matter for a comparison of log-probabilities.
+            calls = sibling_calls(generation.prompt_ids, generation.completions)
+            groups.append(Group(0, calls, (0.0,), (0.0,)))
+    return groups
 
 
 async def _logprob_gap(actors: RunActors, agent: int, groups: Sequence[Group]) -> float:

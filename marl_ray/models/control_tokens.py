@@ -59,17 +59,18 @@ def mark_control_tokens(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -
     for text in _texts(messages):
         written.update(dict.fromkeys(pattern.findall(text)))
     if not written:
-        return MarkedMessages([dict(message) for message in messages], {})
+        return MarkedMessages(list(map(dict, messages)), {})
     # A mark that the messages contain already would become a control token.
     used = set(json.dumps(messages, ensure_ascii=False, default=str))
-    free = [character for character in map(chr, MARKS) if character not in used]
+    free = sorted(set(map(chr, MARKS)) - used)
     mark_of = dict(zip(written, free, strict=False))
+    token_of = dict(zip(free, written, strict=False))
 
     def mark(text: str) -> str:
         return pattern.sub(lambda match: mark_of[match[0]], text)
 
     marked = [_map_texts(message, mark) for message in messages]
-    return MarkedMessages(marked, {mark: token for token, mark in mark_of.items()})
+    return MarkedMessages(marked, token_of)
 
 
 def count_control_tokens(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> int:
@@ -139,7 +140,10 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
 
 @lru_cache(maxsize=16)
 def _control_token_pattern(tokenizer: Any) -> re.Pattern[str]:
-    tokens = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special and token.content]
+    tokens = []
+    for token in tokenizer.added_tokens_decoder.values():
+        if token.special and token.content:
+            tokens.append(token.content)
     # The first alternative that matches wins, also if it is the beginning of another token.
     longest_first = sorted(tokens, key=len, reverse=True)
     matches_nothing = r"(?!)"

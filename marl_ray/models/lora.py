@@ -108,9 +108,15 @@ def frozen_matrices(model: Any) -> list[Any]:
     import torch
 
     embedding = model.get_input_embeddings().weight
-    layers = (module for module in model.modules() if isinstance(module, torch.nn.Linear))
-    tensors = (tensor for layer in layers for tensor in (layer.weight, layer.bias))
-    return [x for x in tensors if x is not None and not x.requires_grad and x is not embedding]
+    matrices = []
+    for layer in model.modules():
+        if not isinstance(layer, torch.nn.Linear):
+            continue
+        for tensor in (layer.weight, layer.bias):
+            # Without a bias it is None. The output layer's weight may be the embedding itself.
+            if tensor is not None and not tensor.requires_grad and tensor is not embedding:
+                matrices.append(tensor)
+    return matrices
 
 
 def narrow_frozen_matrices(model: Any, dtype: Any) -> None:
@@ -187,10 +193,13 @@ def load_adapter(model: Any, folder: Path) -> None:
 
     state = _read_adapter(folder)
     expected = model.get_adapter_state_dict(_active(model))
-    shapes = {name: tensor.shape for name, tensor in state.items()}
-    if shapes != {name: tensor.shape for name, tensor in expected.items()}:
+    if _shapes(state) != _shapes(expected):
         raise ValueError("it is the adapter of other layers or of another rank")
     set_peft_model_state_dict(model, state, _active(model))
+
+
+def _shapes(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: tensor.shape for name, tensor in state.items()}
 
 
 def merge_adapter(model: Any) -> None:
@@ -224,7 +233,10 @@ def _read_adapter(folder: Path) -> dict[str, Any]:
 def describe_adapter(model: Any) -> str:
     """Return one line on the trained share of the model."""
     own = sum(parameter.numel() for parameter in trainable(model))
-    whole = sum(parameter.numel() for name, parameter in model.named_parameters() if ".lora_" not in name)
+    whole = 0
+    for name, parameter in model.named_parameters():
+        if ".lora_" not in name:
+            whole += parameter.numel()
     rank = next(iter(adapted(model).values())).r[_active(model)]
     return (
         f"learns adapters of rank {rank} beside {len(adapted(model))} layers: {own / 1e6:.2f} M numbers, and "

@@ -60,7 +60,10 @@ def resolve_model(name: str, fetch: bool = True) -> str:
 
 def is_hub_id(name: str) -> bool:
     """Return True if `name` has the form of a hub id, `owner/name` or `name`. Does not query the hub."""
-    return HUB_ID.fullmatch(name) is not None and not any(part in name for part in ("--", "..")) and name[-4:] != ".git"
+    # Sequences that the hub excludes.
+    if "--" in name or ".." in name or name.endswith(".git"):
+        return False
+    return HUB_ID.fullmatch(name) is not None
 
 
 def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
@@ -72,7 +75,8 @@ def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
 def check_reference(name: str, policy: str, config: ModelConfig) -> None:
     """Check a reference model as `load_checked` does. Raises UserError if its vocabulary differs from the policy's."""
     settings, tokenizer = load_checked(name, config)
-    of_policy, of_reference = load_checked(policy, config)[1].get_vocab(), tokenizer.get_vocab()
+    of_policy = load_checked(policy, config)[1].get_vocab()
+    of_reference = tokenizer.get_vocab()
     if of_policy != of_reference:
         token = min(dict(of_policy.items() ^ of_reference.items()))
         raise UserError(f"""reference_model {name} has another vocabulary than {policy}: token {token!r} is
@@ -89,7 +93,8 @@ def load_checked(name: str, config: ModelConfig) -> tuple[Any, Any]:
     """
     from transformers import AutoConfig
 
-    path, own_code = resolve_model(name), config.model_kwargs.trust_remote_code
+    path = resolve_model(name)
+    own_code = config.model_kwargs.trust_remote_code
     try:
         if Path(path).is_dir():
             check_folder(Path(path), own_tokenizer=own_code)
@@ -104,7 +109,9 @@ def load_checked(name: str, config: ModelConfig) -> tuple[Any, Any]:
         if isinstance(error, ImportError):
             _check_torch_libraries()
         reason = excerpt(error).rstrip(".")
-        folders = [] if Path(path).is_dir() else [folder.parent.name for folder in Path().glob("*/config.json")]
+        folders = []
+        if not Path(path).is_dir():
+            folders = [folder.parent.name for folder in Path().glob("*/config.json")]
         raise UserError(f"model {name} cannot be loaded: {reason}{did_you_mean(name, folders)}") from None
     _check_length(name, settings.get_text_config(), config.max_length)
     return settings, tokenizer

@@ -97,12 +97,15 @@ def decide_template(name: str, tokenizer: Any, config: ModelConfig) -> tuple[boo
             raise UserError(f"model.use_chat_template is true but {name} has no chat template: set it to null")
         return False, "its tokenizer has no chat template"
     is_chat, why = _is_chat_model(name, tokenizer, config)
-    if is_chat if setting is None else setting:
+    decided = is_chat if setting is None else setting
+    if decided:
         _check_template(name, tokenizer)
     if setting is None:
         return is_chat, f"{why}; model.use_chat_template: {str(not is_chat).lower()} changes it"
-    although = "" if setting == is_chat else f", though {why}"
-    return setting, f"model.use_chat_template is {str(setting).lower()}{although}"
+    reason = f"model.use_chat_template is {str(setting).lower()}"
+    if setting != is_chat:
+        reason += f", though {why}"
+    return setting, reason
 
 
 def _check_template(name: str, tokenizer: Any) -> None:
@@ -128,9 +131,11 @@ def _is_chat_model(name: str, tokenizer: Any, config: ModelConfig) -> tuple[bool
     """
     if is_named_base(name):
         return False, "its name says that it is a base model"
-    stops, ending = _stop_tokens(name, tokenizer, config), _after_answer(tokenizer)
-    if (token := next((token for token in stops if token in ending), None)) is not None:
-        return True, f"it stops at {token}, as its template ends an answer"
+    stops = _stop_tokens(name, tokenizer, config)
+    ending = _after_answer(tokenizer)
+    for token in stops:
+        if token in ending:
+            return True, f"it stops at {token}, as its template ends an answer"
     return False, f"it is a base model: it stops at {', '.join(stops)}, not where its template ends an answer"
 
 
@@ -142,8 +147,8 @@ def describe_prompt_format(whose: str, through_template: bool, why: str) -> str:
 
 def _stop_tokens(name: str, tokenizer: Any, config: ModelConfig) -> list[str]:
     """Return the tokens that end a completion, by their text."""
-    ids = stop_token_ids(name, tokenizer, config)
-    return [token for token in dict.fromkeys(map(tokenizer.convert_ids_to_tokens, ids)) if token]
+    tokens = map(tokenizer.convert_ids_to_tokens, stop_token_ids(name, tokenizer, config))
+    return list(filter(None, dict.fromkeys(tokens)))
 
 
 def stop_token_ids(name: str, tokenizer: Any, config: ModelConfig) -> list[int]:

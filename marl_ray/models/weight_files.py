@@ -44,10 +44,11 @@ def check_folder(path: Path, own_tokenizer: bool) -> None:
         if not (path / name).exists():
             continue
         content = _read_json(path / name)
-        if name == INDEX:
-            for shard in sorted(set(content.get("weight_map", {}).values())):
-                if not (path / shard).exists():
-                    raise UserError(f"the folder has no {shard}, which {INDEX} names")
+        if name != INDEX:
+            continue
+        for shard in sorted(set(content.get("weight_map", {}).values())):
+            if not (path / shard).exists():
+                raise UserError(f"the folder has no {shard}, which {INDEX} names")
     files = sorted(path.glob("*.safetensors"))
     check_values = sum(file.stat().st_size for file in files) <= MAX_CHECKED_BYTES
     for file in files:

@@ -8,9 +8,6 @@ SINKS = Registry(
     "output.sinks",
     {
         "tensorboard": "marl_ray.telemetry.trackers:TensorBoardSink",
-        "wandb": "marl_ray.telemetry.trackers:WandbSink",
-        "trackio": "marl_ray.telemetry.trackers:TrackioSink",
-        "mlflow": "marl_ray.telemetry.trackers:MlflowSink",
     },
     member="row",
 )

@@ -142,7 +142,6 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
             {"output": {"measure_cooperation": "eval"}, "magrpo": {"num_agents": 1}},
             "output.measure_cooperation eval recombines the answers of several agents, and there is one: leave it out",
         ),
-        ({"mlflow": {"tracking_uri": "https://u:p@host"}}, "mlflow.tracking_uri names a user, and would be written"),
         ({"magrpo": {"reference_kl_enabled": 1}}, "magrpo.reference_kl_enabled should be true or false, got 1"),
         (
             {"magrpo": {"loss": "surrogate"}},

@@ -28,7 +28,7 @@ NAMES = {
     "sampler": ["shuffle", "sequential", "my.own:sampler"],
     "joint_mode": ["aligned", "Cross", "my.own:mode"],
     "handoff": ["random", "best", "all", "my.own:handoff"],
-    "sinks": [["mlflow"], ["wandb", "my.own:Sink"]],
+    "sinks": [["tensorboard"], ["tensorboard", "my.own:Sink"]],
     "estimator": ["magrpo", "mareinforce", "my.own:Estimator"],
 }
 FIXED = ("dataset.name", "output.run_name", "num_agents", "turn_gradient_weights", "tensor_parallel", "gpus")

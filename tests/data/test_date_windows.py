@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
-import json
-
 import pytest
 
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
-from marl_ray.data.convert import LIVECODEBENCH
 from marl_ray.data.date_windows import within_dates
 
 
@@ -42,11 +38,3 @@ def test_both_days_belong_to_the_window(since: str | None, until: str | None, ex
 def test_windows_that_cannot_be_applied_are_rejected(tasks: list[Task], since: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         within_dates(tasks, since, None)
-
-
-@pytest.mark.parametrize("date", ["2024-08-03T00:00:00", datetime.datetime(2024, 8, 3)])
-def test_livecodebench_has_dates(date: object) -> None:
-    cases = json.dumps([{"input": "1", "output": "2", "testtype": "stdin"}])
-    row = {"question_id": "a", "question_content": "q", "public_test_cases": cases, "contest_date": date}
-    assert LIVECODEBENCH.task(row, 0).fields["date"] == "2024-08-03"
-    assert "date" not in LIVECODEBENCH.task({**row, "contest_date": None}, 0).fields

@@ -246,6 +246,7 @@ def test_solver_and_test_writer(score: Score) -> None:
     assert "Revise your three tests" in found["prompts"][0]
 
 
+@pytest.mark.plugins("contests")
 def test_programs_that_read_standard_input(score: Score, tmp_path: Path) -> None:
     tests = json.dumps({"inputs": ["1 2", "3 4"], "outputs": ["3.0", "7"]})
     dataset = written(tmp_path / "apps.jsonl", [{"problem_id": 1, "question": "Add.", "input_output": tests}])

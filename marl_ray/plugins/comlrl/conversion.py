@@ -139,7 +139,10 @@ def advice(name: str) -> str | None:
     """Return what replaces a setting of CoMLRL that does not exist here, None for another name."""
     if name in ADVICE:
         return ADVICE[name]
-    return next((replacement for prefix, replacement in PREFIXES.items() if name.startswith(prefix)), None)
+    for prefix, replacement in PREFIXES.items():
+        if name.startswith(prefix):
+            return replacement
+    return None
 
 
 def is_comlrl(tree: Mapping[str, Any]) -> bool:
@@ -147,8 +150,11 @@ def is_comlrl(tree: Mapping[str, Any]) -> bool:
     sections = SECTIONS | TRAINERS.keys() | REFUSED_SECTIONS.keys()
     if not sections.isdisjoint(tree.keys() - {"magrpo", "grpo"}):
         return True
-    trainers = (tree[name] for name in ("magrpo", "grpo") if isinstance(tree.get(name), Mapping))
-    return any(name in OLDER_NAMES or advice(str(name)) for trainer in trainers for name in trainer)
+    for section in ("magrpo", "grpo"):
+        trainer = tree.get(section)
+        if isinstance(trainer, Mapping) and any(name in OLDER_NAMES or advice(str(name)) for name in trainer):
+            return True
+    return False
 
 
 def key_here(key: str, algorithm: str) -> str:
@@ -168,7 +174,8 @@ def convert_comlrl(tree: Mapping[str, Any], algorithm: str = "magrpo") -> tuple[
     Other sections are converted by `convert_sections`. Raises UserError, which names all settings that cannot be
     converted.
     """
-    if refused := [f"{name} ({REFUSED_SECTIONS[name]})" for name in tree if name in REFUSED_SECTIONS]:
+    refused = [f"{name} ({REFUSED_SECTIONS[name]})" for name in tree if name in REFUSED_SECTIONS]
+    if refused:
         raise UserError(f"no counterpart: {'; '.join(refused)}")
     sections = [name for name in TRAINERS if isinstance(tree.get(name), Mapping)]
     if len(sections) != 1:
@@ -176,7 +183,9 @@ def convert_comlrl(tree: Mapping[str, Any], algorithm: str = "magrpo") -> tuple[
         raise UserError(f"a config of CoMLRL has one of the sections {', '.join(TRAINERS)}; found {found}")
     trainer = sections[0]
     defaults, selected = TRAINERS[trainer]
-    other, notes, refused = convert_sections({name: value for name, value in tree.items() if name != trainer})
+    other_sections = dict(tree)
+    del other_sections[trainer]
+    other, notes, refused = convert_sections(other_sections)
     given, more_notes, more_refused = _trainer_settings(trainer, tree[trainer])
     notes += more_notes
     if refused := [*refused, *more_refused]:
@@ -194,7 +203,8 @@ def convert_comlrl(tree: Mapping[str, Any], algorithm: str = "magrpo") -> tuple[
         section["normalize_advantages"] = False
     if trainer == CENTRALIZED:  # where max_new_tokens is the length of the whole completion
         other |= {"centralized": {"environment": other.get("environment"), "team": section["num_agents"]}}
-        other["environment"], section["num_agents"] = "centralized", 1
+        other["environment"] = "centralized"
+        section["num_agents"] = 1
     return {"compat": "comlrl", **other, algorithm: section}, notes
 
 
@@ -208,7 +218,8 @@ def _trainer_settings(trainer: str, given: Mapping[str, Any]) -> tuple[dict[str,
     if TRAINERS[trainer][1].get("critic") == "iac":
         separate = given.pop("use_separate_critic", True)
         section["critic_body"] = "own" if separate else "shared"
-        of_critic, of_policy = (given.pop(f"{model}value_head_hidden_dim", None) for model in ("critic_", ""))
+        of_critic = given.pop("critic_value_head_hidden_dim", None)
+        of_policy = given.pop("value_head_hidden_dim", None)
         section["value_head_hidden_dim"] = of_critic if separate else of_policy
         clip_range = given.pop("value_clip_range", 0.2)  # CoMLRL clips values of a shared model only
         section["value_clip_range"] = None if separate else clip_range

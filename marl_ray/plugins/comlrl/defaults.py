@@ -29,9 +29,11 @@ def defaults(given: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], alg
     settings = dict(COMLRL)
     if given.get(f"{algorithm}.critic") not in (None, "none"):
         settings |= COMLRL_CRITIC
-    found = {key.format(algorithm=algorithm): value for key, value in settings.items()}
-    coefficients = [given.get(f"{algorithm}.reference_kl_coef")]
-    coefficients += [entry.get("reference_kl_coef") for entry in entries]
-    if any(coefficients):
-        found[f"{algorithm}.reference_kl"] = "k3_in_reward"
-    return found
+    by_key = {key.format(algorithm=algorithm): value for key, value in settings.items()}
+    is_penalised = bool(given.get(f"{algorithm}.reference_kl_coef"))
+    for entry in entries:
+        is_penalised = is_penalised or bool(entry.get("reference_kl_coef"))
+    if is_penalised:
+        # CoMLRL subtracts its KL term from the reward of the whole completion.
+        by_key[f"{algorithm}.reference_kl"] = "k3_in_reward"
+    return by_key

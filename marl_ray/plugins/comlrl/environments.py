@@ -139,11 +139,12 @@ def convert_sections(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
     if kind in _MISSING_ENVIRONMENTS:
         return {}, [], [f"dataset.type {kind} (an environment that does not exist here: docs/how-to/extend.md)"]
     for key, value in _settings(_with_splits(tree)):
-        if (none := WITHOUT_COUNTERPART.get(key)) is not None:
-            if none.values is not None and not _among(value, none.values):
-                refused.append(f"{key} ({none.why})")
-            elif none.values is None and value not in none.same:
-                notes.append(f"{key} is left out: {none.why}")
+        left_out = WITHOUT_COUNTERPART.get(key)
+        if left_out is not None:
+            if left_out.values is not None and not _among(value, left_out.values):
+                refused.append(f"{key} ({left_out.why})")
+            elif left_out.values is None and value not in left_out.same:
+                notes.append(f"{key} is left out: {left_out.why}")
             continue
         place = PLACES.get(key, key)
         if value is None and key in PLACES and place not in VALUES:  # their default
@@ -163,8 +164,11 @@ def _with_model(tree: Mapping[str, Any]) -> dict[str, Any]:
     for section, content in tree.items():
         if section in (AGENT_MODEL, "model", "dataset") and not isinstance(content, Mapping | None):
             raise UserError(f"'{section}' should be a section with settings, got {content!r}")
-        here = "model" if section == AGENT_MODEL else section
-        renamed[here] = {**(renamed.get(here) or {}), **(content or {})} if here == "model" else content
+        if section in (AGENT_MODEL, "model"):
+            # The section that comes later in the file wins.
+            renamed["model"] = {**renamed.get("model", {}), **(content or {})}
+        else:
+            renamed[section] = content
     return renamed
 
 
@@ -188,7 +192,8 @@ def _settings(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             continue
         for name, value in content.items():
             if (section, name) == ("model", "model_kwargs") and isinstance(value, Mapping):
-                yield from ((f"model.model_kwargs.{option}", inner) for option, inner in value.items())
+                for option, inner in value.items():
+                    yield f"model.model_kwargs.{option}", inner
             else:
                 yield f"{section}.{name}", value
 
@@ -198,22 +203,29 @@ def _with_splits(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     dataset = tree.get("dataset")
     if not isinstance(dataset, Mapping) or not any(name in dataset for name in _TRAVEL_KEYS):
         return tree
-    config_name, split, train, held_out = (dataset.get(name) for name in _TRAVEL_KEYS)
-    rest = {name: value for name, value in dataset.items() if name not in _TRAVEL_KEYS}
-    split, name = split or "train", f"{dataset.get('name')}:{config_name}" if config_name else dataset.get("name")
+    rest = dict(dataset)
+    config_name, split, train, held_out = [rest.pop(name, None) for name in _TRAVEL_KEYS]
+    name = dataset.get("name")
+    if config_name:
+        name = f"{name}:{config_name}"
+    split = split or "train"
     rest |= {"name": name, "type": rest.get("type", "travel"), "train_split": split, "eval_split": None}
     if train is not None:
+        # The rows for evaluation follow the rows for training.
         rest["train_split"] = f"{split}[:{train}]"
-        rest["eval_split"] = f"{split}[{train}:{train + held_out}]" if held_out else None
+        if held_out:
+            rest["eval_split"] = f"{split}[{train}:{train + held_out}]"
     return {**tree, "dataset": rest}
 
 
 def _among(value: Any, values: tuple[Any, ...]) -> bool:
     """Return whether a value is one of `values`; a mapping may have fewer entries."""
-    return any(
-        value.items() <= one.items() if isinstance(value, Mapping) and isinstance(one, Mapping) else value == one
-        for one in values
-    )
+    for allowed in values:
+        if value == allowed:
+            return True
+        if isinstance(value, Mapping) and isinstance(allowed, Mapping) and value.items() <= allowed.items():
+            return True
+    return False
 
 
 def _put(tree: dict[str, Any], key: str, value: Any) -> None:

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from marl_ray.cli.parser import Parser, add_overrides, add_verbosity, configure_logging, positive
+from marl_ray.cli.parser import Parser, add_run_flags, configure_logging
+from marl_ray.cli.request_flags import add_request_flags, request_of
 
 EPILOG = """examples:
   marl-ray environment --config configs/quickstart.yaml --port 8000
   marl-ray environment --config configs/toy_grid.yaml --split eval
 
 docs/how-to/serve_an_environment.md describes the interfaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentRequest:
+    """The arguments of `marl-ray environment`."""
+
+    port: Annotated[int, int] = 8000
+    """0: a free port"""
+    split: str | None = None
+    """default: the training split of the config"""
+    workers: int | None = None
+    """parallel sandboxes; default: one per core"""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -23,19 +38,16 @@ def main(argv: Sequence[str]) -> int:
         epilog=EPILOG,
     )
     parser.add_argument("--config", type=Path, metavar="FILE", required=True, help="YAML file")
-    parser.add_argument("--split", metavar="SPLIT", help="default: the training split of the config")
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="0: a free port; default: 8000")
-    parser.add_argument("--workers", type=positive, metavar="N", help="parallel sandboxes; default: one per core")
-    add_overrides(parser)
-    add_verbosity(parser)
+    add_request_flags(parser, EnvironmentRequest)
+    add_run_flags(parser)
     return parser.run(_serve, argv)
 
 
 def _serve(options: argparse.Namespace) -> None:
     from marl_ray.config import parse_overrides
     from marl_ray.evaluation.evaluate import evaluation_config
-    from marl_ray.plugins.environment_server.serve_environment import EnvironmentRequest, serve_environment
+    from marl_ray.plugins.environment_server.serve_environment import serve_environment
 
     configure_logging(options)
     config = evaluation_config(["base"], options.config, overrides=parse_overrides(options.override))
-    serve_environment(config, EnvironmentRequest(options.port, options.split, options.workers))
+    serve_environment(config, request_of(EnvironmentRequest, options))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
 
 from marl_ray.actors.sandbox_settings import sandbox_settings
 from marl_ray.config import Config
@@ -16,22 +15,13 @@ from marl_ray.environments import ENVIRONMENTS
 from marl_ray.evaluation.scoring import LocalSandboxPool
 from marl_ray.http.http_server import serve_http
 from marl_ray.http.request_guard import RequestGuard, ServerLimits
+from marl_ray.plugins.environment_server.command import EnvironmentRequest
 from marl_ray.plugins.environment_server.environment_app import EnvironmentApp
 from marl_ray.plugins.environment_server.served_episode import check_served
 
 logger = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 LIMITS = ServerLimits(body_bytes=1 << 20, requests=1024, drain_s=1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class EnvironmentRequest:
-    """The arguments of `marl-ray environment`. `split` None: the training split; `workers` None: one sandbox per
-    core."""
-
-    port: int
-    split: str | None = None
-    workers: int | None = None
 
 
 def serve_environment(config: Config, request: EnvironmentRequest) -> None:

@@ -23,7 +23,6 @@ from marl_ray.cluster.memory_estimate import (
     engine_batch,
     optimizer_state_bytes,
 )
-from marl_ray.cluster.memory_savings import suggest_settings
 from marl_ray.cluster.placement_plan import AgentPlacement, PlacementPlan, describe_shortage
 from marl_ray.cluster.sequences import sequences_in_flight
 from marl_ray.config import AgentConfig, Config
@@ -31,6 +30,7 @@ from marl_ray.config.budget import completions_per_episode, nodes_per_episode
 from marl_ray.config.resource_sections import takes_turns
 from marl_ray.core.ids import PolicyId
 from marl_ray.learning.arguments import FLOAT_BYTES, microbatch_tokens, wire_dtype
+from marl_ray.plugins.planner.memory_savings import suggest_settings
 
 DECODE = 0.6
 """Fraction of a device's memory bandwidth that decoding achieves; an assumption."""

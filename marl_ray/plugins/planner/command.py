@@ -39,8 +39,11 @@ def _plan(options: argparse.Namespace) -> None:
     from marl_ray.plugins.planner.capacity_report import report_lines, shortage_message
 
     config, saved = read_config(options)
-    nodes = parse_cluster(options.cluster) if options.cluster else None
-    if (inputs := print_dry_run(config, saved)) is None:
+    nodes = []
+    if options.cluster:
+        nodes = parse_cluster(options.cluster)  # before the checks, which take longer
+    inputs = print_dry_run(config, saved)
+    if inputs is None:
         return
     nodes = nodes or _available_nodes()
     models = model_infos(config, inputs)
@@ -49,8 +52,11 @@ def _plan(options: argparse.Namespace) -> None:
         sys.stderr.write(f"{reason}\n")
     config = share_gpus(config, nodes)
     capacity = plan_capacity(config, models, nodes)
-    sys.stderr.writelines(line + "\n" for line in report_lines(config, models, capacity))
-    if shortage := shortage_message(config, models, capacity):
+    # Standard output has the YAML alone, as in a dry run.
+    for line in report_lines(config, models, capacity):
+        sys.stderr.write(f"{line}\n")
+    shortage = shortage_message(config, models, capacity)
+    if shortage:
         raise UserError(shortage)
 
 

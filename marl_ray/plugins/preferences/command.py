@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from marl_ray.cli.parser import Parser, add_overrides, add_verbosity, configure_logging, positive
+from marl_ray.cli.parser import Parser, add_run_flags, configure_logging, positive, positive_number
 
 EPILOG = """examples:
   marl-ray warmstart --run runs/one --min-return 4 --to warm/one
@@ -24,7 +24,6 @@ a line of the preferences file:
 
 See docs/how-to/warmstart.md and docs/explanation/preferences.md."""
 PAIRS = 4
-PAIRS_HELP = "pairs per prompt of episodes, by the largest differences of rewards; default: 4"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -43,7 +42,10 @@ def main(argv: Sequence[str]) -> int:
     parser.flags += ["--run", "--answers", "--preferences"]
     reference_help = "with --preferences: do not compare with the models before training"
     parser.add_argument("--no-reference", action="store_true", help=reference_help)
-    parser.add_argument("--pairs", type=positive, metavar="N", help=f"with --preferences: {PAIRS_HELP}")
+    pairs_help = (
+        f"with --preferences: pairs per prompt of episodes, by the largest differences of rewards; default: {PAIRS}"
+    )
+    parser.add_argument("--pairs", type=positive, metavar="N", help=pairs_help)
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file; default with --run: the run's config")
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="new or empty folder")
     least_help = "only answers with at least this return"
@@ -56,20 +58,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--learning-rate", type=positive_number, metavar="LR", help=rate_help)
     held_help = "share of the prompts on which the loss is measured only; default: 0.1"
     parser.add_argument("--held-out", type=share, default=0.1, metavar="SHARE", help=held_help)
-    add_overrides(parser)
-    add_verbosity(parser)
+    add_run_flags(parser)
     return parser.run(_warmstart, argv)
-
-
-def positive_number(text: str) -> float:
-    """Convert an argument to a number above 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return number
 
 
 def share(text: str) -> float:

@@ -217,7 +217,7 @@ def _chart_sections(rows: Rows) -> list[dict[str, Any]]:
         constants = []
         for group in groups:
             series = group_series(rows, group)
-            values = set()
+            values: set[float] = set()
             for one in series:
                 values.update(y for _, y in one.points)
             if len(values) == 1 and title != REWARDS:

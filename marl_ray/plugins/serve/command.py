@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from marl_ray.cli.parser import Parser, add_overrides, add_verbosity, configure_logging, positive
+from marl_ray.cli.parser import Parser, add_run_flags, configure_logging, positive
 
 EPILOG = """examples:
   marl-ray serve runs/one
@@ -38,8 +38,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--max-body-kb", type=positive, default=1024, metavar="N", help="per request; default: 1024")
     parser.add_argument("--timeout", type=positive, default=300, metavar="S", help="per answer; default: 300")
     parser.add_argument("--drain", type=positive, default=60, metavar="S", help="for answers at a stop; default: 60")
-    add_overrides(parser)
-    add_verbosity(parser)
+    add_run_flags(parser)
     return parser.run(_serve, argv)
 
 

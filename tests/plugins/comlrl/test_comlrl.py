@@ -180,7 +180,7 @@ def test_values_of_environments_have_their_names_here() -> None:
         "level_feedback",
         "bfloat16",
     )
-    assert (words.model.use_chat_template, words.wandb.name) == (True, "words")
+    assert (words.model.use_chat_template, words.plugin_sections["wandb"].name) == (True, "words")
     assert (houses.dataset.name, houses.external.mode) == ("houses.json", "level_passed")
     assert (houses.dataset.train_split, houses.dataset.eval_split) == ("train[:8]", "train[8:]")
     assert travel.dataset.name == "owner/trips:train"

@@ -140,7 +140,7 @@ def test_values_arrive(tmp_path: Path) -> None:
     assert "temperature 0.7 of the model is left out: magrpo.temperature is 0.8" in notes
     words, notes = read("words", tmp_path)
     assert (words.dataset.name, words.dataset.train_split) == ("../words.csv", "train[:8]")
-    assert (words.environment, words.wandb.name) == ("word_builder", "n")
+    assert (words.environment, words.plugin_sections["wandb"].name) == ("word_builder", "n")
     assert "task.block_agent1 is left out: the blocks of the agents are fixed" in "\n".join(notes)
     assert "maac.advantage_normalization is off: a batch of one completion has nothing to compare" in notes
     assert read("programs of one agent", tmp_path)[0].reward_processor.shift == -2.1
@@ -161,7 +161,8 @@ def test_a_single_agent_trains_with_both_commands(tmp_path: Path) -> None:
 def test_overrides_have_the_names_of_both(tmp_path: Path) -> None:
     theirs = {"agent_model__name": "a/b", "maac__agent_learning_rate": 0.5, "wandb__run_name": "x"}
     config, _ = read("words", tmp_path, **theirs, maac__temperature=0.9)
-    assert (config.agents[0].name, config.agents[0].learning_rate, config.wandb.name) == ("a/b", 0.5, "x")
+    assert (config.agents[0].name, config.agents[0].learning_rate) == ("a/b", 0.5)
+    assert config.plugin_sections["wandb"].name == "x"
     assert config.agents[0].temperature == 0.9
     ours, _ = read("words", tmp_path, model__name="a/b", magrpo__learning_rate=0.5, wandb__name="x")
     assert (ours.agents[0].name, ours.agents[0].learning_rate) == ("a/b", 0.5)

@@ -24,7 +24,6 @@ from marl_ray.cluster.memory_estimate import (
     ModelInfo,
     estimate_learner_memory,
 )
-from marl_ray.cluster.memory_savings import suggest_settings
 from marl_ray.config import AgentConfig, Config
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.plugins.planner.capacity_report import (
@@ -35,6 +34,7 @@ from marl_ray.plugins.planner.capacity_report import (
     report_lines,
     shortage_message,
 )
+from marl_ray.plugins.planner.memory_savings import suggest_settings
 from tests.factories import make_config
 
 

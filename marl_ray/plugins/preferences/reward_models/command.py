@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from marl_ray.cli.parser import Parser, add_overrides, add_verbosity, configure_logging, positive
-from marl_ray.plugins.preferences.command import PAIRS, PAIRS_HELP, positive_number, share
+from marl_ray.cli.parser import Parser, add_run_flags, configure_logging
+from marl_ray.cli.request_flags import add_request_flags, request_of
+from marl_ray.plugins.preferences.command import PAIRS, share
 
 EPILOG = """examples:
   marl-ray rewardmodel --config configs/quickstart.yaml --preferences pairs.jsonl --to models/reward
@@ -21,6 +24,30 @@ a line of the preferences file, for two agents:
 See docs/explanation/preferences.md."""
 
 
+@dataclass(frozen=True, slots=True)
+class RewardModelRequest:
+    """The arguments of `marl-ray rewardmodel`, other than the config."""
+
+    preferences: Sequence[Path]
+    """preferences, or episodes.jsonl of a run or an evaluation; several files are joined"""
+    to: Annotated[Path, "DIR"]
+    """new or empty folder"""
+    model: str | None = None
+    """language model or reward model to start from; default: the first agent's model"""
+    pairs: int = PAIRS
+    """pairs per prompt of episodes, by the largest differences of rewards"""
+    epochs: int = 1
+    """passes over the preferences"""
+    batch_size: int = 8
+    """pairs per step"""
+    learning_rate: Annotated[float | None, "LR"] = None
+    """peak learning rate; default: that of the first agent"""
+    held_out: Annotated[float, share, "SHARE"] = 0.1
+    """share of the prompts on which the loss is measured only"""
+    head_only: bool = False
+    """train the head and not the language model"""
+
+
 def main(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="marl-ray rewardmodel",
@@ -29,38 +56,15 @@ def main(argv: Sequence[str]) -> int:
         epilog=EPILOG,
     )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="YAML file of the agents")
-    files_help = "preferences, or episodes.jsonl of a run or an evaluation; several files are joined"
-    parser.add_argument("--preferences", type=Path, nargs="+", required=True, metavar="FILE", help=files_help)
-    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="new or empty folder")
-    model_help = "language model or reward model to start from; default: the first agent's model"
-    parser.add_argument("--model", metavar="MODEL", help=model_help)
-    parser.add_argument("--pairs", type=positive, default=PAIRS, metavar="N", help=PAIRS_HELP)
-    parser.add_argument("--epochs", type=positive, default=1, metavar="N", help="default: 1")
-    parser.add_argument("--batch-size", type=positive, default=8, metavar="N", help="pairs per step; default: 8")
-    rate_help = "peak learning rate; default: that of the first agent"
-    parser.add_argument("--learning-rate", type=positive_number, metavar="LR", help=rate_help)
-    held_help = "share of the prompts on which the loss is measured only; default: 0.1"
-    parser.add_argument("--held-out", type=share, default=0.1, metavar="SHARE", help=held_help)
-    parser.add_argument("--head-only", action="store_true", help="train the head and not the language model")
-    add_overrides(parser)
-    add_verbosity(parser)
+    add_request_flags(parser, RewardModelRequest)
+    add_run_flags(parser)
     return parser.run(_reward_model, argv)
 
 
 def _reward_model(options: argparse.Namespace) -> None:
     from marl_ray.config import from_keywords, parse_overrides
-    from marl_ray.plugins.preferences.reward_models.make_reward_model import RewardModelRequest, make_reward_model
+    from marl_ray.plugins.preferences.reward_models.make_reward_model import make_reward_model
 
     configure_logging(options)
-    request = RewardModelRequest(
-        preferences=tuple(options.preferences),
-        folder=options.to,
-        name=options.model,
-        epochs=options.epochs,
-        batch_size=options.batch_size,
-        learning_rate=options.learning_rate,
-        held_out=options.held_out,
-        pairs=options.pairs,
-        head_only=options.head_only,
-    )
+    request = request_of(RewardModelRequest, options)
     print(make_reward_model(from_keywords(options.config, None, {}, parse_overrides(options.override)), request))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from marl_ray.config import Config
@@ -14,6 +14,7 @@ from marl_ray.core.files import complete_folder, output_folder
 from marl_ray.core.text import pluralize
 from marl_ray.plugins.preferences.epochs import change, train_epochs
 from marl_ray.plugins.preferences.preference_file import PreferencesFile
+from marl_ray.plugins.preferences.reward_models.command import RewardModelRequest
 from marl_ray.plugins.preferences.reward_models.joint_text import joint_text
 from marl_ray.plugins.preferences.reward_models.options import RewardModelConfig
 from marl_ray.plugins.preferences.reward_models.preference_fit import RewardModelTrainer, TextPair
@@ -23,27 +24,11 @@ from marl_ray.plugins.preferences.selection import held_out_prompts
 NAME = "reward_model"
 
 
-@dataclass(frozen=True, slots=True)
-class RewardModelRequest:
-    """The arguments of `marl-ray rewardmodel`, other than the config. `name` None: the first agent's model;
-    `learning_rate` None: the first agent's."""
-
-    preferences: tuple[Path, ...]
-    folder: Path
-    name: str | None
-    epochs: int
-    batch_size: int
-    learning_rate: float | None
-    held_out: float
-    pairs: int
-    head_only: bool = False
-
-
 def make_reward_model(config: Config, request: RewardModelRequest) -> str:
     """Train a reward model, write it, and return a summary. The folder is complete or absent. Raises UserError."""
     if config.environment == NAME:
         config = replace(config, environment=config.section(RewardModelConfig).environment or "")
-    target = output_folder(request.folder)
+    target = output_folder(request.to)
     learning_rate = config.agents[0].learning_rate if request.learning_rate is None else request.learning_rate
     if learning_rate == 0:
         raise UserError("agent 0 has learning_rate 0: give --learning-rate")
@@ -51,7 +36,7 @@ def make_reward_model(config: Config, request: RewardModelRequest) -> str:
     held = held_out_prompts([pair.prompt for pair in pairs], request.held_out, config.seed, "preferences")
     trained, held_out = ([pair for pair in pairs if (pair.prompt in held) is side] for side in (False, True))
     settings = config.section(RewardModelConfig)
-    name = request.name or config.agents[0].name
+    name = request.model or config.agents[0].name
     model = RewardModel.load(name, settings.device, settings.max_length, settings.threads)
     steps = request.epochs * math.ceil(len(trained) / request.batch_size)
     trainer = RewardModelTrainer(model, config.training, learning_rate, steps, request.head_only)

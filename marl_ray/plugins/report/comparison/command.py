@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from marl_ray.cli.eval import numbers
-from marl_ray.cli.parser import Parser, add_overrides, add_verbosity, configure_logging, positive
+from marl_ray.cli.parser import Parser, add_run_flags, configure_logging, positive
 
 EPILOG = """examples:
   marl-ray compare runs/base-1 runs/base-2 runs/new-1 runs/new-2 --output comparisons/new
@@ -31,8 +31,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--split", metavar="SPLIT", help="default: the evaluation tasks of the config")
     parser.add_argument("--samples", type=positive, metavar="N", help="episodes per task; default: the largest k")
     parser.add_argument("--k", type=numbers, default=[1], metavar="K,...", help="k of pass@k; default: 1")
-    add_overrides(parser)
-    add_verbosity(parser)
+    add_run_flags(parser)
     return parser.run(lambda options: _compare(options, argv), argv)
 
 

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,11 +18,12 @@ from typing import Any
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
-from marl_ray.data.function_problems import as_function
 from marl_ray.data.loading import read_jsonl
 from marl_ray.plugins.serve.formats.evaluation_samples import EvaluationSample
 
 LIVECODEBENCH = "LiveCodeBench/"
+CLASS = "Solution"
+"""The class of LeetCode's problems."""
 
 
 def evalplus_text(samples: Sequence[EvaluationSample]) -> str:
@@ -111,3 +113,17 @@ WRITERS: dict[str, Callable[[Sequence[EvaluationSample]], str]] = {
     "completions": completions_text,
 }
 """Writers of samples by format."""
+
+
+def as_function(program: str, name: str) -> str:
+    """Return a program with the method `name` of its class `Solution` as a function, unchanged if it has none."""
+    try:
+        statements = ast.parse(program).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return program
+    for node in statements:
+        if isinstance(node, ast.ClassDef) and node.name == CLASS:
+            methods = [item.name for item in node.body if isinstance(item, ast.FunctionDef)]
+            if name in methods:
+                return f"{program}\n\n{name} = {CLASS}().{name}\n"
+    return program

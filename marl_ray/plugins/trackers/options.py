@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from marl_ray.config.values import Section
+from marl_ray.core.errors import UserError
+from marl_ray.telemetry.trackers import TrackerSection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WandbConfig(Section):
+class WandbConfig(TrackerSection):
     """Weights & Biases, enabled by `project`. Requires the package wandb."""
+
+    enabled_by: ClassVar[str] = "project"
+    optional_package: ClassVar[str] = "wandb"
 
     project: str | None = None
     """Project to log to. null: disabled."""
@@ -24,8 +29,10 @@ class WandbConfig(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrackioConfig(Section):
+class TrackioConfig(TrackerSection):
     """trackio, enabled by `project`. Requires the package trackio."""
+
+    enabled_by: ClassVar[str] = "project"
 
     project: str | None = None
     """Project to log to. null: disabled."""
@@ -34,10 +41,19 @@ class TrackioConfig(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MlflowConfig(Section):
+class MlflowConfig(TrackerSection):
     """MLflow, enabled by `experiment`. Requires the package mlflow."""
+
+    enabled_by: ClassVar[str] = "experiment"
 
     experiment: str | None = None
     """Experiment to log to. null: disabled."""
     tracking_uri: str | None = None
     """Server or database. null: MLFLOW_TRACKING_URI, or else the file mlflow.db in output.base_dir."""
+
+    def __post_init__(self) -> None:
+        if "@" in (self.tracking_uri or ""):
+            raise UserError(
+                "mlflow.tracking_uri names a user, and would be written into the run folder: set the variables "
+                "MLFLOW_TRACKING_URI, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            )

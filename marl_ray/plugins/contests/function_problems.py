@@ -20,8 +20,6 @@ from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.data.loading import UnsupportedRow
 
-CLASS = "Solution"
-"""The class of LeetCode's problems."""
 COMPARISON = """\
 def as_lists(result, nested):
     if isinstance(result, tuple):
@@ -124,17 +122,3 @@ def _reject_own_classes(task_id: str, mentioned: set[str]) -> None:
     own = mentioned - set(typing.__all__) - set(dir(builtins))
     if own:
         raise UnsupportedRow(f"task {task_id} asks for a function of {min(own)} objects, which JSON does not have")
-
-
-def as_function(program: str, name: str) -> str:
-    """Return a program with the method `name` of its class `Solution` as a function, unchanged if it has none."""
-    try:
-        statements = ast.parse(program).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return program
-    for node in statements:
-        if isinstance(node, ast.ClassDef) and node.name == CLASS:
-            methods = [item.name for item in node.body if isinstance(item, ast.FunctionDef)]
-            if name in methods:
-                return f"{program}\n\n{name} = {CLASS}().{name}\n"
-    return program

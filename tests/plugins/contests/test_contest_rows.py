@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import json
 import os
 import pickle
@@ -14,9 +15,8 @@ import pytest
 
 from marl_ray.core.errors import UserError
 from marl_ray.data import infer_type
-from marl_ray.data.convert import APPS, LIVECODEBENCH
-from marl_ray.data.function_problems import as_function
 from marl_ray.data.loading import UnsupportedRow, load_tasks
+from marl_ray.plugins.contests.rows import APPS, LIVECODEBENCH
 from marl_ray.sandbox import Program, Sandbox, count_tests
 
 PAIRS = {"inputs": ["1 2\n", ["3", "4"]], "outputs": ["3\n", ["7"]]}
@@ -157,12 +157,23 @@ def test_private_tests_of_any_length_are_read(protocol: int) -> None:
         assert pairs(LIVECODEBENCH.task(live(private_test_cases=text), 0))[1] == ("3", "7" * length)
 
 
+@pytest.mark.parametrize("date", ["2024-08-03T00:00:00", datetime.datetime(2024, 8, 3)])
+def test_livecodebench_has_dates(date: object) -> None:
+    cases = json.dumps([{"input": "1", "output": "2", "testtype": "stdin"}])
+    row = {"question_id": "a", "question_content": "q", "public_test_cases": cases, "contest_date": date}
+    assert LIVECODEBENCH.task(row, 0).fields["date"] == "2024-08-03"
+    assert "date" not in LIVECODEBENCH.task({**row, "contest_date": None}, 0).fields
+
+
 def test_names() -> None:
     assert infer_type("livecodebench/code_generation_lite") == "livecodebench"
     assert infer_type("data/livecodebench.jsonl") == "livecodebench"
 
 
+@pytest.mark.plugins("serve")
 def test_a_method_of_livecodebench_is_asked_for_as_a_function(sandbox: Sandbox) -> None:
+    from marl_ray.plugins.serve.formats.code_samples import as_function
+
     task = LIVECODEBENCH.task(function(), 0)
     assert task.prompt == (
         "Add.\n\nfrom typing import List, Optional\n\n"
