@@ -383,8 +383,8 @@ class LearnerGroup:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> list[R]:
-        """As `_call_all`, without the call lock, which the interrupted call may hold, and without a report of losses:
-        the start fails instead. All calls are submitted before any other coroutine runs, so that all ranks receive
+        """Call as `_call_all` does, without the call lock, which the interrupted call may hold, and without a report of
+        losses: the start fails instead. All calls are submitted before any other coroutine runs, so that all ranks receive
         calls in the same order."""
         async with self.device.lock_for_call():
             return await gather(*(rank.call(method, *args, **kwargs).within(deadline) for rank in ranks))

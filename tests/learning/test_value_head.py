@@ -72,5 +72,5 @@ def test_values_move_toward_a_target_only_within_the_range(
 @pytest.mark.parametrize("key", ["value_clip_range", "value_head_hidden_dim"])
 def test_the_settings_need_a_critic(key: str) -> None:
     tree = {"model": {"name": "m"}, "dataset": {"name": "bundled:toy"}, "magrpo": {key: 4}}
-    with pytest.raises(UserError, match=f"magrpo.{key} is for a critic, and there is none"):
+    with pytest.raises(UserError, match=f"magrpo.{key} is for critic iac, maac, not none"):
         from_tree(tree, "magrpo")

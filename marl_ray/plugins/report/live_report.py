@@ -45,16 +45,16 @@ class LiveReport:
         self._folders = folders
         self._episodes = episodes
         self._lock = threading.Lock()
-        self._version = ""
+        self._files = ""
         self._page = ""
 
     def page(self) -> str:
         """Return the page. Raises UserError for damaged files."""
         with self._lock:
             version = files_version(self._folders)
-            if self._version != version:
+            if self._files != version:
                 self._page = render_report(self._folders, self._episodes, live=True)
-                self._version = version
+                self._files = version
             return self._page
 
     def get_page(self, request: Request) -> Response:
