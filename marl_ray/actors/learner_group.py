@@ -384,8 +384,8 @@ class LearnerGroup:
         **kwargs: P.kwargs,
     ) -> list[R]:
         """Call as `_call_all` does, without the call lock, which the interrupted call may hold, and without a report of
-        losses: the start fails instead. All calls are submitted before any other coroutine runs, so that all ranks receive
-        calls in the same order."""
+        losses: the start fails instead. All calls are submitted before any other coroutine runs, so that all ranks
+        receive calls in the same order."""
         async with self.device.lock_for_call():
             return await gather(*(rank.call(method, *args, **kwargs).within(deadline) for rank in ranks))
 
