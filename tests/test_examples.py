@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from marl_ray import registry
+from marl_ray.cli.main import main
 from marl_ray.config import load
 from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.core.errors import UserError
@@ -149,3 +150,8 @@ def test_a_judge_without_a_key_is_rejected_at_the_start() -> None:
     config = load("ratio.yaml", "magrpo", JUDGED | {"judge.key_variable": "NOT_SET"})
     with pytest.raises(UserError, match="set the environment variable NOT_SET"):
         ENVIRONMENTS.get(config.environment).from_config(config)
+
+
+def test_explain_knows_the_section_of_a_plug_in(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--config", "initials.yaml", "initials.max_words"]) == 0
+    assert capsys.readouterr().out.startswith("initials.max_words: a whole number above 0; default 3\n")

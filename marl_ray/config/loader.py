@@ -61,8 +61,7 @@ def from_tree(
     """Return the validated config of nested dictionaries with the section names of a file, or of a file of CoMLRL.
     Raises UserError."""
     overrides = overrides or {}
-    load_plug_ins(_modules(overrides.get("plugins", tree.get("plugins"))))
-    check_kinds()
+    load_plug_ins_of({**tree, **overrides})
     tree, overrides = adopt(tree, algorithm, overrides, note)
     flat = _canonical(flatten(tree, sections(settings(algorithm))), algorithm)
     flat["agents"] = _entries(flat.get("agents"), algorithm)
@@ -92,11 +91,12 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(to_tree(config), sort_keys=False)
 
 
-def _modules(names: Any) -> Sequence[str]:
-    """Return the setting `plugins` before its conversion: a list of modules, or one."""
-    if names is None:
-        return ()
-    return convert(names, tuple[str, ...], "plugins")  # type: ignore[no-any-return]
+def load_plug_ins_of(tree: Mapping[str, Any]) -> None:
+    """Load the plug-ins that a file names, with which its other keys are known. Raises UserError."""
+    names = tree.get("plugins")
+    if names is not None:
+        load_plug_ins(convert(names, tuple[str, ...], "plugins"))
+    check_kinds()
 
 
 def _canonical(flat: Flat, algorithm: str) -> Flat:

@@ -16,18 +16,23 @@ The rest of the package asks with the functions of this module, each of which ha
 
 from __future__ import annotations
 
+import logging
 from abc import ABCMeta, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from marl_ray.core.chat import Prompt, prepend
+from marl_ray.core.concurrency import DeadlineExceeded, wait_within
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 
 if TYPE_CHECKING:
     from marl_ray.environments.base import BaseEnvironment, Environment, Executor
 
+logger = logging.getLogger(__name__)
+CLOSE_S = 60.0
+"""Maximum seconds that a run waits for `HoldsResources.close`, while its actors still hold their devices."""
 QUESTION = """\
 A problem is answered in parts, and whoever writes a part does not see the others.
 
@@ -144,9 +149,13 @@ async def execute(environment: BaseEnvironment, programs: Sequence[Any], sandbox
 
 
 async def close(environment: BaseEnvironment) -> None:
-    """Release the resources of an environment."""
-    if isinstance(environment, HoldsResources):
-        await environment.close()
+    """Release the resources of an environment. After CLOSE_S seconds the run ends without it."""
+    if not isinstance(environment, HoldsResources):
+        return
+    try:
+        await wait_within(CLOSE_S, f"{type(environment).__name__}.close", "", environment.close())
+    except DeadlineExceeded as error:
+        logger.warning(f"{error}: its resources may remain in use")
 
 
 def solved(environment: Environment[Any], attempt: Any, outcome: Outcome, tests: str) -> bool:
