@@ -58,7 +58,7 @@ def paced_actors(paces: Sequence[Pace]) -> tuple[type[GenerationActor], type[Lea
 
     def pace_of(actor: ActorId) -> Pace:
         assert actor.policy is not None  # generators and learners have a policy
-        return paces[actor.policy.number]
+        return paces[actor.policy.first_agent]
 
     class PacedGenerator(GenerationActor):
         async def start(self) -> list[str]:

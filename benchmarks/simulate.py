@@ -158,12 +158,18 @@ async def run_trainer(
     agents = range(len(case.paces))
     config, environment = case.config(folder), SyntheticEnvironment(len(case.paces), case.uninformative or 0.0)
     generators = {
-        p: Generators(case.paces[p.number], case.replicas[p.number], case.mtbf_s, case.restart_s, case.seed + p.number)
+        p: Generators(
+            case.paces[p.first_agent],
+            case.replicas[p.first_agent],
+            case.mtbf_s,
+            case.restart_s,
+            case.seed + p.first_agent,
+        )
         for p in config.policies
     }
     team: Any = SimpleNamespace(
         generators=[generators[config.policy_of(i)] for i in agents],
-        learners=[Learner(p, case.paces[p.number], group, case.streams) for p, group in generators.items()],
+        learners=[Learner(p, case.paces[p.first_agent], group, case.streams) for p, group in generators.items()],
         sandbox=Sandbox(case.workers, case.program_s),
         pop_memory_metrics=lambda step: {},
     )

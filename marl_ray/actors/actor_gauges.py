@@ -13,7 +13,7 @@ def actor_gauges(actors: RunActors) -> Iterator[Gauge]:
     lost = {"sandbox": actors.sandbox.workers.lost_count, "generator": 0, "learner": 0}
     for learner in actors.learners:
         labels = {"policy": learner.policy.key}
-        group = actors.generators[learner.policy.number]
+        group = actors.generators[learner.policy.first_agent]
         lost["generator"] += group.replicas.lost_count
         lost["learner"] += learner.ranks.lost_count
         serving = len(group.replicas.serving())

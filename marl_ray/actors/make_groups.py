@@ -48,7 +48,7 @@ def make_devices(
     by_number: dict[int, SharedDevice] = {}
     devices: dict[PolicyId, DedicatedDevice] = {}
     for policy in config.policies:
-        agent = plan.agents[policy.number]
+        agent = plan.agents[policy.first_agent]
         if agent.device is not None and takes_turns(plan.residency):
             if agent.device not in by_number:
                 is_gpu = agent.generator_gpus > 0
@@ -116,7 +116,7 @@ def make_shared_generator_groups(
 ) -> dict[PolicyId, GeneratorGroup]:
     """Return groups with one view each of the same processes, for the policies in `initialize`."""
     first = next(iter(initialize))
-    settings = config.agents[first.number].generator
+    settings = config.agents[first.first_agent].generator
     deadlines = config.resources.deadlines
     device = devices.get(first, DEDICATED)
     engine, options = _engine_settings(config, first, placement, limits, adapters=len(initialize))
@@ -139,8 +139,8 @@ def _engine_settings(
     config: Config, policy: PolicyId, placement: PlacementGroups, limits: EngineLimits, adapters: int = 1
 ) -> tuple[EngineSpec, dict[str, Any]]:
     """Return the engine of a policy's generators, and Ray's options of the actor without the placement."""
-    agent = config.agents[policy.number]
-    agent_plan = placement.plan.agents[policy.number]
+    agent = config.agents[policy.first_agent]
+    agent_plan = placement.plan.agents[policy.first_agent]
     settings = agent.generator
     on_gpu = agent_plan.generator_gpus > 0
     # The limit of sequences is for GPUs; on a CPU `engine_arguments` has a default.
@@ -180,8 +180,8 @@ def make_learner_groups(
     deadlines = config.resources.deadlines
     for policies in config.learner_groups:
         first = policies[0]
-        settings = config.agents[first.number].learner
-        agent_plan = placement.plan.agents[first.number]
+        settings = config.agents[first.first_agent].learner
+        agent_plan = placement.plan.agents[first.first_agent]
         on_gpus = agent_plan.generator_gpus > 0
         arguments = {policy: learner_arguments(config, policy, on_gpus, optimizer_steps) for policy in policies}
         options = {
@@ -200,7 +200,7 @@ def make_learner_groups(
             process = SharedLearnerProcess(spec, restarts, devices[first].lock_for_learner_start)
             for policy in policies:
                 view = partial(process.view, policy)
-                transport = placement.plan.agents[policy.number].transport
+                transport = placement.plan.agents[policy.first_agent].transport
                 groups[policy] = LearnerGroup(policy, view, 1, transport, deadlines, devices[policy])
             continue
         device = devices[first]

@@ -121,11 +121,11 @@ async def start_actors(
     groups: dict[PolicyId, GeneratorGroup] = {}
     for policies in config.generator_groups:
         first = policies[0]
-        settings = config.agents[first.number].generator
+        settings = config.agents[first.first_agent].generator
         sequences, _ = engine_batch(settings, gpu_memory, sequences_in_flight(config, first))
         limits = EngineLimits(sequences, kv_cache_bytes.get(first))
         if len(policies) == 1:
-            group = make_generator_group(config, first.number, placement, initialize[first], devices, limits)
+            group = make_generator_group(config, first.first_agent, placement, initialize[first], devices, limits)
             groups[first] = group
         else:
             initialize_each = {policy: initialize[policy] for policy in policies}

@@ -268,7 +268,7 @@ def engine_cache_bytes(config: Config, models: ModelInfos, nodes: Sequence[NodeS
     plan = make_plan(config, cluster_has_gpus=bool(with_gpus))
     sizes = {}
     for policy in config.policies:
-        if not plan.agents[policy.number].shares_gpu:
+        if not plan.agents[policy.first_agent].shares_gpu:
             continue
         engine = ActorId("generator", policy, 0)
         caches = []
@@ -285,7 +285,7 @@ def engine_cache_bytes(config: Config, models: ModelInfos, nodes: Sequence[NodeS
 def reference_parameters(config: Config, models: ModelInfos, initial: int, policy: PolicyId) -> int:
     """Return the number of parameters of a policy's reference models, given that of its initial model, which with LoRA
     is in memory anyway. Raises UnknownModel."""
-    initial_name = config.agents[policy.number].name
+    initial_name = config.agents[policy.first_agent].name
     reference_names = set()
     for number in policy.agents:
         agent = config.agents[number]

@@ -54,7 +54,7 @@ def assign_gpus(config: Config, engine_gpus: Mapping[PolicyId, float]) -> Shared
     A policy has a rank on each GPU of its engines or on all GPUs, because an engine receives its weights from the rank
     on its GPU. Raises PlacementError for other numbers of ranks, and for engines that need more than a GPU's memory.
     """
-    generators = {policy: config.agents[policy.number].generator for policy in engine_gpus}
+    generators = {policy: config.agents[policy.first_agent].generator for policy in engine_gpus}
     per_bundle = max((generator.tensor_parallel for generator in generators.values()), default=1)
     gpus: dict[ActorId, tuple[int, ...]] = {}
     used: list[float] = []
@@ -89,12 +89,12 @@ def _gpus_of_ranks(
         if id.policy == policy:
             gpus_of_engines.update(numbers)
     count = len(gpus_of_engines)
-    ranks = config.agents[policy.number].learner.ranks
+    ranks = config.agents[policy.first_agent].learner.ranks
     if ranks == count:
         return sorted(gpus_of_engines)
     if ranks == total:
         return range(total)
-    key = key_of(config, policy.number, "learner.ranks")
+    key = key_of(config, policy.first_agent, "learner.ranks")
     remedy = f"set it to {count}"
     if total > count:
         remedy += f", or to {total} to train on all GPUs"
@@ -112,7 +112,7 @@ def _check_memory(config: Config, engines: Mapping[ActorId, tuple[int, ...]]) ->
         for gpu in gpus:
             policies_on.setdefault(gpu, []).append(engine.policy)
     for _, policies in sorted(policies_on.items()):
-        utilization = sum(config.agents[policy.number].generator.gpu_memory_utilization for policy in policies)
+        utilization = sum(config.agents[policy.first_agent].generator.gpu_memory_utilization for policy in policies)
         if utilization > 1:
             lower = int(95 / len(policies)) / 100  # together 0.95, with two digits each
             raise PlacementError(

@@ -74,7 +74,7 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
     bundles: list[Bundle] = []
     placements: dict[int, AgentPlacement] = {}
     for policy in config.policies:
-        agent = config.agents[policy.number]
+        agent = config.agents[policy.first_agent]
         placement = _place_agent(config, policy, cluster_has_gpus)
         generators = _own_generators(config, policy)
         learners = _own_learners(config, policy)
@@ -124,13 +124,13 @@ def _own_generators(config: Config, policy: PolicyId) -> list[ActorId]:
     """Return the generators of a policy; none if it uses the generators of an earlier policy."""
     if policy != config.generator_policies(policy)[0]:
         return []
-    return _replicas("generator", policy, config.agents[policy.number].generator.replicas)
+    return _replicas("generator", policy, config.agents[policy.first_agent].generator.replicas)
 
 
 def _own_learners(config: Config, policy: PolicyId) -> list[ActorId]:
     """Return the actors that train a policy; none if the actor is listed with an earlier policy."""
     learners = _learner_ids(config, policy)
-    return learners if learners[0].first_agent == policy.number else []
+    return learners if learners[0].first_agent == policy.first_agent else []
 
 
 def sandbox_plan(sandbox: SandboxResources) -> PlacementPlan:
@@ -143,7 +143,7 @@ def learner_id(config: Config, policy: PolicyId) -> ActorId:
     """Return the actor that trains a policy: the policy's own, or one that several policies share."""
     policies = config.learner_policies(policy)
     if len(policies) > 1:
-        return ActorId("learner", None, policies[0].number)
+        return ActorId("learner", None, policies[0].first_agent)
     return ActorId("learner", policy)
 
 
@@ -173,7 +173,7 @@ def _make_colocated_plan(config: Config, cluster_has_gpus: bool) -> PlacementPla
     with_engines: dict[PolicyId, float] = {}
     """Policies with engines of their own. Other policies use the engines of an earlier one, and learn on its GPUs."""
     for policy in config.policies:
-        gpus = _engine_gpus(config.agents[policy.number], cluster_has_gpus)
+        gpus = _engine_gpus(config.agents[policy.first_agent], cluster_has_gpus)
         engine_gpus[policy] = gpus
         if gpus and config.generator_policies(policy)[0] == policy:
             with_engines[policy] = gpus
@@ -189,13 +189,13 @@ def _make_colocated_plan(config: Config, cluster_has_gpus: bool) -> PlacementPla
     """Actors by the number of their bundle. The last bundle has no GPUs."""
     placements: dict[int, AgentPlacement] = {}
     for policy, gpus in engine_gpus.items():
-        agent = config.agents[policy.number]
+        agent = config.agents[policy.first_agent]
         if gpus:
             transport = _with_adapters("ipc", config.lora, agent, gpus)
             gpu_of_learner = gpus_of[_learner_ids(config, policy)[0]][0]
             placement = AgentPlacement(gpus, 1.0, transport, devices[gpu_of_learner])
         else:
-            _check_tensor_parallel(agent, key_of(config, policy.number, "generator.tensor_parallel"))
+            _check_tensor_parallel(agent, key_of(config, policy.first_agent, "generator.tensor_parallel"))
             transport = _with_adapters("store", config.lora, agent, 0.0)
             placement = AgentPlacement(0.0, 0.0, transport, len(set(devices.values())))
         placements |= dict.fromkeys(policy.agents, placement)
@@ -222,12 +222,12 @@ def _gpus_of_learners(
 ) -> dict[ActorId, tuple[int, ...]]:
     """Return the GPU of each learner of a policy, which are the GPUs of the first policy that uses its engines."""
     first = config.generator_policies(policy)[0]
-    ranks = config.agents[policy.number].learner.ranks
-    expected = config.agents[first.number].learner.ranks
+    ranks = config.agents[policy.first_agent].learner.ranks
+    expected = config.agents[first.first_agent].learner.ranks
     if ranks != expected:
         raise PlacementError(
-            f"{key_of(config, policy.number, 'learner.ranks')} is {ranks}, and {policy} shares the engines of {first}, "
-            f"whose learner has {expected}: set it to {expected}, or lora.share_engine to false"
+            f"{key_of(config, policy.first_agent, 'learner.ranks')} is {ranks}, and {policy} shares the engines of "
+            f"{first}, whose learner has {expected}: set it to {expected}, or lora.share_engine to false"
         )
     gpus_of_learners = {}
     for learner in _learner_ids(config, policy):
@@ -257,7 +257,7 @@ def _check_shared_learners(
         for policy in with_gpus:
             first = config.generator_policies(policy)[0]
             places.add(gpus[ActorId("generator", first)])
-            replicas = max(replicas, config.agents[policy.number].generator.replicas)
+            replicas = max(replicas, config.agents[policy.first_agent].generator.replicas)
         if len(places) > 1 or replicas > 1:
             raise PlacementError(
                 f"lora.share_base: the learner of {names} is on one GPU, and their engines are not: set lora.in_engine "
@@ -270,7 +270,7 @@ def _learner_ids(config: Config, policy: PolicyId) -> list[ActorId]:
     shared = learner_id(config, policy)
     if shared.policy is None:
         return [shared]
-    return _replicas("learner", policy, config.agents[policy.number].learner.ranks)
+    return _replicas("learner", policy, config.agents[policy.first_agent].learner.ranks)
 
 
 def _engine_gpus(agent: AgentConfig, cluster_has_gpus: bool) -> float:
@@ -307,12 +307,12 @@ def _with_adapters(merged: Transport, lora: LoraConfig, agent: AgentConfig, gene
 
 def _place_agent(config: Config, policy: PolicyId, cluster_has_gpus: bool) -> AgentPlacement:
     """Return GPUs and transport of a policy's generators and learner."""
-    agent = config.agents[policy.number]
+    agent = config.agents[policy.first_agent]
     generator = agent.generator
     learner = agent.learner
     # The prefix of settings in errors: the agent may have resources of its own.
     has_defaults = (generator, learner) == (config.resources.generator, config.resources.learner)
-    prefix = "" if has_defaults else f"agents.{policy.number}."
+    prefix = "" if has_defaults else f"agents.{policy.first_agent}."
     generator_gpus = _engine_gpus(agent, cluster_has_gpus)
     learner_gpus = learner.gpus
     if learner_gpus is None:

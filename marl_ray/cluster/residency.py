@@ -67,7 +67,7 @@ def share_gpus(config: Config, nodes: Sequence[NodeSpec]) -> Config:
     engines than GPUs. Engines with a number of GPUs in the config keep it."""
     engines = 0
     for policies in config.generator_groups:
-        engines += config.agents[policies[0].number].generator.replicas
+        engines += config.agents[policies[0].first_agent].generator.replicas
     gpus = total_gpus(nodes)
     if config.resources.residency is None or not 0 < gpus < engines:
         return config
@@ -86,7 +86,7 @@ def share_gpus_of_evaluation(config: Config, nodes: Sequence[NodeSpec]) -> Confi
     """Return the config as `share_gpus` does, for an evaluation, which has engines only."""
     needed = 0
     for policy in config.policies:
-        engine = config.agents[policy.number].generator
+        engine = config.agents[policy.first_agent].generator
         if engine.gpus is None:
             needed += engine.replicas * engine.tensor_parallel
     if config.resources.colocate == "auto" and 0 < total_gpus(nodes) < needed:

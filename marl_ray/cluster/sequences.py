@@ -27,5 +27,5 @@ def sequences_in_flight(config: Config, policy: PolicyId) -> int | None:
     # Episodes of the next steps begin before a step is learned.
     episodes = (1 + run.max_staleness) * max_prompts_per_step(config, run.rollout_buffer_size)
     sequences = agents * episodes * largest_turn
-    per_engine = -(-sequences // config.agents[policy.number].generator.replicas)
+    per_engine = -(-sequences // config.agents[policy.first_agent].generator.replicas)
     return max(MIN_SEQUENCES, -(-per_engine // 8) * 8)

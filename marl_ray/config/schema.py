@@ -111,7 +111,7 @@ class Config(Section):
     @property
     def learning_policies(self) -> tuple[PolicyId, ...]:
         """Policies that learn: the first agent's learning_rate is not 0."""
-        return tuple(policy for policy in self.policies if self.agents[policy.number].learning_rate > 0)
+        return tuple(policy for policy in self.policies if self.agents[policy.first_agent].learning_rate > 0)
 
     @property
     def learner_groups(self) -> tuple[tuple[PolicyId, ...], ...]:
@@ -120,7 +120,7 @@ class Config(Section):
             return tuple((policy,) for policy in self.policies)
         groups: dict[tuple[str, LearnerResources], list[PolicyId]] = {}
         for policy in self.policies:
-            agent = self.agents[policy.number]
+            agent = self.agents[policy.first_agent]
             groups.setdefault((agent.name, agent.learner), []).append(policy)
         return tuple(map(tuple, groups.values()))
 
@@ -131,7 +131,7 @@ class Config(Section):
             return tuple((policy,) for policy in self.policies)
         groups: dict[tuple[str, str, GeneratorResources], list[PolicyId]] = {}
         for policy in self.policies:
-            agent = self.agents[policy.number]
+            agent = self.agents[policy.first_agent]
             groups.setdefault((agent.name, agent.dtype, agent.generator), []).append(policy)
         return tuple(map(tuple, groups.values()))
 

@@ -15,8 +15,8 @@ class PolicyId:
     agents: tuple[int, ...]
 
     @property
-    def number(self) -> int:
-        """The policy's first agent."""
+    def first_agent(self) -> int:
+        """The policy's first agent, whose settings its actors have."""
         return self.agents[0]
 
     @property
@@ -34,7 +34,7 @@ class PolicyId:
 
     def __str__(self) -> str:
         noun = "agent" if len(self.agents) == 1 else "policy"
-        return f"{noun} {self.number}"
+        return f"{noun} {self.first_agent}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -54,7 +54,7 @@ class ActorId:
     @property
     def first_agent(self) -> int:
         """The first agent of a generator or a learner, whose settings the actor has."""
-        return self.replica if self.policy is None else self.policy.number
+        return self.replica if self.policy is None else self.policy.first_agent
 
     def __str__(self) -> str:
         if self.policy is None:

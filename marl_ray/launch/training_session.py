@@ -79,7 +79,7 @@ class TrainingSession:
     def _log_start(self) -> None:
         replicas = 0
         for policies in self.config.generator_groups:
-            replicas += self.config.agents[policies[0].number].generator.replicas
+            replicas += self.config.agents[policies[0].first_agent].generator.replicas
         generators = pluralize(replicas, "generator")
         learners = pluralize(len(self.config.policies), "learner")
         workers = pluralize(self.config.resources.sandbox.workers, "sandbox worker")
@@ -112,8 +112,8 @@ class TrainingSession:
 
     async def _connect(self, learner: LearnerGroup, generators: Sequence[GeneratorGroup]) -> None:
         policy = learner.policy
-        probe = agreement_probe(self.config, self.inputs, policy.number)
-        await learner.connect(generators[policy.number], StoredHistory(self.folder, policy), probe)
+        probe = agreement_probe(self.config, self.inputs, policy.first_agent)
+        await learner.connect(generators[policy.first_agent], StoredHistory(self.folder, policy), probe)
 
 
 def open_metric_stream(

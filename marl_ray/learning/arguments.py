@@ -46,7 +46,7 @@ class LearnerArguments(NamedTuple):
 
 def learner_arguments(config: Config, policy: PolicyId, on_gpu: bool, total_steps: int) -> LearnerArguments:
     """Return the learner arguments of `policy`, whose learner and generators have GPUs or not."""
-    settings = config.agents[policy.number]
+    settings = config.agents[policy.first_agent]
     references = None
     if settings.reference_kl_coef:
         references = {}
@@ -63,7 +63,7 @@ def learner_arguments(config: Config, policy: PolicyId, on_gpu: bool, total_step
         total_steps,
         max(1, round(settings.learner.cpus)),
         config.lora,
-        stream_seed(config.seed, "adapter", policy.number),
+        stream_seed(config.seed, "adapter", policy.first_agent),
         on_gpu,
         references,
         {number: config.agents[number].max_new_tokens for number in policy.agents},

@@ -133,7 +133,7 @@ class Timeline:
         wait = max(0.0, waited - (self._evaluated_s - self._evaluated_before[policy]))
         times = {"learn": learned - started - waited, "wait": wait, "sync": ended - learned}
         self._learner_times.setdefault(step, {})[policy] = times
-        self._last_to_update = policy.number
+        self._last_to_update = policy.first_agent
         begin = started
         for wait_begin, wait_end in waits:
             self._span(policy.key, "learn", step, begin, wait_begin)

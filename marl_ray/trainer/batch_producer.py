@@ -83,9 +83,9 @@ class BatchProducer:
         """
         gate = self.context.gate
         for policy in self.context.config.policies:
-            step = gate.versions[policy.number]
+            step = gate.versions[policy.first_agent]
             # The gate may be ahead of `_logged`, which a resumed run fills from the log step by step.
-            if not gate.may_update(policy.number) or step not in self._logged:
+            if not gate.may_update(policy.first_agent) or step not in self._logged:
                 continue
             queue = self.queue(step, policy)
             if not queue.closed:

@@ -35,13 +35,13 @@ def arguments(policy: PolicyId) -> LearnerArguments:
     agent = AgentConfig(name="toy", learning_rate=1e-2, temperature=0.9)
     optimizer, lora = OptimizerConfig(importance="none"), LoraConfig(rank=2)
     return LearnerArguments(
-        str(BASE_PATH), agent, MODEL, CreditConfig(), optimizer, "float32", 10, 1, lora, policy.number
+        str(BASE_PATH), agent, MODEL, CreditConfig(), optimizer, "float32", 10, 1, lora, policy.first_agent
     )
 
 
 def test_after_the_loss_of_a_shared_process_all_policies_learn_the_same(local_ray: None) -> None:
     def batch(policy: PolicyId, step: int) -> Batch:
-        groups = [group(1.0, 0.0), group(0.0, 1.0 + step + policy.number), group(3.0, 2.0, 0.0)]
+        groups = [group(1.0, 0.0), group(0.0, 1.0 + step + policy.first_agent), group(3.0, 2.0, 0.0)]
         return replace(build_batch(groups, 3), step=step)
 
     batches = {policy: [batch(policy, step) for step in range(3)] for policy in POLICIES}

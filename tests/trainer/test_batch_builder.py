@@ -92,7 +92,7 @@ def test_a_queue_delivers_the_first_mini_batch(size: int | None) -> None:
     builder, queues = build(run, [episode(random_tree(2, 2, 2, "aligned", "random", rng)) for _ in range(3)])
     for policy, queue in queues.items():
         groups = read(queue)
-        assert tuple(groups) == builder.batches[policy.number].mini_batches[0].groups
+        assert tuple(groups) == builder.batches[policy.first_agent].mini_batches[0].groups
         assert read(logged_queue(run, builder.batches, policy)) == groups
         assert read(queue) == groups, "a learner that was lost reads the queue again from the start"
 

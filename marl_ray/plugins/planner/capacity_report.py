@@ -176,7 +176,7 @@ def _throughput_lines(estimates: Mapping[PolicyId, Throughput], plan: PlacementP
     for policy, estimate in estimates.items():
         rollout = f"rollout {_seconds(estimate.rollout_s)} ({estimate.sampled_per_s:,.0f} tokens/s)"
         lines.append(f"  {policy}: {rollout}, {_training(estimate)}")
-        placement = plan.agents[policy.number]
+        placement = plan.agents[policy.first_agent]
         device = policy if placement.device is None else placement.device
         if placement.divides_gpu:
             # Policies with fractions of GPUs may be on one GPU. This is the worse case, and the usual one.
@@ -259,8 +259,8 @@ def estimate_throughputs(config: Config, models: ModelInfos, plan: CapacityPlan)
         return {}
     estimates = {}
     for policy in config.policies:
-        placement = plan.plan.agents[policy.number]
-        model = models.get(config.agents[policy.number].name)
+        placement = plan.plan.agents[policy.first_agent]
+        model = models.get(config.agents[policy.first_agent].name)
         node = next(actor.node for actor in plan.placed if actor.id.policy == policy)
         device = plan.nodes[node].device if placement.generator_gpus else CPU_CORE
         if model is not None and device is not None:
@@ -273,7 +273,7 @@ def _estimate(
     config: Config, policy: PolicyId, model: ModelInfo, device: DeviceSpec, placement: AgentPlacement
 ) -> Throughput:
     """Return the throughput of one policy. Raises ProfilingFailed."""
-    agent = config.agents[policy.number]
+    agent = config.agents[policy.first_agent]
     engine = agent.generator
     learner = agent.learner
     on_gpu = placement.generator_gpus > 0

@@ -106,7 +106,7 @@ class PreferenceTrainer:
     def export(self, policy_folder: dict[str, Path], prompts: Sequence[WrittenPreference]) -> None:
         """Write the model of each policy to its folder, by the policy's key."""
         for policy, learner in self.learners.items():
-            texts = [learner.tokenizer.decode(one.chosen[policy.number].prompt_ids) for one in prompts]
+            texts = [learner.tokenizer.decode(one.chosen[policy.first_agent].prompt_ids) for one in prompts]
             learner.export(str(policy_folder[policy.key]), texts)
 
     def _loss(self, differences: Sequence[float]) -> float:

@@ -171,7 +171,7 @@ def _train(
     config = supervised(config, request.learning_rate)
     steps = request.epochs * math.ceil(len(parts[0]) / request.batch_size)
     learner = Learner(*local_learner_arguments(config, policy, steps))
-    settings = config.agents[policy.number]
+    settings = config.agents[policy.first_agent]
 
     def step(groups: Sequence[Group]) -> float:
         weighted = [weight_group(group, settings, config.training) for group in groups]
@@ -183,7 +183,7 @@ def _train(
     def fit(groups: Sequence[Group]) -> HeldOutFit:
         return HeldOutFit(mean_loss(learner, groups))
 
-    stream: list[str | int] = ["warmstart", policy.number]
+    stream: list[str | int] = ["warmstart", policy.first_agent]
     fits = train_epochs(
         policy.key, "demonstration", parts, request.epochs, request.batch_size, config.seed, stream, step, fit
     )
