@@ -9,7 +9,7 @@ Callers report a loss with `report_lost` and wait for actors with `wait_ready`, 
 not repair: errors of a start that are no loss (a bug, a file system error), and the loss of two incarnations of an
 actor with the same error before any actor has succeeded (`confirm_success`). An actor is initialised before it serves:
 a generator receives its policy's weights, a learner its state. Every phase has a deadline (that of `RestartLimits`, or
-of the calls in `initialize`), so `wait_ready` needs none.
+of the calls in `initialize`), so `wait_ready` needs none. A start waits for its `start_lock` as long as others hold it.
 """
 
 from __future__ import annotations

@@ -69,7 +69,8 @@ class SandboxResources(Section):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines(Section):
     """Timeouts in seconds. An actor that misses a deadline is treated as lost and restarted, at most max_restarts times
-    per hour; after that the run fails with an error that names the actor."""
+    per hour, and the call is repeated. The second miss of one call in a row ends the run, with an error that names the
+    actor."""
 
     placement_s: PositiveFloat = 30.0
     """Reserving the requested resources on the cluster."""
