@@ -14,7 +14,7 @@ COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#8e6bbf", "#c77c11")
 def plot_run(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
     """Write a PNG of the mean reward of each turn over joint samples.
 
-    Steps are faint lines with a bold trailing mean, evaluations are points. Environments that report `all_passed` get
+    Steps are faint lines with a bold centred mean, evaluations are points. Environments that report `all_passed` get
     a second panel with the share of joint programs that pass all tests.
     """
     from matplotlib.figure import Figure  # not pyplot, whose backend belongs to the program, such as a notebook
@@ -44,7 +44,7 @@ def plot_run(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
             if points:
                 xs, ys = zip(*points, strict=True)
                 axis.plot(xs, ys, color=colour, alpha=0.25, linewidth=1)
-                axis.plot(xs, trailing_mean(ys, smoothing_window(len(ys))), color=colour, linewidth=2, label=label)
+                axis.plot(xs, centred_mean(ys, smoothing_window(len(ys))), color=colour, linewidth=2, label=label)
             points = metric_points(rows, f"eval/turn_{turn}/{metric}")
             if points:
                 label = label and f"{label}, held-out tasks"
@@ -53,7 +53,7 @@ def plot_run(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
                 axis.plot(*zip(*points, strict=True), marks, color=colour, label=label, **style)
     top.set_title(title, loc="left", fontsize=12)
     if len(train) > 1:
-        note = f"bold: trailing mean over {smoothing_window(len(train))} steps"
+        note = f"bold: centred mean over {smoothing_window(len(train))} steps"
         top.set_title(note, loc="right", fontsize=9, color="#666666")
     last.set_xlabel("environment steps (joint samples)")
     if with_tests:
@@ -83,15 +83,18 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 
 def smoothing_window(steps: int) -> int:
-    """Return the width of the trailing mean in a plot of `steps` steps."""
+    """Return the width of the centred mean in a plot of `steps` steps."""
     return max(1, min(steps, max(3, steps // 10)))
 
 
-def trailing_mean(values: Sequence[float], width: int) -> list[float]:
-    """Return the mean of each value and its predecessors, at most `width` values."""
+def centred_mean(values: Sequence[float], width: int) -> list[float]:
+    """Return the mean of each value and equally many neighbours on both sides, at most `width` values in all.
+
+    A mean of predecessors only would lag behind: a run that rises later would seem better than it is.
+    """
     sums = [0.0, *accumulate(values)]
     means = []
-    for end in range(1, len(sums)):
-        count = min(end, width)
-        means.append((sums[end] - sums[end - count]) / count)
+    for index in range(len(values)):
+        beside = min(width // 2, index, len(values) - 1 - index)
+        means.append((sums[index + beside + 1] - sums[index - beside]) / (2 * beside + 1))
     return means

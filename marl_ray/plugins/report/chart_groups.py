@@ -27,6 +27,8 @@ FIRST = ("reward_mean", "all_passed", "expected_return", "tests_passed_rate")
 REVISIONS = ("keep_rate", "fix_rate", "first_pass@2")
 CREDIT = ("influence", "credit_fidelity", "credit_variance")
 STEP_TIMES = ("step", "rollout", "learn", "sync", "idle")
+EXACT = ("learning_rate", "weight_version", "staleness_max", "held_up_by")
+"""Metrics without noise, or with numbers that are names: their mean over steps is no value of theirs."""
 TURN_METRIC = re.compile(r"turn_(\d+)/(.+)")
 AGENT_METRIC = re.compile(r"(agent|policy)_(\d+)/(.+)")
 CONTRIBUTION = re.compile(r"cooperation/agent_(\d+)_contribution")
@@ -78,7 +80,7 @@ def metric_series(rows: Rows, metric: str, label: str, colour: int) -> list[Seri
     series = []
     line = metric_points(rows, metric)
     if line:
-        series.append(Series(label, colour, line))
+        series.append(Series(label, colour, line, smooth=metric.rpartition("/")[2] not in EXACT))
     marks = metric_points(rows, f"eval/{metric}")
     if marks:
         bounds = confidence_intervals(rows, metric)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from marl_ray.results.returns_plot import smoothing_window, trailing_mean
+from marl_ray.results.returns_plot import centred_mean, smoothing_window
 
 # Pixels: the picture, and the margins around the lines.
 WIDTH = 460
@@ -22,7 +22,7 @@ TICKS = 4
 MAX_HINTS = 60
 """Maximum number of tooltips per line."""
 MIN_POINTS_SMOOTHED = 8
-"""Minimum number of points for a trailing mean over the line."""
+"""Minimum number of points for a centred mean over the line."""
 NUM_COLOURS = 8
 """Colours of the style sheet: classes s0, s1, ..."""
 
@@ -41,6 +41,8 @@ class Series:
     points: Points
     marks: bool = False
     bounds: Sequence[tuple[float, float]] = ()
+    smooth: bool = True
+    """Draw a centred mean over a line of many points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +188,9 @@ def _shapes(series: Series, axes: _Axes) -> SeriesShapes:
             error_bars.append(f"M{axes.x(x):.1f} {axes.y(low):.1f}V{axes.y(high):.1f}")
         dots = [(f"{axes.x(x):.1f}", f"{axes.y(y):.1f}") for x, y in points]
         return SeriesShapes(legend, colour, error_bars=error_bars, dots=dots, hints=hints)
-    if len(points) < MIN_POINTS_SMOOTHED:
+    if len(points) < MIN_POINTS_SMOOTHED or not series.smooth:
         return SeriesShapes(legend, colour, lines=[(False, axes.polyline(points))], hints=hints)
-    means = trailing_mean([y for _, y in points], smoothing_window(len(points)))
+    means = centred_mean([y for _, y in points], smoothing_window(len(points)))
     xs = [x for x, _ in points]
     smooth = list(zip(xs, means, strict=True))
     lines = [(True, axes.polyline(points)), (False, axes.polyline(smooth))]

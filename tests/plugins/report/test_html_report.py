@@ -9,12 +9,22 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from marl_ray.cli.main import main
-from marl_ray.plugins.report.chart_groups import COOPERATION, LEVELS, REWARDS, chart_groups, confidence_intervals
+from marl_ray.plugins.report.chart_groups import (
+    COOPERATION,
+    LEVELS,
+    REWARDS,
+    chart_groups,
+    confidence_intervals,
+    metric_series,
+)
 from marl_ray.plugins.report.episode_view import select_episodes
 from marl_ray.plugins.report.html_report import printable
 from marl_ray.plugins.report.svg_charts import Series, layout_chart, round_ticks, thin, tick_labels
+from marl_ray.results.returns_plot import centred_mean, smoothing_window
 from marl_ray.telemetry.metrics import episode_record
 from tests.factories import make_episode, make_node
 from tests.plugins.report.report_runs import HOSTILE, write_run
@@ -186,7 +196,24 @@ def test_long_lines_are_thinned() -> None:
     assert len(thin(points)) == 400
     assert all(y == pytest.approx(0.5, abs=0.03) for _, y in thin(points))
     [shapes] = layout_chart("long", [Series("", 0, points)]).series
-    assert [len(line.split()) for _, line in shapes.lines] == [400, 400], "the line and its trailing mean"
+    assert [len(line.split()) for _, line in shapes.lines] == [400, 400], "the line and its centred mean"
+
+
+@given(values=st.lists(st.floats(-10, 10), min_size=1, max_size=60), lead=st.floats(0.01, 1))
+def test_a_run_that_is_better_at_every_step_is_drawn_higher(values: list[float], lead: float) -> None:
+    width = smoothing_window(len(values))
+    lower = centred_mean(values, width)
+    higher = centred_mean([value + lead for value in values], width)
+    assert all(one < other for one, other in zip(lower, higher, strict=True))
+    rising = [float(n) for n in range(len(values))]
+    assert centred_mean(rising, width) == pytest.approx(rising), "no lag"
+
+
+@pytest.mark.parametrize(("metric", "lines"), [("agent_0/learning_rate", 1), ("turn_1/reward_mean", 2)])
+def test_only_noise_is_smoothed(metric: str, lines: int) -> None:
+    rows = [{"env_steps": n, metric: n / 100} for n in range(20)]
+    [shapes] = layout_chart("one", metric_series(rows, metric, "", 0)).series
+    assert len(shapes.lines) == lines
 
 
 def test_a_chart_of_one_value_has_room() -> None:

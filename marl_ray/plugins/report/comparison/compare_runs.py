@@ -34,7 +34,7 @@ from marl_ray.plugins.report.comparison.compared_runs import (
     make_methods,
     read_evaluation,
 )
-from marl_ray.plugins.report.comparison.paper_figure import Curve, draw_figure, evaluation_curve
+from marl_ray.plugins.report.comparison.paper_figure import Curve, draw_figure, reward_curves
 from marl_ray.plugins.report.comparison.paper_table import latex_table, markdown_table
 from marl_ray.storage.checkpoints import NAME as CHECKPOINT
 from marl_ray.telemetry.sinks import read_rows
@@ -119,14 +119,17 @@ def _plain(comparison: MethodComparison) -> dict[str, Any]:
 
 def _curves(groups: Mapping[str, Sequence[ComparedRun]]) -> tuple[str, dict[str, list[Curve]]]:
     """Return the label of the curves, and one curve per run of each method. Runs without metrics have none."""
-    curves: dict[str, list[Curve]] = {}
-    label = ""
+    methods: list[str] = []
+    rows: list[list[dict[str, Any]]] = []
     for name, members in groups.items():
-        curves[name] = []
         for member in members:
             if member.run is not None and member.run.folder.metrics.exists():
-                label, curve = evaluation_curve(list(read_rows(member.run.folder.metrics)))
-                curves[name].append(curve)
+                methods.append(name)
+                rows.append(list(read_rows(member.run.folder.metrics)))
+    label, found = reward_curves(rows)
+    curves: dict[str, list[Curve]] = {name: [] for name in groups}
+    for name, curve in zip(methods, found, strict=True):
+        curves[name].append(curve)
     return label, curves
 
 

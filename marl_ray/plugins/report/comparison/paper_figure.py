@@ -35,19 +35,31 @@ UNDATED: Mapping[str, Any] = {".pdf": {"CreationDate": None}, ".svg": {"Date": N
 Curve = Sequence[tuple[float, float]]
 
 
-def evaluation_curve(rows: Sequence[Mapping[str, Any]]) -> tuple[str, Curve]:
-    """Return the label and the points (joint samples, reward) of the last turn: of the evaluations if there are at
-    least three, else of the training steps."""
+def reward_curves(runs: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[str, list[Curve]]:
+    """Return the label and a curve per run from its rows: points (joint samples, reward) of the last turn.
+
+    They are of the evaluations if every run has at least three, else of the training steps, so that all curves of a
+    figure show the same quantity.
+    """
+    names = list(map(_last_reward, runs))
+    training: list[Curve] = []
+    held_out: list[Curve] = []
+    for rows, name in zip(runs, names, strict=True):
+        training.append(metric_points(rows, name))
+        held_out.append(metric_points(rows, f"eval/{name}"))
+    if min(map(len, held_out), default=0) < MIN_EVALUATIONS:
+        return "training reward, last turn", training
+    return "held-out reward, last turn", held_out
+
+
+def _last_reward(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the name of the reward of the last turn."""
     last = 1
     for row in rows:
         for key in row:
             if key.startswith("turn_"):
                 last = max(last, int(key.split("_")[1].split("/")[0]))
-    name = f"turn_{last}/reward_mean"
-    held_out = metric_points(rows, f"eval/{name}")
-    if len(held_out) >= MIN_EVALUATIONS:
-        return "held-out reward, last turn", held_out
-    return "training reward, last turn", metric_points(rows, name)
+    return f"turn_{last}/reward_mean"
 
 
 def draw_figure(

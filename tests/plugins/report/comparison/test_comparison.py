@@ -15,6 +15,7 @@ from marl_ray.config import Config, load, to_yaml
 from marl_ray.core.statistics import ComparedMethod, bootstrap_estimates, compare_methods
 from marl_ray.evaluation.evaluate import Evaluation, EvaluationRequest
 from marl_ray.plugins.report.comparison import compare_runs
+from marl_ray.plugins.report.comparison.paper_figure import reward_curves
 from marl_ray.plugins.report.comparison.paper_table import latex_table
 from marl_ray.storage.run_folder import RunFolder
 from tests.factories import QUICKSTART
@@ -24,6 +25,20 @@ METRICS = ["return"]
 
 def method(name: str, values: np.ndarray, seeds: tuple[int, ...] | None = None) -> ComparedMethod:
     return ComparedMethod(name, seeds or tuple(range(values.shape[0])), values[:, :, None])
+
+
+def rows_of(evaluations: int) -> list[dict[str, float]]:
+    steps = [{"env_steps": float(n), "turn_1/reward_mean": n / 10} for n in range(10)]
+    for row in steps[:evaluations]:
+        row["eval/turn_1/reward_mean"] = 0.5
+    return steps
+
+
+@pytest.mark.parametrize(("evaluations", "label", "value"), [((3, 4), "held-out", 0.5), ((2, 4), "training", 0.1)])
+def test_all_curves_of_a_figure_show_the_same_quantity(evaluations: tuple[int, ...], label: str, value: float) -> None:
+    found, curves = reward_curves(list(map(rows_of, evaluations)))
+    assert found == f"{label} reward, last turn"
+    assert [curve[1][1] for curve in curves] == [value, value]
 
 
 def test_one_seed_gives_the_bootstrap_over_tasks() -> None:
