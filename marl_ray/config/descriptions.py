@@ -31,45 +31,68 @@ def explain(key: str, algorithm: str) -> list[str]:
     """
     known = settings(algorithm)
     if not key:
-        top = dict.fromkeys(k.partition(".")[0] for k in known)
-        return [f"{k}: {describe_section(k)}" if k in sections(known) else _summary(k, known) for k in top]
+        return _explain_all(known)
     canonical = canonical_key(key, algorithm)
-    lines = [f"{key} is an alias of {canonical}"] if canonical != key else []
     if canonical == "agents" or canonical.startswith("agents."):
         return _explain_agents(canonical, algorithm)
     if canonical in known:
-        setting = known[canonical]
-        own = [f"agents.N.{k} sets it for one agent." for k, run in agent_keys(algorithm).items() if run == canonical]
-        if canonical == "compat":
-            own = []
-            for name in DIALECTS.entries:
-                defaults = DIALECTS.get(name).defaults({f"{algorithm}.reference_kl_coef": 1.0}, (), algorithm)
-                own += [f"{name}: {k} {as_yaml(value)}" for k, value in defaults.items()]
-        header = f"{canonical}: {describe_type(canonical, setting, algorithm)}; default {as_yaml(setting.default)}"
-        return [*lines, header, describe_setting(canonical, setting), *own]
+        lines = _explain_setting(canonical, algorithm)
+        return lines if canonical == key else [f"{key} is an alias of {canonical}", *lines]
     if canonical in sections(known):
-        members = [_summary(k, known) for k in known if k.startswith(f"{canonical}.")]
-        return [f"{canonical}: {describe_section(canonical)}", *members]
+        lines = [f"{canonical}: {describe_section(canonical)}"]
+        for name in known:
+            if name.startswith(f"{canonical}."):
+                lines.append(_summary(name, known))
+        return lines
     mapping = mapping_of(canonical, algorithm)
     if mapping is not None:
         return [f"{canonical} is an entry of {mapping}", *explain(mapping, algorithm)]
     refuse(canonical, None, known, algorithm)
 
 
+def _explain_all(known: Mapping[str, Setting]) -> list[str]:
+    """Return a line per section, and per setting of the top level."""
+    places = sections(known)
+    lines: list[str] = []
+    for name in dict.fromkeys(key.partition(".")[0] for key in known):
+        lines.append(f"{name}: {describe_section(name)}" if name in places else _summary(name, known))
+    return lines
+
+
+def _explain_setting(key: str, algorithm: str) -> list[str]:
+    setting = settings(algorithm)[key]
+    header = f"{key}: {describe_type(key, setting, algorithm)}; default {as_yaml(setting.default)}"
+    lines = [header, describe_setting(key, setting)]
+    if key == "compat":
+        for name in DIALECTS.entries:
+            defaults = DIALECTS.get(name).defaults({f"{algorithm}.reference_kl_coef": 1.0}, (), algorithm)
+            for changed, value in defaults.items():
+                lines.append(f"{name}: {changed} {as_yaml(value)}")
+        return lines
+    for own, of_run in agent_keys(algorithm).items():
+        if of_run == key:
+            lines.append(f"agents.N.{own} sets it for one agent.")
+    return lines
+
+
 def _explain_agents(key: str, algorithm: str) -> list[str]:
     keys = agent_keys(algorithm)
     if key == "agents":
-        members = [f"agents.{own}: {run} of one agent" for own, run in keys.items()]
-        return [f"agents: {AGENTS}; default null", describe_setting(key, settings(algorithm)[key]), *members]
+        lines = [f"agents: {AGENTS}; default null", describe_setting(key, settings(algorithm)[key])]
+        return [*lines, *_keys_of_agent(keys)]
     if re.fullmatch(r"agents\.(\d+|N)", key):
         return [f"{key} is one entry of agents", *explain("agents", algorithm)]
     own = re.sub(r"^agents\.((\d+|N)\.)?", "", key)
     if own in keys:
-        run = explain(keys[own], algorithm)[:2]
-        return [f"{key} is {keys[own]} of one agent; agents that omit it have the value of {keys[own]}", *run]
+        header = f"{key} is {keys[own]} of one agent; agents that omit it have the value of {keys[own]}"
+        return [header, *explain(keys[own], algorithm)[:2]]
     if own in sections(keys):
-        return [f"agents.{k}: {run} of one agent" for k, run in keys.items() if k.startswith(f"{own}.")]
+        return _keys_of_agent({k: run for k, run in keys.items() if k.startswith(f"{own}.")})
     refuse(own, None, keys, algorithm, "agents.")
+
+
+def _keys_of_agent(keys: Mapping[str, str]) -> list[str]:
+    return [f"agents.{own}: {of_run} of one agent" for own, of_run in keys.items()]
 
 
 def describe_type(key: str, setting: Setting, algorithm: str) -> str:

@@ -8,7 +8,7 @@ import datetime
 import functools
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union
@@ -59,6 +59,8 @@ class Section:
 
 INVALID_TEXT = re.compile("[\0\ud800-\udfff]")
 """Characters that no file, path or model accepts."""
+WHOLE_EXPONENT = re.compile(r"[-+\d.]+e\+?\d+", re.IGNORECASE)
+"""A whole number such as 1e6, which YAML reads as text."""
 TYPES = {"integer": "a whole number", "number": "a number", "string": "text", "boolean": "true or false"}
 BOUNDS = {"exclusiveMinimum": "above", "minimum": "of at least", "exclusiveMaximum": "below", "maximum": "at most"}
 BOUND_ERRORS = {"greater_than": "above", "greater_than_equal": "at least", "less_than": "below"} | {
@@ -128,11 +130,12 @@ def _unambiguous(value: Any, hint: Any) -> Any:
     """Return `value` in a form that pydantic converts as intended. Raises TypeError for a value of another type."""
     members = list(_members(hint))
     kinds = {typing.get_origin(member) or member for member in members}
-    words = {word for member in members if typing.get_origin(member) is Literal for word in typing.get_args(member)}
-    word = "none" if value is None else value.lower() if isinstance(value, str) else None
-    if word in words:  # the bare word none is null in YAML and in overrides
+    word = _word(value)
+    if word is not None and word in _options(members):
         return word
-    if (isinstance(value, bool) and kinds & {int, float}) or (type(value) is int and bool in kinds):
+    if isinstance(value, bool) and kinds & {int, float}:
+        raise TypeError
+    if type(value) is int and bool in kinds:
         raise TypeError
     if isinstance(value, str) and INVALID_TEXT.search(value):
         raise TypeError
@@ -140,20 +143,47 @@ def _unambiguous(value: Any, hint: Any) -> Any:
         return str(value)
     if type(value) is datetime.date and str in kinds:  # YAML reads 2026-01-31 as a date
         return value.isoformat()
-    if isinstance(value, str) and int in kinds and re.fullmatch(r"[-+\d.]+e\+?\d+", value, re.IGNORECASE):
+    if isinstance(value, str) and int in kinds and WHOLE_EXPONENT.fullmatch(value):
         return float(value)
     for member in members:
-        arguments = typing.get_args(member)
         if type(value) in kinds:  # an option that needs no conversion, beside a list of the same
             return value
         if typing.get_origin(member) is tuple and not (str in kinds and isinstance(value, str)):
-            if isinstance(value, str) and value.strip() and ("," in value or not kinds & {int, float}):  # overrides
-                value = [item.strip() for item in value.split(",")]
-            items = [value] if type(value) in (int, float) else value
-            return [_unambiguous(i, arguments[0]) for i in items] if isinstance(items, list | tuple) else value
+            return _list(value, typing.get_args(member)[0], is_of_numbers=bool(kinds & {int, float}))
         if typing.get_origin(member) is collections.abc.Mapping and isinstance(value, dict):
-            return {_unambiguous(k, arguments[0]): _unambiguous(v, arguments[1]) for k, v in value.items()}
+            return _mapping(value, *typing.get_args(member))
     return value
+
+
+def _word(value: Any) -> str | None:
+    """Return a text in lower case, `none` for null (which the bare word none is in YAML), and None for other values."""
+    if value is None:
+        return "none"
+    return value.lower() if isinstance(value, str) else None
+
+
+def _options(members: Sequence[Any]) -> set[Any]:
+    """Return the values of the Literal types among the members of a union."""
+    options: set[Any] = set()
+    for member in members:
+        if typing.get_origin(member) is Literal:
+            options.update(typing.get_args(member))
+    return options
+
+
+def _list(value: Any, item: Any, is_of_numbers: bool) -> Any:
+    """Return a value as a list of items: a text of an override at its commas, and a number alone as one item."""
+    if isinstance(value, str) and value.strip() and ("," in value or not is_of_numbers):
+        value = [part.strip() for part in value.split(",")]
+    if type(value) in (int, float):
+        value = [value]
+    if not isinstance(value, list | tuple):
+        return value
+    return [_unambiguous(part, item) for part in value]
+
+
+def _mapping(value: Mapping[Any, Any], key: Any, entry: Any) -> dict[Any, Any]:
+    return {_unambiguous(name, key): _unambiguous(inner, entry) for name, inner in value.items()}
 
 
 def _members(hint: Any) -> Iterator[Any]:
