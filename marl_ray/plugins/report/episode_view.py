@@ -44,14 +44,17 @@ def last_turn_reward(record: EpisodeRecord) -> float | None:
 def select_episodes(records: Iterable[EpisodeRecord], count: int) -> tuple[list[SelectedEpisode], int]:
     """Return the `count` best, worst and last episodes each, in file order, and the number of all records.
 
-    Of equal rewards the later episode is selected. Keeps at most `3 * count` records in memory.
+    Of equal rewards the later episode is selected. Without a choice, because there are at most `count` episodes, there
+    are no reasons. Keeps at most `3 * count` records in memory.
     """
     heaps: dict[str, list[tuple[float, int, SelectedEpisode]]] = {"best": [], "worst": [], "last": []}
     total = 0
+    scored = 0
     for total, record in enumerate(records, start=1):
         reward = last_turn_reward(record)
         if reward is None:
             continue
+        scored += 1
         episode = SelectedEpisode([], reward, record)
         ranks = {"best": reward, "worst": -reward, "last": 0.0}
         for reason, rank in ranks.items():
@@ -63,7 +66,10 @@ def select_episodes(records: Iterable[EpisodeRecord], count: int) -> tuple[list[
     selected: dict[int, SelectedEpisode] = {}
     for reason, heap in heaps.items():
         for _, number, episode in heap:
-            selected.setdefault(number, episode).reasons.append(reason)
+            selected.setdefault(number, episode)
+            # Where all episodes are shown, none is the best ten.
+            if scored > len(heap):
+                selected[number].reasons.append(reason)
     return [episode for _, episode in sorted(selected.items())], total
 
 

@@ -124,6 +124,7 @@ def test_the_best_worst_and_last_episodes_are_selected() -> None:
     records.insert(3, {"step": 7} | episode_record(make_episode(None, ((), "prompt_too_long"))))
     selected = [(episode.record["step"], ", ".join(episode.reasons)) for episode in select_episodes(records, 2)[0]]
     assert selected == [(1, "worst"), (2, "best"), (4, "worst"), (5, "best, last"), (6, "last")]
+    assert [episode.reasons for episode in select_episodes(records, 10)[0]] == [[]] * len(rewards)
     assert select_episodes(records, 0) == ([], 8)
 
 
