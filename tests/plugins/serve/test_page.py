@@ -17,7 +17,7 @@ def test_the_page_shows_both_agents_and_the_tests() -> None:
         )
         page.fill("#tests", "assert double(2) == 4\nassert double(0) == 1")
         page.click("#send")
-        page.get_by_text("Done.").wait_for(timeout=120_000)
+        page.get_by_text("Done: 1 of 2 tests passed.").wait_for(timeout=120_000)
         turns = page.inner_text("#turns")
         assert turns.count("def aux(n):") == 2
         assert turns.count("1 of 2 tests passed") == 2
