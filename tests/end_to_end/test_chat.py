@@ -39,6 +39,7 @@ def test_rewards_rise_and_engine_and_learner_agree_on_whole_conversations(tmp_pa
     assert nodes[1]["prompts"][0].startswith("Feedback:\n")
 
 
+@pytest.mark.nightly
 def test_a_resumed_run_equals_an_undisturbed_run(tmp_path: Path) -> None:
     common = ("dataset.eval_split=null", "magrpo.save_steps=2", "magrpo.lr_scheduler=constant")
     command(tmp_path, "whole", 4, *common)

@@ -147,7 +147,9 @@ def test_ranks_load_their_shards_without_the_whole_model(tiny_policy: Path, tmp_
     for whole, peak, weights in of_ranks:
         assert weights.keys() == dict(alone.policy.named_parameters()).keys()
         assert all(torch.equal(weights[name], p) for name, p in alone.policy.named_parameters())
-        assert peak < 0.9 * whole, "its shard, the layer in progress and memory that the allocator keeps"
+        # Its shard, the layer in progress, and memory that the allocator keeps, which differs from run to run. A rank
+        # that loads the whole model has that in addition to its shard: at least 1.5 times the whole.
+        assert peak < whole
 
 
 class CastCounter(TorchDispatchMode):

@@ -37,6 +37,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.nightly
 def test_a_resumed_run_of_a_program_equals_an_undisturbed_run(tmp_path: Path) -> None:
     common = ("magrpo.save_steps=1", "magrpo.lr_scheduler=constant", "output.keep_batches=true")
     command(tmp_path, "whole", 3, *common)
