@@ -241,23 +241,26 @@ class SandboxPool:
         await gather(*checks)
 
     async def _check(self, worker: Handle[SandboxWorker]) -> None:
-        heartbeat = Deadline(self._heartbeat_s, "heartbeat_s", "to answer a heartbeat")
         try:
-            await worker.call(SandboxWorker.heartbeat).within(heartbeat)
+            await self._heartbeat(worker)
         except (ActorFailed, UserError) as error:
             self.workers.report_lost(worker, str(error))
+
+    async def _heartbeat(self, worker: Handle[SandboxWorker]) -> None:
+        """Wait for an answer of a worker. Raises an error if it is lost."""
+        deadline = Deadline(self._heartbeat_s, "heartbeat_s", "to answer a heartbeat")
+        await worker.call(SandboxWorker.heartbeat).within(deadline)
 
     async def _run_batch(self, worker: Handle[SandboxWorker], programs: list[Program]) -> list[ExecutionReport]:
         """Return a batch's reports, as long as the worker answers heartbeats."""
         deadline = Deadline(sum(map(self._max_seconds, programs)), "", "to run its programs")
-        heartbeat = Deadline(self._heartbeat_s, "heartbeat_s", "to answer a heartbeat")
         reports = asyncio.ensure_future(worker.call(SandboxWorker.run, programs).within(deadline))
         try:
             while True:
                 await asyncio.wait({reports}, timeout=self._heartbeat_s)
                 if reports.done():
                     return reports.result()
-                await worker.call(SandboxWorker.heartbeat).within(heartbeat)
+                await self._heartbeat(worker)
         finally:
             reports.cancel()
 

@@ -43,11 +43,10 @@ class StartBarrier:
             # A sibling may need several starts. Each failed one counts as a failed start of this rank too.
             complete = self._condition.wait_for(lambda: len(self.arrived) == self._num_ranks)
             await wait_within(deadline_s, f"the ranks beside {rank.id} to start", "start_s", complete)
-        except DeadlineExceeded as error:
-            del self.arrived[rank.id]
-            raise UserError(str(error)) from None
-        except BaseException:
+        except BaseException as error:
             del self.arrived[rank.id]  # so that its next incarnation can take the place
+            if isinstance(error, DeadlineExceeded):
+                raise UserError(str(error)) from None
             raise
         # Without a deadline: the work of the last rank has its own.
         await self._condition.wait_for(lambda: self._is_over)

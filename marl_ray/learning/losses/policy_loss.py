@@ -89,7 +89,7 @@ class PolicyLoss:
     """A policy loss of one mini-batch. Create a subclass and implement `token_loss`."""
 
     requirements: ClassVar[Requirements] = Requirements()
-    """Needs on the other settings of a run, by the names in `marl_ray.credit.requirement_table`."""
+    """Requirements of the other settings of a run, by the names in `marl_ray.credit.requirement_table`."""
     defaults: ClassVar[LossOptions] = LossOptions()
     """Options with their defaults. An object has `options`, with the values of a run."""
     needs_whole_mini_batch: ClassVar[bool] = False

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from marl_ray.config import Config, CreditConfig
+from marl_ray.config import Config
 from marl_ray.core.batch import Group
 from marl_ray.core.episode import Completion, sibling_calls
 from marl_ray.core.errors import UserError
@@ -25,6 +25,7 @@ from marl_ray.learning.micro_batches import unweighted_row
 from marl_ray.plugins.preferences.epochs import HeldOutFit, progress_bar
 from marl_ray.plugins.preferences.preference_file import WrittenPreference
 from marl_ray.plugins.preferences.selection import hold_out
+from marl_ray.plugins.preferences.supervised import supervised
 
 PromptAndCompletion = tuple[tuple[int, ...], Completion]
 """A prompt's token ids and one completion."""
@@ -40,19 +41,7 @@ class PreferenceTrainer:
     """
 
     def __init__(self, config: Config, steps: int, has_reference: bool) -> None:
-        for number, agent in enumerate(config.agents):
-            if agent.learning_rate == 0:
-                raise UserError(f"agent {number} has learning_rate 0: give --learning-rate")
-        agents = tuple(replace(agent, estimator="mareinforce", reference_kl_coef=0.0) for agent in config.agents)
-        changes = vars(CreditConfig()) | {
-            "loss": "policy_gradient",
-            "importance": "none",
-            "entropy_coef": 0.0,
-            "train_batch_size": None,
-        }
-        training = replace(config.training, **changes)
-        lora = replace(config.lora, export="merged")
-        self.config = replace(config, agents=agents, training=training, lora=lora)
+        self.config = supervised(config, loss_aggregation="sequence_sum")
         self.learners = {
             policy: Learner(*local_learner_arguments(self.config, policy, steps)) for policy in config.policies
         }

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from marl_ray.config import Config, CreditConfig, from_tree, to_tree, to_yaml
+from marl_ray.config import Config, from_tree, to_tree, to_yaml
 from marl_ray.core.batch import Group
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import complete_folder, output_folder
@@ -35,6 +35,7 @@ from marl_ray.plugins.preferences.epochs import HeldOutFit, change, train_epochs
 from marl_ray.plugins.preferences.preference_file import PAIRS, PreferencesFile
 from marl_ray.plugins.preferences.preference_training import PreferenceTrainer, hold_out_preferences
 from marl_ray.plugins.preferences.selection import AnswerSelection, demonstrations, hold_out, merged_by_prompt
+from marl_ray.plugins.preferences.supervised import supervised
 from marl_ray.plugins.preferences.written_answers import AnswersFile
 from marl_ray.storage.run_folder import RunFolder
 
@@ -138,25 +139,6 @@ def logged_groups(folder: RunFolder, agents: int) -> list[list[Group]]:
         raise UserError(f"{folder} has no logged batch: a run with output.keep_batches: true keeps all of its batches")
     batches = [folder.log.read(step, agents).batches for step in steps]
     return [[g for of_step in batches for part in of_step[a].mini_batches for g in part.groups] for a in range(agents)]
-
-
-def supervised(config: Config, learning_rate: float | None) -> Config:
-    """Return the config whose learners fit demonstrations: return 1 is advantage 1, and every token weighs the same."""
-    agents = []
-    for number, agent in enumerate(config.agents):
-        rate = agent.learning_rate if learning_rate is None else learning_rate
-        if rate == 0:
-            raise UserError(f"agent {number} has learning_rate 0: give --learning-rate")
-        agents.append(replace(agent, estimator="mareinforce", reference_kl_coef=0.0, learning_rate=rate))
-    changes = vars(CreditConfig(loss_aggregation="token_mean")) | {
-        "loss": "policy_gradient",
-        "importance": "none",
-        "entropy_coef": 0.0,
-        "train_batch_size": None,
-    }
-    training = replace(config.training, **changes)
-    lora = replace(config.lora, export="merged")
-    return replace(config, agents=tuple(agents), training=training, lora=lora)
 
 
 def _train(
