@@ -45,6 +45,7 @@ def skip_without(peer: Peer) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_every_part_of_the_race_runs_on_a_cpu(tmp_path: Path) -> None:
     parts = ("ceilings", "models", "learner", "engine", "pair", "profile")
     rows, output = race(tmp_path, "--only", *parts)

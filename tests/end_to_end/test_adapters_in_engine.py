@@ -45,6 +45,7 @@ def test_policies_of_one_learner_process_with_sleeping_engines_or_not(tmp_path: 
         assert max(gaps) < 1e-5, "each engine has the adapter of its policy"
 
 
+@pytest.mark.nightly
 def test_policies_of_one_engine_have_the_results_of_separate_engines(tmp_path: Path) -> None:
     steps = {}
     for name, settings in (

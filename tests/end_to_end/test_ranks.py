@@ -51,6 +51,7 @@ def test_a_learner_of_two_ranks_trains_and_one_rank_replays_the_same(tmp_path: P
         assert max(step.difference for step in replayed) < ROUNDING
 
 
+@pytest.mark.nightly
 def test_two_ranks_in_turns_with_two_replicas_learn_the_same_and_survive_a_loss(tmp_path: Path) -> None:
     apart, turns = tmp_path / "apart", tmp_path / "turns"
     result = train(*two_ranks(tmp_path, "apart"))

@@ -13,7 +13,7 @@ import pytest
 from tests.factories import ROOT
 from tests.plugins.gateway.scripted_agents import command
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 PROGRAM = """
 import json, sys
 from openai import OpenAI
