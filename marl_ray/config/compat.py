@@ -11,6 +11,7 @@ from typing import Any
 
 from marl_ray.core.errors import UserError
 
+# The names that CoMLRL and the reference's YAML files give to settings.
 KEY_ALIASES = {
     "{algorithm}.external_original_prompt": "external.original_prompt",
     "{algorithm}.external_previous_response": "external.previous_response",
@@ -49,14 +50,30 @@ _REFERENCE_KL = re.compile(r"beta|(.+_)?(kl|ref|reference)(_.+)?")
 
 def canonical_key(key: str, algorithm: str) -> str:
     """Return the canonical spelling of a dotted key."""
-    aliases = {alias.format(algorithm=algorithm): canonical for alias, canonical in KEY_ALIASES.items()}
-    return aliases[key].format(algorithm=algorithm) if key in aliases else key
+    return key_aliases(algorithm).get(key, key)
+
+
+def key_aliases(algorithm: str) -> dict[str, str]:
+    """Return the canonical key by alias, in files with the section `algorithm`."""
+    aliases = {}
+    for alias, canonical in KEY_ALIASES.items():
+        aliases[alias.format(algorithm=algorithm)] = canonical.format(algorithm=algorithm)
+    return aliases
+
+
+def value_aliases(algorithm: str) -> dict[str, dict[Any, Any]]:
+    """Return the canonical value by alias, by canonical key, in files with the section `algorithm`."""
+    return {key.format(algorithm=algorithm): values for key, values in VALUE_ALIASES.items()}
 
 
 def aliases_in_section(section: str, algorithm: str) -> list[str]:
     """Return the names of the aliases in a section ("" is the top level)."""
-    places = [alias.format(algorithm=algorithm).rpartition(".") for alias in KEY_ALIASES]
-    return [name for place, _, name in places if place == section]
+    names = []
+    for alias in key_aliases(algorithm):
+        place, _, name = alias.rpartition(".")
+        if place == section:
+            names.append(name)
+    return names
 
 
 def canonical_keys(flat: Mapping[str, Any], algorithm: str, same: Callable[[str, Any, Any], bool]) -> dict[str, Any]:
@@ -66,16 +83,22 @@ def canonical_keys(flat: Mapping[str, Any], algorithm: str, same: Callable[[str,
     and its alias are both given with different values. Unknown settings of the KL term that disable it (0, null, false)
     are dropped.
     """
-    canonical, flat = {}, _resolve_kl_switch(flat, algorithm)
+    flat = _resolve_kl_switch(flat, algorithm)
+    aliases = key_aliases(algorithm)
+    canonical = {}
     for key, value in flat.items():
         place, _, name = key.rpartition(".")
         unknown_kl = place == algorithm and name not in KL_SETTINGS and _REFERENCE_KL.fullmatch(name)
-        if canonical_key(key, algorithm) == key and not (unknown_kl and not value):
-            canonical[key] = value
-    for alias in (alias.format(algorithm=algorithm) for alias in KEY_ALIASES):
-        if flat.get(alias) is None:
+        # Without a reference policy such settings of other libraries mean what is so here by default.
+        if unknown_kl and not value:
             continue
-        key, value = canonical_key(alias, algorithm), flat[alias]
+        if key not in aliases:
+            canonical[key] = value
+    for alias, key in aliases.items():
+        value = flat.get(alias)
+        if value is None:
+            continue
+        # The legacy flag --model_name wins over model.name.
         if alias != "model_name" and canonical.get(key) is not None and not same(key, canonical[key], value):
             raise UserError(f"{alias} and {key} are the same setting and differ: give one of them")
         canonical[key] = value
@@ -84,26 +107,36 @@ def canonical_keys(flat: Mapping[str, Any], algorithm: str, same: Callable[[str,
 
 def _resolve_kl_switch(flat: Mapping[str, Any], algorithm: str) -> Mapping[str, Any]:
     """Replace CoMLRL's switch of the KL term with a coefficient. Raises UserError for a value that is no boolean."""
-    switch, coefficient = KL_SWITCH.format(algorithm=algorithm), f"{algorithm}.reference_kl_coef"
-    if flat.get(switch) is None:
+    switch = KL_SWITCH.format(algorithm=algorithm)
+    coefficient = f"{algorithm}.reference_kl_coef"
+    rest = dict(flat)
+    is_on = rest.pop(switch, None)
+    if is_on is None:
         return flat
-    if not isinstance(flat[switch], bool):
-        raise UserError(f"{switch} should be true or false, got {flat[switch]!r}: or set {coefficient} alone")
-    rest = {key: value for key, value in flat.items() if key != switch}
-    return {coefficient: COMLRL_KL_COEF} | rest if flat[switch] else rest | {coefficient: 0.0}
+    if not isinstance(is_on, bool):
+        raise UserError(f"{switch} should be true or false, got {is_on!r}: or set {coefficient} alone")
+    if is_on:
+        return {coefficient: COMLRL_KL_COEF, **rest}
+    return {**rest, coefficient: 0.0}
 
 
 def canonical_values(flat: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
     """Return values by canonical key with every alias of a value replaced."""
     canonical = dict(flat)
-    for key in (key.format(algorithm=algorithm) for key in PLUGIN_NAMES):
-        if isinstance(canonical.get(key), str) and ":" not in canonical[key]:
-            canonical[key] = canonical[key].lower()
-    for key, values in VALUE_ALIASES.items():
-        key = key.format(algorithm=algorithm)
-        if key in canonical and not isinstance(canonical[key], bool | list | dict):
-            value = canonical[key].lower() if isinstance(canonical[key], str) else canonical[key]
-            canonical[key] = values.get(value, canonical[key])
+    for template in PLUGIN_NAMES:
+        key = template.format(algorithm=algorithm)
+        name = canonical.get(key)
+        # module:Attr is Python's, where case matters.
+        if isinstance(name, str) and ":" not in name:
+            canonical[key] = name.lower()
+    for key, values in value_aliases(algorithm).items():
+        # False equals 0, which is an alias; lists have no hash.
+        if key not in canonical or isinstance(canonical[key], bool | list | dict):
+            continue
+        value = canonical[key]
+        if isinstance(value, str):
+            value = value.lower()
+        canonical[key] = values.get(value, canonical[key])
     return canonical
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from marl_ray import registry
 from marl_ray.config.algorithm_section import AlgorithmConfig
-from marl_ray.config.compat import KEY_ALIASES, KL_SWITCH, VALUE_ALIASES, canonical_key
+from marl_ray.config.compat import KL_SWITCH, canonical_key, key_aliases, value_aliases
 from marl_ray.config.dialects import DIALECTS
 from marl_ray.config.keys import Setting, agent_keys, mapping_of, refuse, sections, settings
 from marl_ray.config.schema import ALGORITHMS, Config
@@ -37,7 +37,9 @@ def explain(key: str, algorithm: str) -> list[str]:
         return _explain_agents(canonical, algorithm)
     if canonical in known:
         lines = _explain_setting(canonical, algorithm)
-        return lines if canonical == key else [f"{key} is an alias of {canonical}", *lines]
+        if canonical != key:
+            lines.insert(0, f"{key} is an alias of {canonical}")
+        return lines
     if canonical in sections(known):
         lines = [f"{canonical}: {describe_section(canonical)}"]
         for name in known:
@@ -55,7 +57,10 @@ def _explain_all(known: Mapping[str, Setting]) -> list[str]:
     places = sections(known)
     lines: list[str] = []
     for name in dict.fromkeys(key.partition(".")[0] for key in known):
-        lines.append(f"{name}: {describe_section(name)}" if name in places else _summary(name, known))
+        if name in places:
+            lines.append(f"{name}: {describe_section(name)}")
+        else:
+            lines.append(_summary(name, known))
     return lines
 
 
@@ -64,6 +69,7 @@ def _explain_setting(key: str, algorithm: str) -> list[str]:
     header = f"{key}: {describe_type(key, setting, algorithm)}; default {as_yaml(setting.default)}"
     lines = [header, describe_setting(key, setting)]
     if key == "compat":
+        # With a coefficient, because some defaults depend on whether there is a KL term.
         for name in DIALECTS.entries:
             defaults = DIALECTS.get(name).defaults({f"{algorithm}.reference_kl_coef": 1.0}, (), algorithm)
             for changed, value in defaults.items():
@@ -97,16 +103,22 @@ def _keys_of_agent(keys: Mapping[str, str]) -> list[str]:
 
 def describe_type(key: str, setting: Setting, algorithm: str) -> str:
     """Return the type and bounds of a setting, or the names of the plug-ins to choose from."""
-    if names := _plugins(key, algorithm):
-        return f"{', '.join(names)}, or module:Attr of a plug-in" + (", or null" if setting.null_is_default else "")
-    return describe(setting.hint | None if setting.null_is_default else setting.hint)
+    names = _plugins(key, algorithm)
+    if names:
+        text = f"{', '.join(names)}, or module:Attr of a plug-in"
+        return f"{text}, or null" if setting.null_is_default else text
+    hint = setting.hint
+    if setting.null_is_default:
+        hint = hint | None
+    return describe(hint)
 
 
 def _plugins(key: str, algorithm: str) -> list[str]:
     """Return the names of the plug-ins that a setting chooses from; none for other settings."""
-    return [
-        name for k, registry in PLUGINS.items() if k.format(algorithm=algorithm) == key for name in registry.entries
-    ]
+    for template, names in PLUGINS.items():
+        if template.format(algorithm=algorithm) == key:
+            return list(names.entries)
+    return []
 
 
 def describe_setting(key: str, setting: Setting) -> str:
@@ -140,12 +152,17 @@ def as_yaml(value: Any) -> str:
     """Return a default as it is written in YAML."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(as_yaml, value))}]"
-    words = {None: "null", True: "true", False: "false"}
-    return words[value] if value is None or isinstance(value, bool) else str(value) if value != "" else '""'
+    # By identity, because 0 and 1 equal False and True.
+    for constant, word in ((None, "null"), (True, "true"), (False, "false")):
+        if value is constant:
+            return word
+    return str(value) or '""'
 
 
 def _summary(key: str, known: Mapping[str, Setting]) -> str:
-    return f"{key} [{as_yaml(known[key].default)}]: {SENTENCE_END.split(describe_setting(key, known[key]))[0]}"
+    setting = known[key]
+    first, *_ = SENTENCE_END.split(describe_setting(key, setting))
+    return f"{key} [{as_yaml(setting.default)}]: {first}"
 
 
 def json_schema() -> dict[str, Any]:
@@ -155,11 +172,10 @@ def json_schema() -> dict[str, Any]:
     for algorithm in ALGORITHMS:
         for key, setting in settings(algorithm).items():
             _insert(root, key, _schema_of(key, setting, algorithm))
-        for alias, target in KEY_ALIASES.items():
-            key = target.format(algorithm=algorithm)
-            deprecated = {"description": f"Alias of {key}.", "deprecated": True}
-            schema = _schema_of(key, settings(algorithm)[key], algorithm) | deprecated
-            _insert(root, alias.format(algorithm=algorithm), schema)
+        for alias, key in key_aliases(algorithm).items():
+            schema = _schema_of(key, settings(algorithm)[key], algorithm)
+            schema |= {"description": f"Alias of {key}.", "deprecated": True}
+            _insert(root, alias, schema)
         switch = {"type": ["boolean", "null"], "description": "Alias of reference_kl_coef 0.1 or 0."}
         _insert(root, KL_SWITCH.format(algorithm=algorithm), switch | {"deprecated": True})
     agent = _object("Settings of one agent. Omitted settings have the run's values.")
@@ -182,14 +198,26 @@ def _insert(root: dict[str, Any], key: str, schema: Mapping[str, Any]) -> None:
 
 
 def _schema_of(key: str, setting: Setting, algorithm: str) -> dict[str, Any]:
-    options: list[Any] = [{}] if key == "agents" else [json_schema_of(setting.hint)]
-    if names := _plugins(key, algorithm):
-        options = [{"enum": names}, {"type": "string", "pattern": f"^{MODULE_ATTRIBUTE.pattern}$"}]
-    aliases = next((values for k, values in VALUE_ALIASES.items() if k.format(algorithm=algorithm) == key), {})
+    names = _plugins(key, algorithm)
+    options: list[Any] = []
+    if key == "agents":
+        # The type of agents in a file is that of their entries, which the caller inserts.
+        options.append({})
+    elif names:
+        options.append({"enum": names})
+        options.append({"type": "string", "pattern": f"^{MODULE_ATTRIBUTE.pattern}$"})
+    else:
+        options.append(json_schema_of(setting.hint))
+    aliases = value_aliases(algorithm).get(key)
     if aliases:
         options.append({"enum": list(aliases)})
     if setting.null_is_default:
         options.append({"type": "null"})
-    schema = dict(options[0]) if len(options) == 1 else {"anyOf": options}
-    default = list(setting.default) if isinstance(setting.default, tuple) else setting.default
-    return schema | {"default": default, "description": describe_setting(key, setting)}
+    schema: dict[str, Any] = {"anyOf": options}
+    if len(options) == 1:
+        schema = dict(options[0])
+    schema["default"] = setting.default
+    if isinstance(setting.default, tuple):
+        schema["default"] = list(setting.default)
+    schema["description"] = describe_setting(key, setting)
+    return schema

@@ -62,12 +62,12 @@ def types_of(cls: Any) -> Mapping[str, Any]:
 
 
 def _walk(cls: type, prefix: str, algorithm: str) -> Iterator[tuple[str, Setting]]:
-    """Yield the settings of a section and of the sections in it. A key is the path of the attribute; the section
-    `training` has the name of the algorithm."""
+    """Yield the settings of a section and of the sections in it. A key is the path of the attribute, with the names of
+    `section_name`."""
     for field in dataclasses.fields(cls):
         hint = types_of(cls)[field.name]
         if dataclasses.is_dataclass(hint):
-            name = algorithm if hint is AlgorithmConfig else field.name
+            name = section_name(field.name, hint, algorithm)
             yield from _walk(typing.cast(type, hint), f"{prefix}{name}.", algorithm)
         elif cls is not Config or field.name not in NO_SETTINGS:
             marks = getattr(hint, "__metadata__", ())
@@ -78,6 +78,13 @@ def _walk(cls: type, prefix: str, algorithm: str) -> Iterator[tuple[str, Setting
                 default = field.default_factory()
             null_is_default = DERIVED in marks or OR_DEFAULT in marks
             yield f"{prefix}{field.name}", Setting(hint, default, _owner(cls, field.name), null_is_default)
+
+
+def section_name(field: str, cls: Any, algorithm: str) -> str:
+    """Return the name in a file of a section: of its field, or of the algorithm for the field `training`."""
+    if cls is AlgorithmConfig:
+        return algorithm
+    return field
 
 
 def _owner(cls: type, field: str) -> type:
@@ -105,20 +112,29 @@ def agent_keys(algorithm: str) -> Mapping[str, str]:
 
 def key_of(config: Config, number: int, field: str) -> str:
     """Return the key that sets a field of agent `number`: the agent's own key if it is given, else the run's."""
-    key = f"resources.{field}" if "." in field else field
-    return f"agents.{number}.{key}" if key in config.agents[number].given else agent_keys(config.algorithm)[key]
+    key = field
+    if "." in field:
+        key = f"resources.{field}"
+    if key in config.agents[number].given:
+        return f"agents.{number}.{key}"
+    return agent_keys(config.algorithm)[key]
 
 
 def value_at(config: Config, key: str) -> Any:
     """Return the value of a setting."""
-    section, _, rest = key.partition(".")
-    path = f"training.{rest}" if section == config.algorithm else key
-    return operator.attrgetter(path)(config)
+    # The config has the section of its algorithm under that name too (`Config.__getattr__`).
+    return operator.attrgetter(key)(config)
 
 
 def sections(keys: Iterable[str]) -> set[str]:
     """Return every section that contains one of the dotted keys."""
-    return {key[:i] for key in keys for i, letter in enumerate(key) if letter == "."}
+    found: set[str] = set()
+    for key in keys:
+        parent = key.rpartition(".")[0]
+        while parent:
+            found.add(parent)
+            parent = parent.rpartition(".")[0]
+    return found
 
 
 def mapping_of(key: str, algorithm: str) -> str | None:
@@ -131,8 +147,10 @@ def mapping_of(key: str, algorithm: str) -> str | None:
 
 def agent_mapping_of(key: str, algorithm: str) -> str | None:
     """Return the key of mapping type of an agent that a dotted key, without `agents.N.`, is an entry of, or None."""
-    mappings = (own for own, run in agent_keys(algorithm).items() if mapping_of(f"{run}.", algorithm) == run)
-    return next((own for own in mappings if key.startswith(f"{own}.")), None)
+    for own, run_key in agent_keys(algorithm).items():
+        if key.startswith(f"{own}.") and mapping_of(f"{run_key}.", algorithm) == run_key:
+            return own
+    return None
 
 
 def refuse(key: str, value: Any, known: Iterable[str], algorithm: str, prefix: str = "") -> NoReturn:
@@ -152,37 +170,60 @@ def refuse(key: str, value: Any, known: Iterable[str], algorithm: str, prefix: s
 
 
 def _unknown(key: str, known: Iterable[str], algorithm: str, prefix: str) -> UserError:
-    section, _, name = key.rpartition(".")
-    path = f"{section}." if section else ""
+    section, dot, name = key.rpartition(".")
+    path = section + dot
     refuse_reference(name, prefix + path)
-    if path == f"{algorithm}." and (replacement := advice(name)) is not None:
-        return UserError(f"unknown setting '{prefix}{key}', {replacement}")
-    siblings = list(dict.fromkeys(k[len(path) :].split(".")[0] for k in known if k.startswith(path)))
-    names = siblings if prefix else [*siblings, *aliases_in_section(section, algorithm)]
-    if not section and not prefix:
-        names += foreign_sections()
-    every = [*(f"{prefix}{k}" for k in known if prefix), *settings(algorithm)]
+    if section == algorithm:
+        replacement = advice(name)
+        if replacement is not None:
+            return UserError(f"unknown setting '{prefix}{key}', {replacement}")
+    siblings: dict[str, None] = {}
+    """Names of settings and sections beside the unknown one, in their order."""
+    every: list[str] = []
+    """Keys of all settings."""
+    for other in known:
+        if prefix:
+            every.append(prefix + other)
+        if other.startswith(path):
+            siblings[other.removeprefix(path).partition(".")[0]] = None
+    every += settings(algorithm)
+    names = list(siblings)
+    if not prefix:
+        names += aliases_in_section(section, algorithm)
+        if not section:
+            names += foreign_sections()
+    nearest = _nearest(name, [prefix + path + sibling for sibling in names], every)
     hint = f"known here: {', '.join(siblings)}"
-    if nearest := _nearest(name, [prefix + path + sibling for sibling in names], every):
+    if nearest:
         hint = f"did you mean '{nearest}'?"
     elif len(siblings) > MAX_LISTED:
-        hint = f"`{f'marl-ray explain {section}'.strip()}` lists the known settings"
+        command = f"marl-ray explain {section}".strip()
+        hint = f"`{command}` lists the known settings"
     return UserError(f"unknown setting '{prefix}{key}': {hint}")
 
 
 def _nearest(name: str, siblings: list[str], every: list[str]) -> str | None:
     """Return the most similar dotted key, or None: the same name in any section, a name with these initials, similar
     spelling (in the same section first), or a name that contains the word."""
-    last = {key: key.rpartition(".")[2] for key in [*every, *siblings]}
+    for key in every:
+        if _last(key) == name:
+            return key
+    for key in every:
+        initials = [word[:1] for word in _last(key).split("_")]
+        if "".join(initials) == name:
+            return key
+    # Spelling may differ most where the user was looking. The cutoffs are similarities of difflib from 0 to 1.
+    for keys, cutoff in ((siblings, 0.7), (every, 0.85), (siblings, 0.5)):
+        near = difflib.get_close_matches(name, map(_last, keys), n=1, cutoff=cutoff)
+        for key in keys:
+            if _last(key) in near:
+                return key
+    for key in every:
+        if name in _last(key).split("_"):
+            return key
+    return None
 
-    def similar(keys: list[str], cutoff: float) -> list[str]:
-        near = difflib.get_close_matches(name, [last[key] for key in keys], n=1, cutoff=cutoff)
-        return [key for key in keys if last[key] in near]
 
-    candidates = (
-        [key for key in every if last[key] == name],
-        [key for key in every if "".join(word[0] for word in last[key].split("_")) == name],
-        similar(siblings, 0.7) or similar(every, 0.85) or similar(siblings, 0.5),
-        [key for key in every if name in last[key].split("_")],
-    )
-    return next((keys[0] for keys in candidates if keys), None)
+def _last(key: str) -> str:
+    """Return a dotted key without its sections."""
+    return key.rpartition(".")[2]

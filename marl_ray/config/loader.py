@@ -16,7 +16,6 @@ import yaml
 
 from marl_ray import registry
 from marl_ray.config.agent_section import AgentConfig
-from marl_ray.config.algorithm_section import AlgorithmConfig
 from marl_ray.config.compat import canonical_key, canonical_keys, canonical_values
 from marl_ray.config.dialects import DIALECTS, adopt, dialect_of
 from marl_ray.config.keys import (
@@ -24,6 +23,7 @@ from marl_ray.config.keys import (
     agent_mapping_of,
     mapping_of,
     refuse,
+    section_name,
     sections,
     settings,
     types_of,
@@ -65,7 +65,8 @@ def from_tree(
     tree, overrides = adopt(tree, algorithm, overrides, note)
     flat = _canonical(flatten(tree, sections(settings(algorithm))), algorithm)
     flat["agents"] = _entries(flat.get("agents"), algorithm)
-    for key in sorted(overrides, key=lambda key: key.startswith("agents.")):  # last, when the number of agents is known
+    # Settings of single agents come last, when the number of agents is known.
+    for key in sorted(overrides, key=lambda key: key.startswith("agents.")):
         _override(flat, key, overrides[key], algorithm)
     changed = {canonical_key(key, algorithm) for key in overrides}
     if f"{algorithm}.num_turns" in changed and f"{algorithm}.turn_gradient_weights" not in changed:
@@ -76,14 +77,26 @@ def from_tree(
 def to_tree(config: Config) -> dict[str, Any]:
     """Return the config as nested dictionaries, the inverse of `from_tree`. Entries of `agents` contain only the
     settings that an agent sets itself."""
-    flat = {key: _plain(value_at(config, key)) for key in settings(config.algorithm)}
+    flat: Flat = {}
+    for key in settings(config.algorithm):
+        flat[key] = _plain(value_at(config, key))
     flat[f"{config.algorithm}.num_agents"] = config.num_agents
-    agents: list[Any] = []
-    for agent in config.agents:
-        own = _nested({key: attrgetter(key)(agent) for key in agent.given})
-        agents.append(own["name"] if set(own) == {"name"} else own)
-    flat["agents"] = agents if any(agents) else None
+    agents = [_entry_of(agent) for agent in config.agents]
+    flat["agents"] = None
+    if any(agents):
+        flat["agents"] = agents
     return _nested(flat)
+
+
+def _entry_of(agent: AgentConfig) -> str | dict[str, Any]:
+    """Return the entry of `agents` that an agent was made of, in its short form if that says the same."""
+    own: Flat = {}
+    for key in agent.given:
+        own[key] = attrgetter(key)(agent)
+    if set(own) == {"name"}:
+        name: str = own["name"]
+        return name
+    return _nested(own)
 
 
 def to_yaml(config: Config) -> str:
@@ -120,9 +133,12 @@ def flatten(value: Any, places: Collection[str], key: str = "") -> Flat:
         for name, inner in value.items():
             if "." in str(name):
                 raise UserError(f"'{name}' with dots is for --override: in a file, write a section for every dot")
-            flat |= flatten(inner, places, f"{key}.{name}" if key else str(name))
+            flat |= flatten(inner, places, f"{key}.{name}".lstrip("."))
         return flat
-    return {} if value is None else {key: value}
+    # An empty section is null in YAML, and sets nothing.
+    if value is None:
+        return {}
+    return {key: value}
 
 
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,10 +161,17 @@ def _entries(agents: Any, algorithm: str) -> list[Flat] | None:
     if not isinstance(agents, list | tuple):
         raise UserError(f"agents should be a list like [a, b], of names or of mappings, or null, got {agents!r}")
     places = sections(agent_keys(algorithm))
-    return [flatten(agent, places) if isinstance(agent, Mapping) else {"name": agent} for agent in agents]
+    entries: list[Flat] = []
+    for agent in agents:
+        if isinstance(agent, Mapping):
+            entries.append(flatten(agent, places))
+        else:
+            entries.append({"name": agent})
+    return entries
 
 
 def _override(flat: Flat, key: str, value: Any, algorithm: str) -> None:
+    # The alias is the legacy flag --model_name, which names the model of every agent.
     if key == "model_name":
         for agent in flat["agents"] or ():
             agent.pop("name", None)
@@ -172,13 +195,17 @@ def _override_agent(flat: Flat, key: str, value: Any, algorithm: str) -> None:
         flat["agents"] = [{} for _ in range(count)]
     agents = flat["agents"]
     if not index.isdecimal() or int(index) >= len(agents):
-        raise UserError(f"{key}: there {'is' if len(agents) == 1 else 'are'} {pluralize(len(agents), 'agent')}, from 0")
-    if rest and (mapping := agent_mapping_of(rest[0], algorithm)) is not None:
-        _override_entry(agents[int(index)], mapping, rest[0], value)
-    elif rest:
-        _replace(agents[int(index)], rest[0], flatten(value, sections(agent_keys(algorithm)), rest[0]))
+        raise UserError(f"{key}: the config has {pluralize(len(agents), 'agent')}, numbered from 0")
+    number = int(index)
+    if not rest:
+        agents[number] = (_entries([value], algorithm) or [{}])[0]
+        return
+    own = rest[0]
+    mapping = agent_mapping_of(own, algorithm)
+    if mapping is not None:
+        _override_entry(agents[number], mapping, own, value)
     else:
-        (agents[int(index)],) = _entries([value], algorithm) or [{}]
+        _replace(agents[number], own, flatten(value, sections(agent_keys(algorithm)), own))
 
 
 def _override_entry(flat: Flat, mapping: str, key: str, value: Any) -> None:
@@ -190,28 +217,36 @@ def _override_entry(flat: Flat, mapping: str, key: str, value: Any) -> None:
 
 
 def _replace(flat: Flat, key: str, values: Flat) -> None:
-    for old in [k for k in flat if k == key or k.startswith(f"{key}.")]:
-        del flat[old]
+    for old in list(flat):
+        if old == key or old.startswith(f"{key}."):
+            del flat[old]
     flat |= values
 
 
 def _truncate_weights(flat: Flat, algorithm: str, note: Callable[[str], None]) -> None:
     """Keep only the first turn_gradient_weights if an override lowers num_turns below their number."""
-    weights, turns = (flat.get(f"{algorithm}.{name}") for name in ("turn_gradient_weights", "num_turns"))
+    weights = flat.get(f"{algorithm}.turn_gradient_weights")
+    turns = flat.get(f"{algorithm}.num_turns")
+    # Values of other types are refused later, by their own checks. `type`, because True is an int.
     if isinstance(weights, list) and type(turns) is int and 1 <= turns < len(weights):
         flat[f"{algorithm}.turn_gradient_weights"] = weights[:turns]
         note(f"note: {algorithm}.num_turns is {turns}, so of turn_gradient_weights {weights} the first are used")
 
 
 def _resolve(flat: Flat, algorithm: str) -> Config:
-    known, entries = settings(algorithm), flat["agents"]
+    known = settings(algorithm)
     for key, value in flat.items():
         if key not in known:
             refuse(key, value, known, algorithm)
-    given = _convert_all({key: value for key, value in flat.items() if key != "agents"}, algorithm)
+    flat = dict(flat)
+    entries = flat.pop("agents")
+    given = _convert_all(flat, algorithm)
     dialect = DIALECTS.get(given.get("compat", known["compat"].default))
-    compat = dialect.defaults(given, entries or (), algorithm)
-    run = {key: setting.default for key, setting in known.items()} | compat | given
+    run: Flat = {}
+    for key, setting in known.items():
+        run[key] = setting.default
+    run |= dialect.defaults(given, entries or (), algorithm)
+    run |= given
     for plug_in in registry.plug_ins():
         if plug_in.adapt:
             entries = registry.attribute(plug_in.adapt, "plug-in")(run, entries, algorithm)
@@ -220,6 +255,7 @@ def _resolve(flat: Flat, algorithm: str) -> Config:
     own = [_convert_agent(entry, number, algorithm) for number, entry in enumerate(entries or [{}] * count)]
     run["agents"] = tuple(_agent(run, own, number, algorithm) for number in range(count))
     run[f"{algorithm}.num_agents"] = count
+    # What is no setting of its own, but a field of `Config`.
     run["algorithm"] = algorithm
     run["plugin_sections"] = {}
     for name, target in registry.sections().items():
@@ -232,28 +268,45 @@ def _resolve(flat: Flat, algorithm: str) -> Config:
 
 def _convert_all(flat: Flat, algorithm: str) -> Flat:
     """Convert every value to the type of its setting, and drop nulls that stand for the default."""
-    known, converted = settings(algorithm), {}
+    known = settings(algorithm)
+    converted: Flat = {}
     for key, value in canonical_values(flat, algorithm).items():
-        if value is not None or not known[key].null_is_default:
-            converted[key] = convert(value, known[key].hint, key, or_null=known[key].null_is_default)
+        setting = known[key]
+        if value is not None or not setting.null_is_default:
+            converted[key] = convert(value, setting.hint, key, or_null=setting.null_is_default)
     return converted
 
 
 def _convert_agent(entry: Flat, number: int, algorithm: str) -> Flat:
-    keys, known = agent_keys(algorithm), settings(algorithm)
+    """Return the settings that an entry of `agents` gives, converted, in the order of `agent_keys`."""
+    keys = agent_keys(algorithm)
+    known = settings(algorithm)
+    of_run: Flat = {}
+    """The same values under the keys of the run, which aliases of values are listed by."""
     for key, value in entry.items():
         if key not in keys:
             refuse(key, value, keys, algorithm, f"agents.{number}.")
-    own = canonical_values({keys[key]: value for key, value in entry.items()}, algorithm)
-    given = tuple(k for k in keys if k in entry and (own[keys[k]] is not None or accepts_null(known[keys[k]].hint)))
-    return {key: convert(own[keys[key]], known[keys[key]].hint, f"agents.{number}.{key}") for key in given}
+        of_run[keys[key]] = value
+    of_run = canonical_values(of_run, algorithm)
+    converted: Flat = {}
+    for key, run_key in keys.items():
+        if key not in entry:
+            continue
+        value = of_run[run_key]
+        hint = known[run_key].hint
+        # null means "as in the run", except where it is a value.
+        if value is not None or accepts_null(hint):
+            converted[key] = convert(value, hint, f"agents.{number}.{key}")
+    return converted
 
 
 def _agent(run: Flat, own: Sequence[Flat], number: int, algorithm: str) -> AgentConfig:
     """Return one agent. Precedence: its own settings, settings of its policy's first agent, the run's settings."""
     keys = agent_keys(algorithm)
     policy = shared_policy(own[number].get("policy", run[keys["policy"]]), number)
-    values = {key: run[run_key] for key, run_key in keys.items()}
+    values: Flat = {}
+    for key, run_key in keys.items():
+        values[key] = run[run_key]
     if policy is not None:
         values |= own[policy]
     values |= own[number]
@@ -268,14 +321,16 @@ def _section(cls: Any, prefix: str, values: Mapping[str, Any], algorithm: str) -
     fields = {}
     for name, hint in types_of(cls).items():
         if dataclasses.is_dataclass(hint):
-            part = algorithm if hint is AlgorithmConfig else name
-            fields[name] = _section(hint, f"{prefix}{part}.", values, algorithm)
+            fields[name] = _section(hint, f"{prefix}{section_name(name, hint, algorithm)}.", values, algorithm)
         else:
             fields[name] = values[f"{prefix}{name}"]
     return cls(**fields)
 
 
 def _plain(value: Any) -> Any:
+    """Return a value as YAML writes it: mappings as dictionaries, tuples as lists."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return list(map(_plain, value))
+    return value

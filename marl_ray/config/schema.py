@@ -81,13 +81,18 @@ class Config(Section):
             return self.training.importance
         if loss_class(self.training.loss).requirements.own_importance_ratio:
             return "none"
-        return "truncate" if self.truncates_sampling or self.training.max_staleness else "none"
+        # Only then does the sampling policy differ from the one that learns.
+        if self.truncates_sampling or self.training.max_staleness:
+            return "truncate"
+        return "none"
 
     @property
     def truncates_sampling(self) -> bool:
         """Whether top_p, top_k or min_new_tokens exclude tokens that the policy gives a probability."""
-        limited = any(agent.top_p < 1 or agent.min_new_tokens > 0 for agent in self.agents)
-        return limited or self.model.top_k is not None
+        for agent in self.agents:
+            if agent.top_p < 1 or agent.min_new_tokens > 0:
+                return True
+        return self.model.top_k is not None
 
     @property
     def num_agents(self) -> int:
@@ -97,14 +102,19 @@ class Config(Section):
     @property
     def team_size(self) -> int:
         """Number of agents, without the ones that a plug-in's section adds to the team."""
-        return self.num_agents - sum(section.added_agents for section in self.plugin_sections.values())
+        size = self.num_agents
+        for section in self.plugin_sections.values():
+            size -= section.added_agents
+        return size
 
     @property
     def policies(self) -> tuple[PolicyId, ...]:
         """Policies of the run, ordered by their first agents."""
         members: dict[int, tuple[int, ...]] = {}
         for number, agent in enumerate(self.agents):
-            first = number if agent.policy is None else agent.policy
+            first = number
+            if agent.policy is not None:
+                first = agent.policy
             members[first] = (*members.get(first, ()), number)
         return tuple(PolicyId(members[first]) for first in sorted(members))
 
@@ -143,12 +153,16 @@ class Config(Section):
 
     def learner_policies(self, policy: PolicyId) -> tuple[PolicyId, ...]:
         """Return the policies in the learner process of `policy`, including `policy`."""
-        return next(policies for policies in self.learner_groups if policy in policies)
+        return _group_with(policy, self.learner_groups)
 
     def generator_policies(self, policy: PolicyId) -> tuple[PolicyId, ...]:
         """Return the policies that use the generators of `policy`, including `policy`. The first one has them."""
-        return next(policies for policies in self.generator_groups if policy in policies)
+        return _group_with(policy, self.generator_groups)
 
     def policy_of(self, agent: int) -> PolicyId:
         """Return the policy of an agent."""
         return next(policy for policy in self.policies if agent in policy.agents)
+
+
+def _group_with(policy: PolicyId, groups: tuple[tuple[PolicyId, ...], ...]) -> tuple[PolicyId, ...]:
+    return next(policies for policies in groups if policy in policies)

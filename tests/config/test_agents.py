@@ -121,9 +121,9 @@ def test_an_override_of_one_agent_works_without_a_list_in_the_file(tmp_path: Pat
     path.write_text(yaml.safe_dump(config_tree(magrpo={"num_agents": 3})))
     config = load(path, "magrpo", parse_overrides(["agents.2.resources={generator: {replicas: 2}}"]))
     assert [agent.generator.replicas for agent in config.agents] == [1, 1, 2]
-    with pytest.raises(UserError, match=r"^agents\.3\.top_p: there are 3 agents, from 0$"):
+    with pytest.raises(UserError, match=r"^agents\.3\.top_p: the config has 3 agents, numbered from 0$"):
         load(path, "magrpo", {"agents.3.top_p": 1})
-    with pytest.raises(UserError, match=r"^agents\.x: there are 3 agents, from 0$"):
+    with pytest.raises(UserError, match=r"^agents\.x: the config has 3 agents, numbered from 0$"):
         load(path, "magrpo", {"agents.x": "b"})
 
 
