@@ -34,7 +34,8 @@ class TrainingBudget:
 def joint_actions_by_turn(config: Config) -> list[int]:
     """Return the number of joint actions of a node in each turn: every combination of completions with joint_mode
     cross."""
-    return [_joint_actions(config.training.joint_mode, size, config.num_agents) for size in config.training.group_sizes]
+    mode = config.training.joint_mode
+    return [_joint_actions(mode, size, config.num_agents) for size in config.training.group_sizes]
 
 
 def _joint_actions(mode: str, size: int, agents: int) -> int:
@@ -42,7 +43,9 @@ def _joint_actions(mode: str, size: int, agents: int) -> int:
     if mode not in JOINT_MODES.entries:
         with suppress(UserError):  # a config can be read without its plug-ins; they are checked when a run starts
             return len(JOINT_MODES.get(mode)([size] * agents))
-    return size**agents if mode == "cross" else size
+    if mode == "cross":
+        return size**agents
+    return size
 
 
 def max_prompts_per_step(config: Config, tasks: int) -> int:

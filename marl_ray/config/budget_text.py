@@ -24,17 +24,22 @@ def describe_budget(config: Config, num_tasks: int | None) -> str:
 
 def _tasks_per_step(config: Config, num_tasks: int | None) -> int:
     size = config.training.rollout_buffer_size
-    return size if num_tasks is None else min(size, num_tasks)
+    if num_tasks is None:
+        return size
+    return min(size, num_tasks)
 
 
 def _step(config: Config, num_tasks: int | None) -> str:
     """Return the size of one step: tasks, groups, joint samples and optimizer steps."""
     tasks = _tasks_per_step(config, num_tasks)
-    budget = training_budget(config, num_tasks if num_tasks is not None else tasks)
+    # Without the number of tasks a step has as many as it may.
+    budget = training_budget(config, tasks if num_tasks is None else num_tasks)
     nodes = pluralize(config.training.num_turns, "turn")
     if config.training.handoff == "all":
         nodes = pluralize(nodes_per_episode(config), "node")
-    owner = "policy" if _shared_policies(config) else "agent"
+    owner = "agent"
+    if _shared_policies(config):
+        owner = "policy"
     samples = tasks * joint_samples_per_episode(config)
     return (
         f"one step: {pluralize(tasks, 'task')} x {nodes} = {pluralize(budget.groups_per_step, 'group')} per agent; "

@@ -54,18 +54,28 @@ def flat_keywords(keywords: Mapping[str, Any], algorithm: str) -> dict[str, Any]
     """Return the values of keywords by dotted key. Raises UserError for a misspelt section."""
     known = settings(algorithm)
     places = sections(known)
-    top = {key.partition(".")[0] for key in known} | set(aliases_in_section("", algorithm))
-    own = {key.split(".")[1] for key in known if key.startswith(f"{algorithm}.")}
-    own |= set(aliases_in_section(algorithm, algorithm))
+    top = set(aliases_in_section("", algorithm))
+    """Names of the top level."""
+    own = set(aliases_in_section(algorithm, algorithm))
+    """Names in the section of the algorithm, which keywords may leave out."""
+    for key in known:
+        section, _, rest = key.partition(".")
+        top.add(section)
+        if section == algorithm:
+            own.add(rest.partition(".")[0])
     flat: dict[str, Any] = {}
     for key, value in keywords.items():
         if key in NAMED and isinstance(value, str | PathLike):
             flat[f"{key}.name"] = fspath(value)
+        elif key in places and value is not None:
+            flat |= flatten(value, places, key)
         elif key in top:
-            flat |= flatten(value, places, key) if value is not None and key in places else {key: value}
-        elif key not in own and (near := difflib.get_close_matches(key, top, n=1, cutoff=0.75)):
-            raise UserError(f"unknown keyword '{key}': did you mean '{near[0]}'?")
+            flat[key] = value
         else:
+            # A name that is in neither is taken for one of the algorithm, unless it looks like one of the top level.
+            near = difflib.get_close_matches(key, top, n=1, cutoff=0.75)
+            if key not in own and near:
+                raise UserError(f"unknown keyword '{key}': did you mean '{near[0]}'?")
             flat[f"{algorithm}.{key}"] = value
     return flat
 
@@ -73,7 +83,10 @@ def flat_keywords(keywords: Mapping[str, Any], algorithm: str) -> dict[str, Any]
 def algorithm_of(given: str | None, tree: Mapping[str, Any], keywords: Mapping[str, Any]) -> str:
     """Return the algorithm: as given, else the section in the tree or among the keywords, else magrpo."""
     if given is None:
-        return next((name for name in ALGORITHMS if name in tree or name in keywords), ALGORITHMS[0])
+        for name in ALGORITHMS:
+            if name in tree or name in keywords:
+                return name
+        return ALGORITHMS[0]
     if given not in ALGORITHMS:
         raise UserError(f"unknown algorithm {given!r}: there are {' and '.join(ALGORITHMS)}")
     return given

@@ -92,10 +92,12 @@ def _turn_problems(config: Config) -> Iterator[str]:
 
 def unequal_returns(config: Config) -> str | None:
     """Return a note if `compat: comlrl` allows returns over different numbers of turns to be compared, else None."""
-    comparing = config.training.critic != "none" or any(
-        estimator_requirements(agent.estimator).complete_returns for agent in config.agents
-    )
-    if config.compat == "none" or not ends_branches(config) or not (comparing or config.training.num_turns > 2):
+    if config.compat == "none" or not ends_branches(config):
+        return None
+    comparing = config.training.critic != "none" or config.training.num_turns > 2
+    for agent in config.agents:
+        comparing = comparing or estimator_requirements(agent.estimator).complete_returns
+    if not comparing:
         return None
     threshold = config.training.early_termination_threshold
     return (
@@ -106,12 +108,15 @@ def unequal_returns(config: Config) -> str | None:
 
 def unused_discount(config: Config) -> str | None:
     """Return a note if `discount` is set and changes no gradient, else None."""
-    section, rollout = config.algorithm, config.training
+    section = config.algorithm
+    rollout = config.training
     if config.training.discount == 1.0 or (rollout.num_turns > 1 and rollout.handoff == "all"):
         return None
     if rollout.num_turns == 1:
         return f"{section}.discount {config.training.discount} has no effect: there is one turn"
-    sizes = [rollout.group_sizes[0], *(1 for _ in rollout.group_sizes[1:])]
+    # One completion in each later turn, so that the tree has as many leaves as the first turn has completions.
+    sizes = [1] * rollout.num_turns
+    sizes[0] = rollout.group_sizes[0]
     return (
         f"{section}.discount {config.training.discount} changes logged returns only: with handoff {rollout.handoff} no "
         f"turn is credited with later turns. {section}.handoff all does so, at the same budget with num_generations "

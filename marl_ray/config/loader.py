@@ -190,8 +190,8 @@ def _override(flat: Flat, key: str, value: Any, algorithm: str) -> None:
 def _override_agent(flat: Flat, key: str, value: Any, algorithm: str) -> None:
     _, index, *rest = key.split(".", 2)
     if flat["agents"] is None:
-        number = f"{algorithm}.num_agents"
-        count = count_agents(None, convert(flat.get(number), int | None, number), algorithm)
+        given = convert(flat.get(f"{algorithm}.num_agents"), int | None, f"{algorithm}.num_agents")
+        count = count_agents(None, given, algorithm)
         flat["agents"] = [{} for _ in range(count)]
     agents = flat["agents"]
     if not index.isdecimal() or int(index) >= len(agents):

@@ -43,6 +43,7 @@ PLUGINS = {
     "dataset.sampler": SAMPLERS,
 }
 """Registry by setting, for settings whose values are names of plug-ins."""
+DEFAULT_AGENTS = {"magrpo": 2, "grpo": 1}
 MAX_AGENTS = 100
 MAX_SAMPLES = 1_000_000
 """Maximum number of joint samples, and of completions, per step."""
@@ -67,9 +68,12 @@ TEMPLATE_ARGUMENTS = (
 
 def count_agents(entries: Sequence[Any] | None, given: int | None, algorithm: str) -> int:
     """Return the number of agents from the settings `agents` and `num_agents`. Raises UserError if they disagree."""
-    key, number = f"{algorithm}.num_agents", given
-    if number is None:
-        number = len(entries) if entries else (2 if algorithm == "magrpo" else 1)
+    key = f"{algorithm}.num_agents"
+    number = given
+    if number is None and entries:
+        number = len(entries)
+    elif number is None:
+        number = DEFAULT_AGENTS[algorithm]
     if entries is not None and len(entries) != number:
         raise UserError(f"agents names {len(entries)} models but {key} is {number}: make them agree")
     if number < 1:
@@ -86,17 +90,21 @@ def shared_policy(given: int | None, number: int) -> int | None:
     if given is not None and given > number:
         raise UserError(f"""policy of agent {number} is {given}: it should be the number of an earlier agent, or null
         for a policy of its own""")
-    return None if given == number else given
+    if given == number:
+        return None
+    return given
 
 
 def derive(run: dict[str, Any], entries: Sequence[Mapping[str, Any]], algorithm: str) -> None:
     """Fill in the defaults that depend on other settings. `run` contains values by key and is modified; `entries` are
     the settings of single agents."""
+    # An environment of Python, module:Attr, may bring its tasks along.
     if not run["dataset.name"] and run["environment"] and ":" in run["environment"]:
         splits = getattr(ENVIRONMENTS.get(run["environment"]), "splits", None)
         if splits:
             run["dataset.name"] = f"{OBJECT}{run['environment']}"
-            run["dataset.eval_split"] = run["dataset.eval_split"] or next((n for n in splits if n == "eval"), None)
+            if not run["dataset.eval_split"] and "eval" in splits:
+                run["dataset.eval_split"] = "eval"
     if run["dataset.type"] is None and run["dataset.name"]:
         run["dataset.type"] = infer_type(run["dataset.name"])
     if run["environment"] is None and run["dataset.type"]:
@@ -109,12 +117,16 @@ def derive(run: dict[str, Any], entries: Sequence[Mapping[str, Any]], algorithm:
         run[inner] = DATASETS.get(run["dataset.type"]).environment
     if run["model.max_length"] is None:
         models = [run["model.name"], run[f"{algorithm}.reference_model"]]
-        models += [entry.get(key) for entry in entries for key in ("name", "reference_model")]
+        for entry in entries:
+            models.append(entry.get("name"))
+            models.append(entry.get("reference_model"))
         run["model.max_length"] = default_max_length(models)
+    # The algorithms are named after their estimators.
     run[f"{algorithm}.estimator"] = run[f"{algorithm}.estimator"] or algorithm
     if run[f"{algorithm}.turn_gradient_weights"] is None:
         run[f"{algorithm}.turn_gradient_weights"] = (1.0,) * run[f"{algorithm}.num_turns"]
-    arguments, trust_key = "model.tokenizer_kwargs", "model.model_kwargs.trust_remote_code"
+    arguments = "model.tokenizer_kwargs"
+    trust_key = "model.model_kwargs.trust_remote_code"
     run[arguments] = dict(run[arguments])
     trust = run[arguments].pop("trust_remote_code", run[trust_key])
     if trust != run[trust_key]:
@@ -174,7 +186,8 @@ def _is_date(text: str) -> bool:
 def _tokenizer_problems(model: ModelConfig) -> Iterator[str]:
     if model.template_date is not None and not _is_date(model.template_date):
         yield f"model.template_date should be a date as text, like '2026-01-31', got {model.template_date!r}"
-    given, name = model.tokenizer_kwargs, "model.tokenizer_kwargs"
+    given = model.tokenizer_kwargs
+    name = "model.tokenizer_kwargs"
     for key in given:
         if not key.isidentifier():
             yield f"{name} has the argument '{key}', which is not a name: write name: value"
@@ -188,9 +201,9 @@ def _tokenizer_problems(model: ModelConfig) -> Iterator[str]:
         if key in given:
             yield f"{name}.{key} conflicts with model.name, which selects the tokenizer: leave it out"
     for key, values in TOKENIZER_VALUES.items():
-        options = ", ".join(str(value).lower() for value in values if value is not None)
-        if given.get(key, values[0]) not in values:
-            yield f"{name}.{key} should be {options}, got {given.get(key)!r}"
+        if key in given and given[key] not in values:
+            options = ", ".join(str(value).lower() for value in values if value is not None)
+            yield f"{name}.{key} should be {options}, got {given[key]!r}"
 
 
 def _template_problems(config: Config, number: int) -> Iterator[str]:
@@ -212,14 +225,18 @@ def _is_plain(value: Any, levels: int = 20) -> bool:
 
 
 def _size_problems(config: Config) -> Iterator[str]:
-    rollout, section = config.training, config.algorithm
+    rollout = config.training
+    section = config.algorithm
     tasks = max_prompts_per_step(config, rollout.rollout_buffer_size)
     completions = completions_per_episode(config) * config.num_agents
     if tasks * max(joint_samples_per_episode(config), completions) > MAX_SAMPLES:
-        cross = ", or set joint_mode to aligned" if rollout.joint_mode == "cross" else ""
-        tree = ", or set handoff to random" if rollout.handoff == "all" else ""
+        remedies = [f"lower {section}.num_generations or {section}.rollout_buffer_size"]
+        if rollout.joint_mode == "cross":
+            remedies.append("set joint_mode to aligned")
+        if rollout.handoff == "all":
+            remedies.append("set handoff to random")
         yield f"""one step would have more than {MAX_SAMPLES:,} joint samples or completions, which all stay in memory
-        until the update: lower {section}.num_generations or {section}.rollout_buffer_size{cross}{tree}"""
+        until the update: {", or ".join(remedies)}"""
 
 
 def _output_problems(output: OutputConfig) -> Iterator[str]:

@@ -19,7 +19,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from marl_ray.core.errors import UserError
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+    from pydantic import TypeAdapter, ValidationError
 
 PositiveInt = Annotated[int, Gt(0)]
 NonNegativeInt = Annotated[int, Ge(0)]
@@ -61,7 +61,13 @@ INVALID_TEXT = re.compile("[\0\ud800-\udfff]")
 """Characters that no file, path or model accepts."""
 WHOLE_EXPONENT = re.compile(r"[-+\d.]+e\+?\d+", re.IGNORECASE)
 """A whole number such as 1e6, which YAML reads as text."""
-TYPES = {"integer": "a whole number", "number": "a number", "string": "text", "boolean": "true or false"}
+TYPES = {
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "text",
+    "boolean": "true or false",
+    "object": "a mapping",
+}
 BOUNDS = {"exclusiveMinimum": "above", "minimum": "of at least", "exclusiveMaximum": "below", "maximum": "at most"}
 BOUND_ERRORS = {"greater_than": "above", "greater_than_equal": "at least", "less_than": "below"} | {
     "less_than_equal": "at most"
@@ -73,17 +79,29 @@ def convert(value: Any, hint: Any, key: str, or_null: bool = False) -> Any:
     `a,b` for lists, and any case for options. Raises UserError that names `key`, and null as a value if `or_null`."""
     from pydantic import ValidationError  # on first use: actors import the settings but never load a config
 
+    expected = ""
     try:
         return _adapter(hint).validate_python(_unambiguous(value, hint))
     except ValidationError as error:
-        bounds = (detail for detail in error.errors() if detail["type"] in BOUND_ERRORS)
-        expected = next((f"{BOUND_ERRORS[d['type']]} {next(iter(d['ctx'].values())):g}" for d in bounds), "")
+        expected = _broken_bound(error)
     except TypeError:
-        expected = ""
-    expected = expected or describe(hint | None if or_null else hint)
+        pass
+    if not expected:
+        expected = describe(hint | None if or_null else hint)
     if isinstance(value, str) and INVALID_TEXT.search(value):
         expected = "text without a NUL character or half of a surrogate pair"
     raise UserError(f"{key} should be {expected}, got {value!r}")
+
+
+def _broken_bound(error: ValidationError) -> str:
+    """Return the first bound that a value breaks, such as `at least 1`; nothing if it has the wrong type."""
+    for detail in error.errors():
+        words = BOUND_ERRORS.get(detail["type"])
+        if words:
+            # Pydantic gives the bound as the only entry of ctx: {"ge": 1}.
+            (bound,) = detail["ctx"].values()
+            return f"{words} {bound:g}"
+    return ""
 
 
 def accepts_null(hint: Any) -> bool:
@@ -100,7 +118,11 @@ def describe_schema(schema: Mapping[str, Any]) -> str:
     """Return the type in a JSON Schema in words."""
     if "anyOf" in schema:
         *first, last = map(describe_schema, schema["anyOf"])
-        return f"{', '.join(first)}{',' if any(' ' in option for option in first) else ''} or {last}"
+        text = ", ".join(first)
+        # `a number, or null`, but `8 or null`.
+        if " " in text:
+            text += ","
+        return f"{text} or {last}"
     if "enum" in schema:
         return f"one of {', '.join(map(str, schema['enum']))}"
     if "const" in schema:
@@ -108,9 +130,12 @@ def describe_schema(schema: Mapping[str, Any]) -> str:
     if schema.get("type") == "array":
         items = {"number": "[1.5, 0.5]", "integer": "[8, 1]"}
         return "a list like " + items.get(schema["items"].get("type"), "[a, b]")
-    bounds = [f"{word} {schema[name]:g}" for name, word in BOUNDS.items() if name in schema]
-    name = "a mapping" if schema["type"] == "object" else TYPES.get(schema["type"], schema["type"])
-    return " ".join([name, " and ".join(bounds)]).strip()
+    bounds = []
+    for name, word in BOUNDS.items():
+        if name in schema:
+            bounds.append(f"{word} {schema[name]:g}")
+    kind = TYPES.get(schema["type"], schema["type"])
+    return f"{kind} {' and '.join(bounds)}".strip()
 
 
 @functools.cache
@@ -122,8 +147,10 @@ def json_schema_of(hint: Any) -> Mapping[str, Any]:
 def _adapter(hint: Any) -> TypeAdapter[Any]:
     from pydantic import ConfigDict, TypeAdapter
 
-    section = hasattr(hint, "__pydantic_config__")
-    return TypeAdapter(hint, config=None if section else ConfigDict(allow_inf_nan=False))
+    # A section has its own; pydantic refuses a second one.
+    if hasattr(hint, "__pydantic_config__"):
+        return TypeAdapter(hint)
+    return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False))
 
 
 def _unambiguous(value: Any, hint: Any) -> Any:
@@ -159,7 +186,9 @@ def _word(value: Any) -> str | None:
     """Return a text in lower case, `none` for null (which the bare word none is in YAML), and None for other values."""
     if value is None:
         return "none"
-    return value.lower() if isinstance(value, str) else None
+    if isinstance(value, str):
+        return value.lower()
+    return None
 
 
 def _options(members: Sequence[Any]) -> set[Any]:
@@ -190,8 +219,10 @@ def _members(hint: Any) -> Iterator[Any]:
     if typing.get_origin(hint) in (Union, UnionType):
         for option in typing.get_args(hint):
             yield from _members(option)
+    elif typing.get_origin(hint) is Annotated:
+        yield typing.get_args(hint)[0]
     else:
-        yield typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+        yield hint
 
 
 MAX_DEPTH = 50
@@ -236,8 +267,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except ValueError:
         raise UserError(f"config {str(path)!r} is not a path: it has a NUL character") from None
     except OSError as error:
-        near = sorted(str(p) for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
-        hint = f"; files in this folder: {', '.join(near)}" if near else ""
+        hint = ""
+        near = sorted(map(str, path.parent.glob("*.yaml")))
+        if near:
+            hint = f"; files in this folder: {', '.join(near)}"
         raise UserError(f"config {path} cannot be read: {error.strerror}{hint}") from None
     tree = _parse(text, f"{path} is not valid YAML")
     if not isinstance(tree, dict):
@@ -250,7 +283,8 @@ def _parse(text: str, failed: str) -> Any:
     try:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None)
         if mark is None or not problem:
             raise UserError(f"{failed}: {' '.join(str(error).split())[:200]}") from None
         raise UserError(f"{failed}: line {mark.line + 1}, column {mark.column + 1}: {problem}") from None
@@ -271,7 +305,11 @@ class _Loader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(problem=f"'*{event.anchor}' is inside itself", problem_mark=mark)
         if len(self._open) == MAX_DEPTH:
             raise yaml.MarkedYAMLError(problem=f"nested more than {MAX_DEPTH} deep", problem_mark=mark)
-        self._open.append(None if isinstance(event, yaml.AliasEvent) else event.anchor)
+        # An alias names an anchor, and opens none.
+        opened = getattr(event, "anchor", None)
+        if isinstance(event, yaml.AliasEvent):
+            opened = None
+        self._open.append(opened)
         node = super().compose_node(parent, index)
         self._open.pop()
         return node
