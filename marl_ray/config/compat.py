@@ -89,7 +89,7 @@ def canonical_keys(flat: Mapping[str, Any], algorithm: str, same: Callable[[str,
     for key, value in flat.items():
         place, _, name = key.rpartition(".")
         unknown_kl = place == algorithm and name not in KL_SETTINGS and _REFERENCE_KL.fullmatch(name)
-        # Without a reference policy such settings of other libraries mean what is so here by default.
+        # 0, null and false switch the KL term off, which is the default here.
         if unknown_kl and not value:
             continue
         if key not in aliases:

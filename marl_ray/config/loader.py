@@ -255,7 +255,7 @@ def _resolve(flat: Flat, algorithm: str) -> Config:
     own = [_convert_agent(entry, number, algorithm) for number, entry in enumerate(entries or [{}] * count)]
     run["agents"] = tuple(_agent(run, own, number, algorithm) for number in range(count))
     run[f"{algorithm}.num_agents"] = count
-    # What is no setting of its own, but a field of `Config`.
+    # Fields of `Config` that are no settings of their own.
     run["algorithm"] = algorithm
     run["plugin_sections"] = {}
     for name, target in registry.sections().items():
