@@ -9,7 +9,6 @@ mask for that, so this layout works for every decoder.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
@@ -20,7 +19,7 @@ import torch
 from marl_ray.core.batch import Group
 from marl_ray.learning.attention import PackedGroup, PackedGroups
 from marl_ray.learning.logprobs import NO_TOKEN
-from marl_ray.learning.prompt_rows import PromptRow, WeightedCompletion
+from marl_ray.learning.prompt_rows import PromptRow, WeightedCompletion, rows_of
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 
 T = TypeVar("T")
@@ -78,45 +77,31 @@ def trainable_rows(
     """
     rows = []
     for group in groups:
-        bonus = [0.0] * len(group.completions) if entropy_weights is None else entropy_weights(group)
-        parts = zip(group.completions, group.weights, bonus, strict=True)
-        trained = [
-            WeightedCompletion(c.token_ids, c.logprobs, weight, entropy_weight=own, json_schema=c.json_schema)
-            if (weight or own) and c.token_ids
-            else None
-            for c, weight, own in parts
-        ]
+        bonus: Sequence[float] = [0.0] * len(group.completions)
+        if entropy_weights is not None:
+            bonus = entropy_weights(group)
+        trained: list[WeightedCompletion | None] = []
+        for completion, weight, entropy_weight in zip(group.completions, group.weights, bonus, strict=True):
+            one = None
+            if completion.token_ids and (weight or entropy_weight):
+                one = WeightedCompletion(
+                    completion.token_ids,
+                    completion.logprobs,
+                    weight,
+                    entropy_weight=entropy_weight,
+                    json_schema=completion.json_schema,
+                )
+            trained.append(one)
         rows += rows_of(group, trained)
     return rows
 
 
-def rows_of(group: Group, trained: Sequence[WeightedCompletion | None]) -> list[PromptRow]:
-    """Return the rows of a group's trained completions (None: not trained), without empty rows.
-
-    The calls with equal prompts are one row, except a call whose answer another call's prompt continues: this call is a
-    row of its own, which the micro-batcher joins with its continuation.
-    """
-    calls = [(prompt, one) for prompt, one in zip(group.prompts, trained, strict=True) if one is not None]
-    counts = Counter(prompt for prompt, _ in calls)
-    ends = {prompt + one.token_ids for prompt, one in calls if counts[prompt] > 1}
-    lengths = {len(ids) for ids in ends}
-    continued = {prompt[:length] for prompt in counts for length in lengths if length < len(prompt)} & ends
-    rows, shared = list[PromptRow](), dict[tuple[int, ...], list[WeightedCompletion]]()
-    for prompt, one in calls:
-        if prompt + one.token_ids in continued:
-            rows.append(PromptRow(prompt, (one,)))
-        elif prompt in shared:
-            shared[prompt].append(one)
-        else:
-            shared[prompt] = [one]
-            rows.append(PromptRow(prompt, ()))
-    return [row if row.completions else replace(row, completions=tuple(shared[row.prompt_ids])) for row in rows]
-
-
 def unweighted_row(group: Group) -> PromptRow:
     """Return a row with all non-empty completions of a group, with weight 0."""
-    non_empty = (c for c in group.completions if c.token_ids)
-    completions = (WeightedCompletion(c.token_ids, c.logprobs, 0.0, json_schema=c.json_schema) for c in non_empty)
+    completions: list[WeightedCompletion] = []
+    for one in group.completions:
+        if one.token_ids:
+            completions.append(WeightedCompletion(one.token_ids, one.logprobs, 0.0, json_schema=one.json_schema))
     return PromptRow(group.prompt_ids, tuple(completions))
 
 
@@ -170,8 +155,11 @@ class MicroBatcher:
     def _windows(self, rows: Sequence[PromptRow]) -> Iterator[list[PromptRow]]:
         """Yield full windows; in the padded layout their rows have one completion."""
         packed = self._layout == "packed"
+        largest_row = 0  # of one completion
+        if packed:
+            largest_row = self._max_tokens
         for row in rows:
-            for part in split_row(row, self._max_tokens if packed else 0):
+            for part in split_row(row, largest_row):
                 if packed and self._joins(part):
                     continue
                 if self._pending and self._size + part.size > self._window:
@@ -221,7 +209,7 @@ class MicroBatcher:
 
     def _lay_out(self, of_ranks: Sequence[Sequence[list[PromptRow]]]) -> list[MicroBatch]:
         """Return this rank's micro-batches, given the rows of all ranks."""
-        lay_out = pad if self._layout == "padded" else pack
+        lay_out = LAYOUTS[self._layout]
         mine = [lay_out(rows) for rows in of_ranks[self._ranks.rank]]
         # All ranks compute equally often, because a forward pass is a collective call.
         missing = max(map(len, of_ranks)) - len(mine)
@@ -344,10 +332,13 @@ def pad(rows: Sequence[PromptRow]) -> MicroBatch:
     return MicroBatch(input_ids=input_ids, columns=torch.arange(first, width), **per_token)
 
 
+LAYOUTS: dict[Layout, Callable[[Sequence[PromptRow]], MicroBatch]] = {"packed": pack, "padded": pad}
+
+
 def idle_micro_batch(layout: Layout) -> MicroBatch:
     """Return a sequence without predicted tokens and thus a zero gradient, for a rank without rows."""
     row = PromptRow((PADDING,), (WeightedCompletion((PADDING,), (0.0,), 0.0),))
-    batch = pack([row]) if layout == "packed" else pad([row])
+    batch = LAYOUTS[layout]([row])
     return replace(batch, tokens=torch.full_like(batch.tokens, NO_TOKEN), completions=())
 
 

@@ -6,7 +6,11 @@ were continued.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from marl_ray.core.batch import Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +80,46 @@ class PromptRow:
 
 def _has_at(prompt_ids: tuple[int, ...], start: int, token_ids: tuple[int, ...]) -> bool:
     return prompt_ids[start : start + len(token_ids)] == token_ids
+
+
+def rows_of(group: Group, trained: Sequence[WeightedCompletion | None]) -> list[PromptRow]:
+    """Return the rows of a group's trained completions (None: not trained), without empty rows.
+
+    The calls with equal prompts are one row, except a call whose answer another call's prompt continues: this call is a
+    row of its own, which the micro-batcher joins with its continuation.
+    """
+    calls: list[tuple[tuple[int, ...], WeightedCompletion]] = []
+    for prompt, completion in zip(group.prompts, trained, strict=True):
+        if completion is not None:
+            calls.append((prompt, completion))
+    continued = _continued(calls)
+    parts: list[tuple[tuple[int, ...], list[WeightedCompletion]]] = []
+    """Prompt and completions of each row."""
+    shared: dict[tuple[int, ...], list[WeightedCompletion]] = {}
+    """Completions of the row that calls with this prompt share."""
+    for prompt, completion in calls:
+        if prompt in shared and prompt + completion.token_ids not in continued:
+            shared[prompt].append(completion)
+            continue
+        own = [completion]
+        parts.append((prompt, own))
+        if prompt + completion.token_ids not in continued:
+            shared[prompt] = own
+    return [PromptRow(prompt, tuple(completions)) for prompt, completions in parts]
+
+
+def _continued(calls: Sequence[tuple[tuple[int, ...], WeightedCompletion]]) -> set[tuple[int, ...]]:
+    """Return prompt and answer of each call that another call's prompt continues, of prompts with several calls."""
+    counts = Counter(prompt for prompt, _ in calls)
+    ends: set[tuple[int, ...]] = set()
+    for prompt, completion in calls:
+        if counts[prompt] > 1:
+            ends.add(prompt + completion.token_ids)
+    lengths = {len(ids) for ids in ends}
+    # A lookup per prompt and length, where comparing every pair would take calls x calls.
+    found: set[tuple[int, ...]] = set()
+    for prompt in counts:
+        for length in lengths:
+            if length < len(prompt) and prompt[:length] in ends:
+                found.add(prompt[:length])
+    return found

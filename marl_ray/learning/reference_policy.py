@@ -18,12 +18,15 @@ from marl_ray.core.batch import Group
 from marl_ray.credit.groups import group_shares, weight_group
 from marl_ray.learning.entropy_bonus import entropy_weights, of_group
 from marl_ray.learning.kl_estimates import k1, k3
-from marl_ray.learning.micro_batches import rows_of, unweighted_row
+from marl_ray.learning.micro_batches import unweighted_row
 from marl_ray.learning.policy_model import LogprobModel, load_policy, probe_layout
 from marl_ray.learning.precision import cast_on_forward
-from marl_ray.learning.prompt_rows import PromptRow, WeightedCompletion
+from marl_ray.learning.prompt_rows import PromptRow, WeightedCompletion, rows_of
 from marl_ray.learning.sharding import shard
 from marl_ray.models.lora import has_adapter, without_adapter
+
+IN_REWARD = {"k1_in_reward": k1, "k3_in_reward": k3}
+"""Estimates of the divergence from the reference policy that lower returns, by value of `reference_kl`."""
 
 
 class ReferencePolicy:
@@ -65,7 +68,9 @@ class ReferencePolicy:
         ranks = policy.ranks
         if is_initial and has_adapter(policy.model):
             return policy
-        home = torch.device("cpu") if self._offloaded else policy.device
+        home = policy.device
+        if self._offloaded:
+            home = torch.device("cpu")
         model = load_policy(path, settings.model_kwargs.trust_remote_code, home, ranks)
         model.requires_grad_(False).eval()
         if is_initial:
@@ -94,17 +99,20 @@ class ReferencePolicy:
         reference = self._reference_logprobs(groups)
         if not self._settings.kl_in_loss:
             policy = self._logprobs(self._policy, groups)
-            groups = [self._penalize(*parts) for parts in zip(groups, policy, reference, strict=True)]
-        return [row for pair in zip(groups, reference, strict=True) for row in self._rows(*pair)]
+            groups = list(map(self._penalize, groups, policy, reference))
+        rows = []
+        for group, logprobs in zip(groups, reference, strict=True):
+            rows += self._rows(group, logprobs)
+        return rows
 
     def _reference_logprobs(self, groups: Sequence[Group]) -> list[list[torch.Tensor]]:
         """Return the log-probabilities of each group's completions by the reference model of its agent."""
         known: dict[int, list[torch.Tensor]] = {}
         for path, reference in self._models.items():
-            numbers = [number for number, group in enumerate(groups) if self._paths[group.agent] == path]
+            own = {number: group for number, group in enumerate(groups) if self._paths[group.agent] == path}
             with self._computing(reference):
-                logprobs = self._logprobs(reference, [groups[number] for number in numbers])
-            known |= dict(zip(numbers, logprobs, strict=True))
+                logprobs = self._logprobs(reference, list(own.values()))
+            known |= dict(zip(own, logprobs, strict=True))
         return [known[number] for number in range(len(groups))]
 
     def _rows(self, group: Group, reference: Sequence[torch.Tensor]) -> list[PromptRow]:
@@ -114,27 +122,34 @@ class ReferencePolicy:
             shares = group_shares(group, agent, self._credit)
             kl_weights = [self._agent.reference_kl_coef * share for share in shares]
         bonus = entropy_weights(group, agent, self._credit, self._settings)
+        trained: list[WeightedCompletion | None] = []
         parts = zip(group.completions, group.weights, kl_weights, bonus, reference, strict=True)
-        trained = [
-            WeightedCompletion(
-                c.token_ids, c.logprobs, weight, kl_weight, own, None, tuple(ref.tolist()), c.json_schema
-            )
-            if c.token_ids and (weight != 0 or kl_weight != 0 or own != 0)
-            else None
-            for c, weight, kl_weight, own, ref in parts
-        ]
+        for completion, weight, kl_weight, entropy_weight, logprobs in parts:
+            one = None
+            if completion.token_ids and (weight or kl_weight or entropy_weight):
+                one = WeightedCompletion(
+                    completion.token_ids,
+                    completion.logprobs,
+                    weight,
+                    kl_weight,
+                    entropy_weight,
+                    reference_logprobs=tuple(logprobs.tolist()),
+                    json_schema=completion.json_schema,
+                )
+            trained.append(one)
         return rows_of(group, trained)
 
     def _penalize(self, group: Group, policy: Sequence[torch.Tensor], reference: Sequence[torch.Tensor]) -> Group:
         """Return the group with KL-penalised returns, summed over tokens, and the resulting weights."""
-        estimate = k1 if self._settings.reference_kl == "k1_in_reward" else k3
-        divergences = [float(estimate(p.double(), r.double()).sum()) for p, r in zip(policy, reference, strict=True)]
+        estimate = IN_REWARD[self._settings.reference_kl]
         of_sibling: dict[int, float] = {}  # a sibling has the divergence of all its completions
-        for sibling, divergence in zip(group.siblings, divergences, strict=True):
+        for sibling, own, fixed in zip(group.siblings, policy, reference, strict=True):
+            divergence = float(estimate(own.double(), fixed.double()).sum())
             of_sibling[sibling] = of_sibling.get(sibling, 0.0) + divergence
-        divergences = [of_sibling[sibling] for sibling in group.siblings]
         coefficient = self._agent.reference_kl_coef
-        returns = [value - coefficient * kl for value, kl in zip(group.returns, divergences, strict=True)]
+        returns: list[float] = []
+        for sibling, value in zip(group.siblings, group.returns, strict=True):
+            returns.append(value - coefficient * of_sibling[sibling])
         agent = of_group(self._agent, group, self._max_new_tokens)
         return weight_group(replace(group, returns=tuple(returns)), agent, self._credit)
 
@@ -143,9 +158,16 @@ class ReferencePolicy:
 
         Each group is scored by itself, so the result is bit-identical however groups are split into calls.
         """
-        rows = [unweighted_row(part) for group in groups for part in group.by_prompt()]
+        rows: list[PromptRow] = []
+        for group in groups:
+            rows += map(unweighted_row, group.by_prompt())
         logprobs = iter(logprob_model.logprobs(rows, self._settings.tokens_per_microbatch, per_row=True))
-        return [[next(logprobs) if c.token_ids else torch.zeros(0) for c in group.completions] for group in groups]
+        of_groups: list[list[torch.Tensor]] = []
+        for group in groups:
+            # The rows have only completions with tokens.
+            found = [next(logprobs) if completion.token_ids else torch.zeros(0) for completion in group.completions]
+            of_groups.append(found)
+        return of_groups
 
     @contextmanager
     def _computing(self, reference: LogprobModel) -> Iterator[None]:
