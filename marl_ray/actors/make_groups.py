@@ -25,7 +25,7 @@ from marl_ray.actors.shared_generator import SharedGenerator, SharedGeneratorPro
 from marl_ray.actors.shared_learner import SharedLearner, SharedLearnerProcess
 from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartLimits, Supervisor
 from marl_ray.cluster.placement_group import PlacementGroups
-from marl_ray.cluster.placement_plan import PlacementPlan, learner_id
+from marl_ray.cluster.placement_plan import PlacementPlan, shared_learner_id
 from marl_ray.config import Config
 from marl_ray.config.resource_sections import ResourcesConfig, takes_turns
 from marl_ray.config.sections import SandboxConfig
@@ -194,7 +194,7 @@ def make_learner_groups(
         restarts = RestartLimits(start, settings.max_restarts, deadlines.heartbeat_s, REMEDY)
         if len(policies) > 1:
             # One process with one rank, in which all policies have the learner of the first one as their base.
-            id = learner_id(config, first)
+            id = shared_learner_id(policies)
             placed = options | {"scheduling_strategy": placement.strategy(id)}
             spec = ActorSpec(id, SharedLearner, (id, arguments, placement.shared_gpus(id)), placed)
             process = SharedLearnerProcess(spec, restarts, devices[first].lock_for_learner_start)

@@ -26,9 +26,21 @@ ENGINE_SHARE = 0.9
 def is_decided(config: Config, nodes: Sequence[NodeSpec]) -> bool:
     """Return whether the config has decided, or each actor has a GPU; `decide_residency` then needs no models."""
     wish = config.resources.colocate
-    if wish == "auto":
-        return not _has_too_few_gpus(config, nodes)
-    return wish is False or wish in RESIDENCIES
+    if wish != "auto":
+        return wish is False or wish in RESIDENCIES
+    gpus = [{"CPU": 0.0, "GPU": float(node.gpus)} for node in nodes if node.gpus]
+    if not gpus:
+        return True
+    for agent in config.agents:
+        if agent.learner.gpus is not None or agent.generator.gpus == 0:
+            return True  # the config assigns GPUs
+    try:
+        plan = make_plan(_with_residency(config, False), cluster_has_gpus=True)
+    except PlacementError:  # an engine has a fraction of a GPU, of which its learner has no share
+        return False
+    # CPUs do not matter: too few of them are too few with shared GPUs, too.
+    with_gpus = [replace(bundle, cpus=0.0) for bundle in plan.bundles if bundle.gpus]
+    return pack(with_gpus, gpus) is not None
 
 
 def decide_residency(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> tuple[Config, str]:
@@ -97,23 +109,6 @@ def share_gpus_of_evaluation(config: Config, nodes: Sequence[NodeSpec]) -> Confi
 
 def _with_residency(config: Config, residency: Residency | bool) -> Config:
     return replace(config, resources=replace(config.resources, colocate=residency))
-
-
-def _has_too_few_gpus(config: Config, nodes: Sequence[NodeSpec]) -> bool:
-    """Return whether a run whose GPUs are not assigned by the config needs more GPUs than there are."""
-    gpus = [{"CPU": 0.0, "GPU": float(node.gpus)} for node in nodes if node.gpus]
-    if not gpus:
-        return False
-    for agent in config.agents:
-        if agent.learner.gpus is not None or agent.generator.gpus == 0:
-            return False  # the config assigns GPUs
-    try:
-        plan = make_plan(_with_residency(config, False), cluster_has_gpus=True)
-    except PlacementError:  # an engine has a fraction of a GPU, of which its learner has no share
-        return True
-    # CPUs do not matter: too few of them are too few with shared GPUs, too.
-    with_gpus = [replace(bundle, cpus=0.0) for bundle in plan.bundles if bundle.gpus]
-    return pack(with_gpus, gpus) is None
 
 
 def _first_that_fits(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> tuple[Config, str]:
