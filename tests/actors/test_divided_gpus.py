@@ -101,7 +101,8 @@ def test_engines_start_one_at_a_time_while_learners_neither_start_nor_compute() 
 )
 def test_policies_on_parts_of_one_gpu_share_its_lock(resources: dict[str, Any], expected: type) -> None:
     config = make_config("magrpo", {"resources": resources})
-    devices = make_devices(config, make_plan(config, cluster_has_gpus=True))
+    plan = make_plan(config, cluster_has_gpus=True)
+    devices = make_devices(config.policies, config.resources.deadlines, plan)
     assert [type(device) for device in devices.values()] == [expected, expected]
     assert len(set(devices.values())) == 1
 
@@ -117,7 +118,13 @@ def test_policies_on_parts_of_one_gpu_share_its_lock(resources: dict[str, Any], 
 def test_engines_with_caches_of_known_size_start_together(resources: dict[str, Any]) -> None:
     config = make_config("magrpo", {"resources": resources})
     sizes = dict.fromkeys(config.policies, 2**30)
-    device = next(iter(make_devices(config, make_plan(config, cluster_has_gpus=True), sizes).values()))
+    device = next(
+        iter(
+            make_devices(
+                config.policies, config.resources.deadlines, make_plan(config, cluster_has_gpus=True), sizes
+            ).values()
+        )
+    )
     log: list[str] = []
 
     async def scenario() -> None:
@@ -158,7 +165,7 @@ def test_engines_of_an_evaluation_start_one_at_a_time_on_one_gpu(
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": 2.0})
     resources = {"generator": {"gpus": gpus}, "learner": {"gpus": 0.5 if gpus < 1 else 1}}
     config = make_config("magrpo", {"resources": resources, "agents": [{}, {"name": "bundled:other"}]})
-    asyncio.run(EvaluationActors(config).start_generators([config, config]))
+    asyncio.run(EvaluationActors(config.resources, config.sandbox).start_generators([config, config]))
     assert most == expected
 
 
