@@ -70,7 +70,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
     for registry, name in choices:
         if name not in registry.entries:  # bundled ones exist, and importing some of them imports torch
             registry.get(name)
-    require_trackers(config)
+    require_trackers(config.output, config.plugin_sections)
     require_peft(config.lora)
     require_optimizer(config.training)
     check_sandbox(config.sandbox)
@@ -101,7 +101,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
     else:
         check_resume(config, saved, len(train_tasks))
         check_same_tasks(saved.folder.tasks, config.dataset.name, tasks_by_split(config, train_tasks, eval_tasks))
-    notes = tuple(describe_prompts(config, templates))
+    notes = tuple(describe_prompts(config.agents, config.model.use_chat_template, templates))
     return RunInputs(environment, transition, train_tasks, eval_tasks, notes, rendered)
 
 
