@@ -107,7 +107,7 @@ async def start_actors(
     engines that share GPUs, by policy. `nodes` are the nodes of the cluster; None: Ray is asked. Raises UserError
     before any actor is created if the cluster lacks the resources, and the error of an actor that does not start.
     """
-    plan = make_plan(config, _cluster_has_gpus())
+    plan = make_plan(config.agents, config.lora, config.resources, _cluster_has_gpus())
     if startup is None:
         startup = StartupTimer()
     # All resources are reserved at once: a run with a part of its actors would hold them for nothing.
@@ -209,7 +209,8 @@ class EvaluationActors:
             await _close(self.sandbox, self._placement)
 
     async def _start_group(self, key: Hashable, config: Config, agent: int) -> None:
-        plan = generator_plan(config, agent, _cluster_has_gpus())
+        policy = config.policy_of(agent)
+        plan = generator_plan(config.agents, config.resources, policy, _cluster_has_gpus())
         deadlines = config.resources.deadlines
         deadline = Deadline(deadlines.sync_s, "sync_s", "to serve its weights")
 
@@ -219,7 +220,7 @@ class EvaluationActors:
         placement = await reserve(plan, deadlines.placement_s)
         devices = {}
         if 0 < plan.agents[agent].generator_gpus < 1:
-            devices[config.policy_of(agent)] = self._divided_gpus  # on which engines start one at a time
+            devices[policy] = self._divided_gpus  # on which engines start one at a time
         limits = EngineLimits(config.agents[agent].generator.max_num_seqs)
         group = make_generator_group(config, agent, placement, initialize, devices, limits)
         try:

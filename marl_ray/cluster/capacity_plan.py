@@ -165,7 +165,7 @@ def _staying(device: Mapping[str, float], kind: str, residency: Residency | None
 
 def plan_capacity(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> CapacityPlan:
     """Return the capacity plan of a run on these nodes. Raises PlacementError like `make_plan`."""
-    plan = make_plan(config, cluster_has_gpus=total_gpus(nodes) > 0)
+    plan = make_plan(config.agents, config.lora, config.resources, cluster_has_gpus=total_gpus(nodes) > 0)
     assignment = pack(plan.bundles, [node.resources for node in nodes])
     if assignment is None:
         return CapacityPlan(nodes, plan, None)
@@ -252,7 +252,7 @@ def engine_cache_bytes(config: Config, models: ModelInfos, nodes: Sequence[NodeS
     """Return the size of the KV cache of each policy's engines that share their GPUs with other actors, in bytes on
     each GPU. Policies of unknown models, or on GPUs of unknown memory, are left out."""
     with_gpus = [node for node in nodes if node.gpus]
-    plan = make_plan(config, cluster_has_gpus=bool(with_gpus))
+    plan = make_plan(config.agents, config.lora, config.resources, cluster_has_gpus=bool(with_gpus))
     sizes = {}
     for policy in config.policies:
         if not plan.agents[policy.first_agent].shares_gpu:

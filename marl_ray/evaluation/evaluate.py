@@ -296,7 +296,7 @@ def plan_evaluation(config: Config, request: EvaluationRequest) -> EvaluationPla
                 f"protocol {request.protocol} needs agents that respond at the same time, and environment "
                 f"{config.environment} has an order of its own: use parallel, which keeps this order"
             )
-    check_local_machine(config)
+    check_local_machine(config.agents, config.lora, config.resources, config.sandbox)
     return EvaluationPlan(config, models, tasks, request.samples, request.protocol, adapters, request.cooperation)
 
 

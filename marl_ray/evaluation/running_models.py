@@ -58,7 +58,7 @@ def prepare_model(name: str, config: Config) -> PreparedModel:
     transition_of(config.external, environment)
     check_sandbox(config.sandbox)
     adapters = check_models([model], [source], config.model)
-    check_local_machine(config)
+    check_local_machine(config.agents, config.lora, config.resources, config.sandbox)
     return PreparedModel(model, adapters, environment)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
-from marl_ray.cluster.placement_plan import describe_demands
+from marl_ray.cluster.resource_text import describe_demands
 from marl_ray.config import Config
 from marl_ray.config.keys import key_of
 from marl_ray.config.learning_rules import unequal_returns, unused_discount
@@ -74,7 +74,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
     require_peft(config.lora)
     require_optimizer(config.training)
     check_sandbox(config.sandbox)
-    describe_demands(config)
+    describe_demands(config.agents, config.lora, config.resources)
     _check_schemas(config)
     templates = _check_models(config, dry)
     train_tasks, eval_tasks = _load_tasks(config, dry)
@@ -95,7 +95,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
     # Everything from here on concerns this machine or the run folder.
     if not dry:
         _check_engine()
-        check_local_machine(config)
+        check_local_machine(config.agents, config.lora, config.resources, config.sandbox)
     if saved is None:
         check_new_folder(folder_of(config))
     else:

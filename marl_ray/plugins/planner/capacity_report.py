@@ -23,7 +23,8 @@ from marl_ray.cluster.memory_estimate import (
     engine_batch,
     optimizer_state_bytes,
 )
-from marl_ray.cluster.placement_plan import AgentPlacement, PlacementPlan, describe_shortage
+from marl_ray.cluster.placement_plan import AgentPlacement, PlacementPlan
+from marl_ray.cluster.resource_text import describe_shortage
 from marl_ray.cluster.sequences import sequences_in_flight
 from marl_ray.config import AgentConfig, Config
 from marl_ray.config.budget import completions_per_episode, nodes_per_episode
