@@ -63,7 +63,7 @@ async def measure(turns: int, conversations: int) -> dict[str, list[float]]:
     agents = [ScriptedAgent(str(BASE_PATH), lambda *_: "def f(x):\n    return x") for _ in range(2)]
     environment = ENVIRONMENTS.get("gateway").from_config(config)
     runner = environment.player(config, agents, NoExecutor())
-    server = await environment.server(config)
+    server = await environment.server()
     access = runner._agents(False)
     episode = ProgramEpisode(
         Task("t", "p", {}), access, (1, ("train", 0)), config.section(GatewayConfig).max_calls, base_url=server.base_url

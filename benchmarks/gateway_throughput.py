@@ -139,7 +139,7 @@ async def measure(native: Config, rounds: int, programs: Sequence[str]) -> None:
         gateway = replace(native.section(GatewayConfig), **GATEWAY, **PROGRAMS[name])
         sections = {**native.plugin_sections, "gateway": gateway}
         configs[name] = replace(native, environment="gateway", plugin_sections=sections)
-    actors, environments, players = EvaluationActors(native), [], {}
+    actors, environments, players = EvaluationActors(native.resources, native.sandbox), [], {}
     tasks = load_tasks(native.dataset.name, "train", native.dataset.type, "skip")
     try:
         await actors.start()

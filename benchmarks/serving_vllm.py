@@ -159,7 +159,7 @@ def measure(options: argparse.Namespace) -> bool:
     """Print the throughput of both servers. Return whether every ratio reaches `--least`."""
     saved = SavedRun.read(run_folder_of(Path(options.run)))
     config = saved.config({})
-    (model,) = evaluated_models(find_model_sources([options.run], config), config, swap=False)
+    (model,) = evaluated_models(find_model_sources([options.run], config.agents), config, swap=False)
     prompts = [task.prompt for task in load_tasks("bundled:toy", "train")]
     passed = True
     with ExitStack() as stack:

@@ -127,7 +127,7 @@ def evaluate(
             ks=sorted(set(k)),
             protocol=protocol,
             swap=swap,
-            folder=default_folder(resolved) if output is None else Path(output),
+            folder=default_folder(resolved.dataset) if output is None else Path(output),
             episodes=episodes,
             cooperation=cooperation,
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from marl_ray.cluster.placement_plan import PlacementPlan, make_plan
 from marl_ray.config import Config, from_tree, load
 from marl_ray.core.batch import Group
 from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Stop, Task, sibling_calls
@@ -34,6 +35,11 @@ def make_config(algorithm: str = "magrpo", sections: Mapping[str, Any] | None = 
 def quickstart_config(**overrides: Any) -> Config:
     """Return the quickstart config with overrides by dotted key (`**{"magrpo.max_steps": 1}`)."""
     return load(QUICKSTART, "magrpo", overrides)
+
+
+def plan_of(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
+    """Return the placement plan of a config."""
+    return make_plan(config.agents, config.lora, config.resources, cluster_has_gpus)
 
 
 @dataclass(frozen=True)

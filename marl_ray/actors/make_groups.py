@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -25,8 +25,8 @@ from marl_ray.actors.shared_generator import SharedGenerator, SharedGeneratorPro
 from marl_ray.actors.shared_learner import SharedLearner, SharedLearnerProcess
 from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartLimits, Supervisor
 from marl_ray.cluster.placement_group import PlacementGroups
-from marl_ray.cluster.placement_plan import PlacementPlan, learner_id
-from marl_ray.config import Config
+from marl_ray.cluster.placement_plan import PlacementPlan, shared_learner_id
+from marl_ray.config import Config, Deadlines
 from marl_ray.config.resource_sections import ResourcesConfig, takes_turns
 from marl_ray.config.sections import SandboxConfig
 from marl_ray.core.ids import ActorId, PolicyId
@@ -38,16 +38,19 @@ Devices = Mapping[PolicyId, DedicatedDevice]
 
 
 def make_devices(
-    config: Config, plan: PlacementPlan, kv_cache_bytes: Mapping[PolicyId, int] = MappingProxyType({})
+    policies: Sequence[PolicyId],
+    deadlines: Deadlines,
+    plan: PlacementPlan,
+    kv_cache_bytes: Mapping[PolicyId, int] = MappingProxyType({}),
 ) -> Devices:
     """Return the device of each policy: used in turns with `resources.colocate`, divided with fractions of a GPU and
     with `resident`. `kv_cache_bytes` has the engines whose memory vLLM need not measure."""
-    measures = not all(policy in kv_cache_bytes for policy in config.policies)
-    release = Deadline(config.resources.deadlines.sync_s, "sync_s", "to release its device")
+    measures = not all(policy in kv_cache_bytes for policy in policies)
+    release = Deadline(deadlines.sync_s, "sync_s", "to release its device")
     divided = DividedGpus(release)
     by_number: dict[int, SharedDevice] = {}
     devices: dict[PolicyId, DedicatedDevice] = {}
-    for policy in config.policies:
+    for policy in policies:
         agent = plan.agents[policy.first_agent]
         if agent.device is not None and takes_turns(plan.residency):
             if agent.device not in by_number:
@@ -194,7 +197,7 @@ def make_learner_groups(
         restarts = RestartLimits(start, settings.max_restarts, deadlines.heartbeat_s, REMEDY)
         if len(policies) > 1:
             # One process with one rank, in which all policies have the learner of the first one as their base.
-            id = learner_id(config, first)
+            id = shared_learner_id(policies)
             placed = options | {"scheduling_strategy": placement.strategy(id)}
             spec = ActorSpec(id, SharedLearner, (id, arguments, placement.shared_gpus(id)), placed)
             process = SharedLearnerProcess(spec, restarts, devices[first].lock_for_learner_start)

@@ -35,6 +35,8 @@ from marl_ray.cluster.placement_plan import (
 from marl_ray.cluster.residency import share_gpus_of_evaluation
 from marl_ray.cluster.sequences import sequences_in_flight
 from marl_ray.config import Config
+from marl_ray.config.resource_sections import ResourcesConfig
+from marl_ray.config.sections import SandboxConfig
 from marl_ray.core.concurrency import gather
 from marl_ray.core.ids import PolicyId
 from marl_ray.telemetry.metrics import MetricRow
@@ -105,13 +107,13 @@ async def start_actors(
     engines that share GPUs, by policy. `nodes` are the nodes of the cluster; None: Ray is asked. Raises UserError
     before any actor is created if the cluster lacks the resources, and the error of an actor that does not start.
     """
-    plan = make_plan(config, _cluster_has_gpus())
+    plan = make_plan(config.agents, config.lora, config.resources, _cluster_has_gpus())
     if startup is None:
         startup = StartupTimer()
     # All resources are reserved at once: a run with a part of its actors would hold them for nothing.
     with startup.part("placement"):
         placement = await reserve(plan, config.resources.deadlines.placement_s)
-    devices = make_devices(config, plan, kv_cache_bytes)
+    devices = make_devices(config.policies, config.resources.deadlines, plan, kv_cache_bytes)
     learners = make_learner_groups(config, placement, optimizer_steps, devices)
     initialize = {learner.policy: learner.initialize_generator for learner in learners}
     if nodes is None:
@@ -157,20 +159,21 @@ class EvaluationActors:
     """Generators of the models that are evaluated at present, and sandbox workers for the whole evaluation. At most one
     generator group per agent exists at any time, so an evaluation needs no more resources than a run."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, resources: ResourcesConfig, sandbox: SandboxConfig) -> None:
+        self._resources = resources
+        self._sandbox = sandbox
         self._logged: set[str] = set()
         self._groups: dict[Hashable, tuple[GeneratorGroup, PlacementGroups]] = {}
         self._placement: PlacementGroups | None = None
-        release = Deadline(config.resources.deadlines.sync_s, "sync_s", "to release its device")
+        release = Deadline(resources.deadlines.sync_s, "sync_s", "to release its device")
         self._divided_gpus = DividedGpus(release)
         self.sandbox: SandboxPool
 
     async def start(self) -> None:
         """Start the sandbox workers. Raises UserError if the cluster lacks the resources or the required isolation."""
-        resources = self._config.resources
-        self._placement = await reserve(sandbox_plan(resources.sandbox), resources.deadlines.placement_s)
-        self.sandbox = make_sandbox_pool(self._config.sandbox, resources, self._placement)
+        deadline_s = self._resources.deadlines.placement_s
+        self._placement = await reserve(sandbox_plan(self._resources.sandbox), deadline_s)
+        self.sandbox = make_sandbox_pool(self._sandbox, self._resources, self._placement)
         for note in await self.sandbox.start():
             logger.info(note)
 
@@ -206,7 +209,8 @@ class EvaluationActors:
             await _close(self.sandbox, self._placement)
 
     async def _start_group(self, key: Hashable, config: Config, agent: int) -> None:
-        plan = generator_plan(config, agent, _cluster_has_gpus())
+        policy = config.policy_of(agent)
+        plan = generator_plan(config.agents, config.resources, policy, _cluster_has_gpus())
         deadlines = config.resources.deadlines
         deadline = Deadline(deadlines.sync_s, "sync_s", "to serve its weights")
 
@@ -216,7 +220,7 @@ class EvaluationActors:
         placement = await reserve(plan, deadlines.placement_s)
         devices = {}
         if 0 < plan.agents[agent].generator_gpus < 1:
-            devices[config.policy_of(agent)] = self._divided_gpus  # on which engines start one at a time
+            devices[policy] = self._divided_gpus  # on which engines start one at a time
         limits = EngineLimits(config.agents[agent].generator.max_num_seqs)
         group = make_generator_group(config, agent, placement, initialize, devices, limits)
         try:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from marl_ray.cluster.placement_plan import make_plan
-from marl_ray.config import Config
+from marl_ray.config import AgentConfig, LoraConfig
+from marl_ray.config.resource_sections import ResourcesConfig
 from marl_ray.config.sections import SandboxConfig
 from marl_ray.core.errors import UserError
 from marl_ray.sandbox import Limits, Sandbox, SandboxSettings, SandboxUnavailable
@@ -29,7 +32,9 @@ def sandbox_settings(sandbox: SandboxConfig) -> SandboxSettings:
     )
 
 
-def check_local_machine(config: Config) -> None:
+def check_local_machine(
+    agents: Sequence[AgentConfig], lora: LoraConfig, resources: ResourcesConfig, sandbox: SandboxConfig
+) -> None:
     """Raise UserError if a run on this machine lacks GPUs, an isolation level that is requested by name, or the
     isolation that scratch folders need. Check nothing on a remote cluster."""
     from marl_ray.cluster.ray_connection import cluster_address  # imports Ray, which a dry run does without
@@ -37,8 +42,8 @@ def check_local_machine(config: Config) -> None:
 
     if cluster_address():
         return
-    make_plan(config, cluster_has_gpus=visible_gpu_count() > 0)
-    settings = sandbox_settings(config.sandbox)
+    make_plan(agents, lora, resources, cluster_has_gpus=visible_gpu_count() > 0)
+    settings = sandbox_settings(sandbox)
     takes_any_level = settings.require is None and settings.isolation in ("auto", "none")
     if takes_any_level and not settings.scratch_mb:
         return

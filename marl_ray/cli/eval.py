@@ -70,7 +70,7 @@ def _eval(options: argparse.Namespace) -> None:
         ks=options.k,
         protocol=options.protocol,
         swap=options.swap,
-        folder=options.output or default_folder(config),
+        folder=options.output or default_folder(config.dataset),
         episodes=options.episodes,
         cooperation=options.cooperation,
         since=options.since,

@@ -64,7 +64,7 @@ def _train(options: argparse.Namespace) -> None:
 
 def print_dry_run(config: Config, saved: SavedRun | None) -> RunInputs | None:
     """Check the config and print it with its budget. Return None if the run is complete. Raises UserError."""
-    from marl_ray.cluster.placement_plan import describe_demands
+    from marl_ray.cluster.resource_text import describe_demands
     from marl_ray.config import to_yaml
     from marl_ray.config.budget_text import describe_budget
     from marl_ray.launch.run_checks import check
@@ -80,7 +80,7 @@ def print_dry_run(config: Config, saved: SavedRun | None) -> RunInputs | None:
     notes = [describe_budget(config, len(inputs.train_tasks) or None), *inputs.prompt_notes]
     for prompt in inputs.rendered_prompts:
         notes.append(prompt.excerpt)
-    notes.append(describe_demands(config))
+    notes.append(describe_demands(config.agents, config.lora, config.resources))
     # Standard output has the YAML alone, so that it can be redirected to a file.
     sys.stdout.write(to_yaml(config))
     sys.stderr.write("\n".join(notes) + "\n")

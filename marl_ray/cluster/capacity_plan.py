@@ -16,9 +16,9 @@ from marl_ray.cluster.memory_estimate import (
     estimate_generator_memory,
     estimate_learner_memory,
 )
-from marl_ray.cluster.placement_plan import AgentPlacement, PlacementPlan, make_plan
+from marl_ray.cluster.placement_plan import PlacementPlan, make_plan
 from marl_ray.cluster.sequences import sequences_in_flight
-from marl_ray.config import Config
+from marl_ray.config import AgentConfig, Config, LoraConfig
 from marl_ray.config.resource_sections import Residency, takes_turns
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId, PolicyId
@@ -165,7 +165,7 @@ def _staying(device: Mapping[str, float], kind: str, residency: Residency | None
 
 def plan_capacity(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> CapacityPlan:
     """Return the capacity plan of a run on these nodes. Raises PlacementError like `make_plan`."""
-    plan = make_plan(config, cluster_has_gpus=total_gpus(nodes) > 0)
+    plan = make_plan(config.agents, config.lora, config.resources, cluster_has_gpus=total_gpus(nodes) > 0)
     assignment = pack(plan.bundles, [node.resources for node in nodes])
     if assignment is None:
         return CapacityPlan(nodes, plan, None)
@@ -201,53 +201,40 @@ def estimate_actor_memory(
     if actor.kind == "sandbox":
         return MemoryEstimate({"process": SANDBOX_PROCESS, "programs": config.sandbox.memory_mb * 2.0**20}, {})
     number = actor.first_agent
-    model = models.get(config.agents[number].name)
-    if model is None:
-        return None
-    try:
-        if actor.kind == "learner":
-            return _estimate_learner(config, models, model, plan.agents[number], actor)
-        return _estimate_generator(config, model, plan.agents[number], number, node)
-    except (ProfilingFailed, UnknownModel):
-        return None
-
-
-def _estimate_learner(
-    config: Config, models: ModelInfos, model: ModelInfo, placement: AgentPlacement, actor: ActorId
-) -> MemoryEstimate:
-    """Return the memory of one rank. Raises ProfilingFailed and UnknownModel."""
-    number = actor.first_agent
-    agent = config.agents[number]
-    on_gpu = placement.generator_gpus > 0
-    policies = config.learner_policies(config.policy_of(number))
-    size = model.learner(config, agent, on_gpu)
-    references = 0
-    for policy in policies:
-        references += reference_parameters(config, models, size.parameters, policy)
-    rank = 0 if actor.policy is None else actor.replica
-    wire = wire_dtype(agent, on_gpu)
-    transport = placement.transport
-    return estimate_learner_memory(size, config, agent, on_gpu, wire, transport, len(policies), rank, references)
-
-
-def _estimate_generator(
-    config: Config, model: ModelInfo, placement: AgentPlacement, number: int, node: NodeSpec
-) -> MemoryEstimate | None:
-    """Return the memory of one engine; None on a GPU of unknown size. Raises ProfilingFailed."""
     agent = config.agents[number]
     policy = config.policy_of(number)
+    model = models.get(agent.name)
+    if model is None:
+        return None
+    placement = plan.agents[number]
     on_gpu = placement.generator_gpus > 0
-    gpu_memory = 0.0
-    in_flight = None
-    if on_gpu:
-        if node.device is None:
-            return None
-        gpu_memory = node.device.memory
-        in_flight = sequences_in_flight(config, policy)
-    adapters = 0.0
-    if placement.transport == "adapter":
-        served_policies = config.generator_policies(policy)
-        adapters = float(len(served_policies) * model.learner(config, agent, on_gpu).trained)
+    training = config.training
+    lora = config.lora
+    try:
+        if actor.kind == "learner":
+            size = model.learner(training, lora, agent, on_gpu)
+            policies = config.learner_policies(policy)
+            references = 0
+            for learned in policies:
+                agents = [config.agents[member] for member in learned.agents]
+                references += reference_parameters(agents, models, size.parameters, lora)
+            rank = 0 if actor.policy is None else actor.replica
+            return estimate_learner_memory(
+                size, agent, training, lora, placement, plan.residency, len(policies), rank, references
+            )
+        gpu_memory = 0.0
+        in_flight = None
+        if on_gpu:
+            if node.device is None:
+                return None  # a GPU of unknown size
+            gpu_memory = node.device.memory
+            in_flight = sequences_in_flight(config, policy)
+        adapters = 0.0
+        if placement.transport == "adapter":
+            served_policies = config.generator_policies(policy)
+            adapters = float(len(served_policies) * model.learner(training, lora, agent, on_gpu).trained)
+    except (ProfilingFailed, UnknownModel):
+        return None
     return estimate_generator_memory(
         model,
         agent,
@@ -265,7 +252,7 @@ def engine_cache_bytes(config: Config, models: ModelInfos, nodes: Sequence[NodeS
     """Return the size of the KV cache of each policy's engines that share their GPUs with other actors, in bytes on
     each GPU. Policies of unknown models, or on GPUs of unknown memory, are left out."""
     with_gpus = [node for node in nodes if node.gpus]
-    plan = make_plan(config, cluster_has_gpus=bool(with_gpus))
+    plan = make_plan(config.agents, config.lora, config.resources, cluster_has_gpus=bool(with_gpus))
     sizes = {}
     for policy in config.policies:
         if not plan.agents[policy.first_agent].shares_gpu:
@@ -282,20 +269,18 @@ def engine_cache_bytes(config: Config, models: ModelInfos, nodes: Sequence[NodeS
     return sizes
 
 
-def reference_parameters(config: Config, models: ModelInfos, initial: int, policy: PolicyId) -> int:
-    """Return the number of parameters of a policy's reference models, given that of its initial model, which with LoRA
-    is in memory anyway. Raises UnknownModel."""
-    initial_name = config.agents[policy.first_agent].name
+def reference_parameters(agents: Sequence[AgentConfig], models: ModelInfos, initial: int, lora: LoraConfig) -> int:
+    """Return the number of parameters of the reference models of a policy with these agents. `initial` is the number of
+    its initial model, which with LoRA is in memory anyway. Raises UnknownModel."""
     reference_names = set()
-    for number in policy.agents:
-        agent = config.agents[number]
+    for agent in agents:
         if agent.reference_kl_coef:
             reference_names.add(agent.reference_model or agent.name)
     total = 0
     for name in reference_names:
-        if name == initial_name:
+        if name == agents[0].name:
             # With LoRA the initial model is the learner's own, without its adapter.
-            total += 0 if config.lora.rank else initial
+            total += 0 if lora.rank else initial
         elif name in models:
             total += models[name].parameters
         else:

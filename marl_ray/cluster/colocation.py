@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from marl_ray.cluster.bundles import ROUNDING
-from marl_ray.config import Config
-from marl_ray.config.keys import key_of
+from marl_ray.config import AgentConfig
+from marl_ray.config.keys import resource_key
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.core.text import pluralize
@@ -47,14 +47,14 @@ class SharedGpus:
         return numbers
 
 
-def assign_gpus(config: Config, engine_gpus: Mapping[PolicyId, float]) -> SharedGpus:
+def assign_gpus(agents: Sequence[AgentConfig], engine_gpus: Mapping[PolicyId, float]) -> SharedGpus:
     """Assign GPUs to engines one after another, and then to learner ranks. `engine_gpus` is the number of GPUs per
     engine of each policy, or the share of one.
 
     A policy has a rank on each GPU of its engines or on all GPUs, because an engine receives its weights from the rank
     on its GPU. Raises PlacementError for other numbers of ranks, and for engines that need more than a GPU's memory.
     """
-    generators = {policy: config.agents[policy.first_agent].generator for policy in engine_gpus}
+    generators = {policy: agents[policy.first_agent].generator for policy in engine_gpus}
     per_bundle = max((generator.tensor_parallel for generator in generators.values()), default=1)
     gpus: dict[ActorId, tuple[int, ...]] = {}
     used: list[float] = []
@@ -72,16 +72,16 @@ def assign_gpus(config: Config, engine_gpus: Mapping[PolicyId, float]) -> Shared
             for number in numbers:
                 used[number] += share
             gpus[ActorId("generator", policy, replica)] = tuple(numbers)
-    _check_memory(config, gpus)
+    _check_memory(agents, gpus)
     total = math.ceil(len(used) / per_bundle) * per_bundle
     for policy in engine_gpus:
-        for rank, number in enumerate(_gpus_of_ranks(config, policy, gpus, total)):
+        for rank, number in enumerate(_gpus_of_ranks(agents, policy, gpus, total)):
             gpus[ActorId("learner", policy, rank)] = (number,)
     return SharedGpus(gpus, total, per_bundle)
 
 
 def _gpus_of_ranks(
-    config: Config, policy: PolicyId, gpus: Mapping[ActorId, tuple[int, ...]], total: int
+    agents: Sequence[AgentConfig], policy: PolicyId, gpus: Mapping[ActorId, tuple[int, ...]], total: int
 ) -> Sequence[int]:
     """Return the GPUs of a policy's ranks: the GPUs of its engines, or all."""
     gpus_of_engines: set[int] = set()
@@ -89,12 +89,13 @@ def _gpus_of_ranks(
         if id.policy == policy:
             gpus_of_engines.update(numbers)
     count = len(gpus_of_engines)
-    ranks = config.agents[policy.first_agent].learner.ranks
+    agent = agents[policy.first_agent]
+    ranks = agent.learner.ranks
     if ranks == count:
         return sorted(gpus_of_engines)
     if ranks == total:
         return range(total)
-    key = key_of(config, policy.first_agent, "learner.ranks")
+    key = resource_key(agent, policy.first_agent, "learner.ranks")
     remedy = f"set it to {count}"
     if total > count:
         remedy += f", or to {total} to train on all GPUs"
@@ -104,7 +105,7 @@ def _gpus_of_ranks(
     )
 
 
-def _check_memory(config: Config, engines: Mapping[ActorId, tuple[int, ...]]) -> None:
+def _check_memory(agents: Sequence[AgentConfig], engines: Mapping[ActorId, tuple[int, ...]]) -> None:
     """Raise PlacementError if the engines on a GPU may use more than all of its memory together."""
     policies_on: dict[int, list[PolicyId]] = {}
     for engine, gpus in engines.items():
@@ -112,7 +113,7 @@ def _check_memory(config: Config, engines: Mapping[ActorId, tuple[int, ...]]) ->
         for gpu in gpus:
             policies_on.setdefault(gpu, []).append(engine.policy)
     for _, policies in sorted(policies_on.items()):
-        utilization = sum(config.agents[policy.first_agent].generator.gpu_memory_utilization for policy in policies)
+        utilization = sum(agents[policy.first_agent].generator.gpu_memory_utilization for policy in policies)
         if utilization > 1:
             lower = int(95 / len(policies)) / 100  # together 0.95, with two digits each
             raise PlacementError(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marl_ray.cluster.hardware import GIB, MIB
-from marl_ray.config import AgentConfig, Config
+from marl_ray.config import AgentConfig, AlgorithmConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.extras import missing_module
 from marl_ray.core.text import excerpt
@@ -30,8 +30,9 @@ from marl_ray.learning.arguments import (
 from marl_ray.models.names import resolve_model
 
 if TYPE_CHECKING:
+    from marl_ray.cluster.placement_plan import AgentPlacement
     from marl_ray.config import LoraConfig
-    from marl_ray.config.resource_sections import GeneratorResources
+    from marl_ray.config.resource_sections import GeneratorResources, Residency
     from marl_ray.learning.memory_profile import MemoryProfile, MicroBatchShape
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -127,25 +128,25 @@ class ModelInfo:
         width = getattr(text, "head_dim", None) or text.hidden_size // heads
         return 2 * text.num_hidden_layers * kv_heads * width
 
-    def learner(self, config: Config, agent: AgentConfig, on_gpu: bool) -> LearnerSize:
+    def learner(self, training: AlgorithmConfig, lora: LoraConfig, agent: AgentConfig, on_gpu: bool) -> LearnerSize:
         """Return the sizes for a learner. Raises ProfilingFailed."""
         from marl_ray.learning.memory_profile import MicroBatchShape
 
         # The largest micro-batch has as many whole groups as fit, or a part of one group.
         new_tokens = agent.max_new_tokens
-        completions = max(config.training.group_sizes)
+        completions = max(training.group_sizes)
         group_tokens = self.prompt + completions * new_tokens
-        tokens = microbatch_tokens(config, on_gpu)
-        groups_of_step = config.training.rollout_buffer_size * config.training.num_turns
+        tokens = microbatch_tokens(training, on_gpu)
+        groups_of_step = training.rollout_buffer_size * training.num_turns
         groups = min(tokens // group_tokens, groups_of_step)
         if groups == 0:
             groups = 1
             completions = max(1, (tokens - self.prompt) // new_tokens)
         shape = MicroBatchShape(groups, self.prompt, completions, new_tokens, accumulated=True)
         dtype = wire_dtype(agent, on_gpu)
-        profile = _profile(self, shape, config.lora, config.training.gradient_checkpointing, dtype, on_gpu)
+        profile = _profile(self, shape, lora, training.gradient_checkpointing, dtype, on_gpu)
         base = profile.parameters
-        if config.lora.rank:
+        if lora.rank:
             base -= profile.trained
         # While a layer computes, the next one is gathered.
         layer = (base - profile.embeddings) // max(1, profile.layers)
@@ -211,24 +212,26 @@ class MemoryEstimate:
 
 def estimate_learner_memory(
     size: LearnerSize,
-    config: Config,
     agent: AgentConfig,
-    on_gpu: bool,
-    wire: str,
-    transport: str,
+    training: AlgorithmConfig,
+    lora: LoraConfig,
+    placement: AgentPlacement,
+    residency: Residency | None,
     policies: int = 1,
     rank: int = 0,
     references: int = 0,
 ) -> MemoryEstimate:
     """Return the memory of one rank of a learner. Ranks share weights, gradients and optimizer state.
 
-    `wire` is the dtype of transferred weights. `policies` is the number of policies that learn in one process: one
-    frozen model with an adapter per policy. `references` is the number of parameters of all reference models.
+    `policies` is the number of policies that learn in one process: one frozen model with an adapter per policy.
+    `references` is the number of parameters of all reference models.
     """
+    on_gpu = placement.generator_gpus > 0
+    wire = wire_dtype(agent, on_gpu)
     ranks = agent.learner.ranks
     trained = size.trained * policies
-    weights = size.parameters + trained if config.lora.rank else size.parameters
-    state = optimizer_state_bytes(config.training.optimizer, trained, size.rows * policies)
+    weights = size.parameters + trained if lora.rank else size.parameters
+    state = optimizer_state_bytes(training.optimizer, trained, size.rows * policies)
     parts = {
         "weights": FLOAT_BYTES * weights / ranks,
         "gradients": FLOAT_BYTES * trained / ranks,
@@ -236,14 +239,14 @@ def estimate_learner_memory(
         "activations": float(size.activations),
         "logits": float(size.logits),
     }
-    if narrows_frozen_matrices(config.lora, ranks, on_gpu, DTYPE_BYTES[wire]):
+    if narrows_frozen_matrices(lora, ranks, on_gpu, DTYPE_BYTES[wire]):
         parts["weights"] -= (FLOAT_BYTES - DTYPE_BYTES[wire]) * size.frozen_matrices
     if ranks > 1:
         parts["gathered"] = 2 * FLOAT_BYTES * float(size.shared)  # weights, and gradients before the reduce-scatter
         if on_gpu and FLOAT_BYTES * trained <= MAX_UNREDUCED_BYTES:
             parts["gathered"] += FLOAT_BYTES * float(trained)
     reference = FLOAT_BYTES * references / ranks
-    if config.training.critic == "maac" or config.training.critic_body == "own":
+    if training.critic == "maac" or training.critic_body == "own":
         parts["critic"] = parts["weights"] + parts["gradients"] + parts["optimizer"]
     offloaded = on_gpu and agent.learner.offload_reference
     if reference and not offloaded:
@@ -258,10 +261,10 @@ def estimate_learner_memory(
     host = {}
     if reference and offloaded:
         host["reference"] = reference
-    if config.resources.residency == "turns":  # the state that persists while the engine has the device
+    if residency == "turns":  # the state that persists while the engine has the device
         models = 2 if "critic" in parts else 1
         host["offloaded"] = models * (parts["weights"] + parts["optimizer"]) + parts.get("reference", 0.0)
-    if config.resources.residency == "stream":
+    if residency == "stream":
         host["offloaded"] = parts["optimizer"]
         largest_state = parts["optimizer"] * size.largest / max(1, size.parameters)
         parts["optimizer"] = min(parts["optimizer"], 2 * STREAM_CHUNK_BYTES + max(STREAM_CHUNK_BYTES, largest_state))
@@ -275,8 +278,8 @@ def estimate_learner_memory(
     # Float32 values on their way from the files to the GPU, before the state above exists: a layer, or a weight.
     in_transit = FLOAT_BYTES * float(size.shared if ranks > 1 else size.largest)
     host["loading"] = max(0.0, in_transit - sum(host.values()))
-    if rank == 0 or transport == "ipc":  # over CUDA IPC every rank sends to the engine on its GPU
-        parts["buffers"] = _send_buffers(transport, DTYPE_BYTES[wire] * float(size.largest))
+    if rank == 0 or placement.transport == "ipc":  # over CUDA IPC every rank sends to the engine on its GPU
+        parts["buffers"] = _send_buffers(placement.transport, DTYPE_BYTES[wire] * float(size.largest))
     return MemoryEstimate({"process": LEARNER_PROCESS + CUDA_HOST, **host}, {"CUDA": CUDA_CONTEXT, **parts})
 
 

@@ -17,9 +17,10 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from marl_ray.cluster.bundles import Bundle, pack
-from marl_ray.cluster.placement_plan import PlacementPlan, describe_shortage
+from marl_ray.cluster.placement_plan import PlacementPlan
 from marl_ray.cluster.ray_connection import cluster_address
 from marl_ray.cluster.ray_private import free_resources
+from marl_ray.cluster.resource_text import describe_shortage
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from marl_ray.cluster.bundles import Bundle
 from marl_ray.cluster.colocation import PlacementError as PlacementError
 from marl_ray.cluster.colocation import assign_gpus
-from marl_ray.config import AgentConfig, Config, LoraConfig
-from marl_ray.config.keys import key_of
-from marl_ray.config.resource_sections import Residency, SandboxResources
+from marl_ray.config import AgentConfig, LoraConfig
+from marl_ray.config.keys import resource_key
+from marl_ray.config.policies import generator_groups, group_of, learner_groups, policies_of
+from marl_ray.config.resource_sections import Residency, ResourcesConfig, SandboxResources
 from marl_ray.core.ids import ActorId, Kind, PolicyId
-from marl_ray.core.text import pluralize
 from marl_ray.learning.arguments import wire_dtype
 
 Transport = Literal["store", "nccl", "ipc", "adapter"]
@@ -64,30 +63,37 @@ class PlacementPlan:
         return next(index for index, bundle in enumerate(self.bundles) if actor in bundle.actors)
 
 
-def make_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
+def make_plan(
+    agents: Sequence[AgentConfig], lora: LoraConfig, resources: ResourcesConfig, cluster_has_gpus: bool
+) -> PlacementPlan:
     """Return the bundles of all actors.
 
     Raises PlacementError for GPUs without a weight transport and for engines that need more than their GPU's memory.
     """
-    if config.resources.residency is not None:
-        return _make_colocated_plan(config, cluster_has_gpus)
+    if resources.residency is not None:
+        return _make_colocated_plan(agents, lora, resources, cluster_has_gpus)
+    generators = _generators(agents, generator_groups(agents, lora))
+    learners = _learners(agents, learner_groups(agents, lora))
     bundles: list[Bundle] = []
     placements: dict[int, AgentPlacement] = {}
-    for policy in config.policies:
-        agent = config.agents[policy.first_agent]
-        placement = _place_agent(config, policy, cluster_has_gpus)
-        generators = _own_generators(config, policy)
-        learners = _own_learners(config, policy)
+    for policy in policies_of(agents):
+        agent = agents[policy.first_agent]
+        # The prefix of settings in errors: the agent may have resources of its own.
+        has_defaults = (agent.generator, agent.learner) == (resources.generator, resources.learner)
+        prefix = "" if has_defaults else f"agents.{policy.first_agent}."
+        placement = _place_agent(agent, prefix, lora, cluster_has_gpus)
+        own_generators = generators.get(policy, [])
+        own_learners = _own(learners[policy], policy)
         if placement.divides_gpu:
-            _check_undivided(config, policy, placement.generator_gpus)
+            _check_undivided(lora, learners[policy][0], placement.generator_gpus)
             cpus = agent.generator.cpus + agent.learner.cpus
             gpus = placement.generator_gpus + placement.learner_gpus
-            bundles.append(Bundle((*generators, *learners), cpus, gpus))
+            bundles.append(Bundle((*own_generators, *own_learners), cpus, gpus))
         else:
-            bundles += _own_bundles(generators, agent.generator.cpus, placement.generator_gpus)
-            bundles += _own_bundles(learners, agent.learner.cpus, placement.learner_gpus)
+            bundles += _own_bundles(own_generators, agent.generator.cpus, placement.generator_gpus)
+            bundles += _own_bundles(own_learners, agent.learner.cpus, placement.learner_gpus)
         placements |= dict.fromkeys(policy.agents, placement)
-    bundles += sandbox_plan(config.resources.sandbox).bundles
+    bundles += sandbox_plan(resources.sandbox).bundles
     return PlacementPlan(tuple(bundles), _in_order(placements))
 
 
@@ -105,31 +111,43 @@ def _replicas(kind: Kind, policy: PolicyId | None, number: int) -> list[ActorId]
     return [ActorId(kind, policy, replica) for replica in range(number)]
 
 
-def _check_undivided(config: Config, policy: PolicyId, gpus: float) -> None:
+def _check_undivided(lora: LoraConfig, learner: ActorId, gpus: float) -> None:
     """Raise PlacementError if several policies share an engine or a learner, which cannot be on a fraction of a GPU
     beside the other actor of one of them."""
-    if config.lora.share_engine:
+    if lora.share_engine:
         raise PlacementError(
             "lora.share_engine: an engine of several policies needs a GPU of its own, and resources.generator.gpus "
             f"is {gpus:g}: set it to 1 or more"
         )
-    if learner_id(config, policy).policy is None:
+    if learner.policy is None:
         raise PlacementError(
             f"lora.share_base: a learner of several policies needs a GPU of its own, and resources.generator.gpus "
             f"{gpus:g} would share its GPU with one policy's generator: set it to 1 or more"
         )
 
 
-def _own_generators(config: Config, policy: PolicyId) -> list[ActorId]:
-    """Return the generators of a policy; none if it uses the generators of an earlier policy."""
-    if policy != config.generator_policies(policy)[0]:
-        return []
-    return _replicas("generator", policy, config.agents[policy.first_agent].generator.replicas)
+def _generators(agents: Sequence[AgentConfig], groups: Sequence[Sequence[PolicyId]]) -> dict[PolicyId, list[ActorId]]:
+    """Return the generators of the first policy of each group. The other policies of the group use them."""
+    first_policies = [policies[0] for policies in groups]
+    return {
+        first: _replicas("generator", first, agents[first.first_agent].generator.replicas) for first in first_policies
+    }
 
 
-def _own_learners(config: Config, policy: PolicyId) -> list[ActorId]:
-    """Return the actors that train a policy; none if the actor is listed with an earlier policy."""
-    learners = _learner_ids(config, policy)
+def _learners(agents: Sequence[AgentConfig], groups: Sequence[Sequence[PolicyId]]) -> dict[PolicyId, list[ActorId]]:
+    """Return the actors that train each policy: its ranks, or the one process of all policies of a group."""
+    learners = {}
+    for policies in groups:
+        for policy in policies:
+            if len(policies) > 1:
+                learners[policy] = [shared_learner_id(policies)]
+            else:
+                learners[policy] = _replicas("learner", policy, agents[policy.first_agent].learner.ranks)
+    return learners
+
+
+def _own(learners: list[ActorId], policy: PolicyId) -> list[ActorId]:
+    """Return the actors that train a policy; none if they are listed with an earlier policy."""
     return learners if learners[0].first_agent == policy.first_agent else []
 
 
@@ -139,138 +157,138 @@ def sandbox_plan(sandbox: SandboxResources) -> PlacementPlan:
     return PlacementPlan(tuple(_own_bundles(workers, sandbox.cpus, 0.0)), ())
 
 
-def learner_id(config: Config, policy: PolicyId) -> ActorId:
-    """Return the actor that trains a policy: the policy's own, or one that several policies share."""
-    policies = config.learner_policies(policy)
-    if len(policies) > 1:
-        return ActorId("learner", None, policies[0].first_agent)
-    return ActorId("learner", policy)
+def shared_learner_id(policies: Sequence[PolicyId]) -> ActorId:
+    """Return the actor that trains several policies."""
+    return ActorId("learner", None, policies[0].first_agent)
 
 
-def generator_plan(config: Config, number: int, cluster_has_gpus: bool) -> PlacementPlan:
-    """Return the bundles of one agent's generators only, for an evaluation. Raises PlacementError like `make_plan`."""
-    config = replace(config, lora=LoraConfig())  # an evaluation merges adapters
-    agent = config.agents[number]
-    if config.resources.residency is None:
-        placements = make_plan(config, cluster_has_gpus).agents
+def generator_plan(
+    agents: Sequence[AgentConfig], resources: ResourcesConfig, policy: PolicyId, cluster_has_gpus: bool
+) -> PlacementPlan:
+    """Return the bundles of one policy's generators only, for an evaluation. Raises PlacementError like `make_plan`."""
+    number = policy.first_agent
+    agent = agents[number]
+    placements: list[AgentPlacement] = []
+    if resources.residency is None:
+        # An evaluation merges adapters.
+        placements += make_plan(agents, LoraConfig(), resources, cluster_has_gpus).agents
     else:  # an evaluation has no learners, with which engines would share GPUs
-        placements = tuple(_place_engine(other, cluster_has_gpus) for other in config.agents)
+        for other in agents:
+            gpus = _engine_gpus(other, cluster_has_gpus)
+            placements.append(AgentPlacement(gpus, gpus, "ipc" if gpus else "store"))
         if not placements[number].generator_gpus:
-            _check_tensor_parallel(agent, key_of(config, number, "generator.tensor_parallel"))
-    generators = _replicas("generator", config.policy_of(number), agent.generator.replicas)
+            _check_tensor_parallel(agent, resource_key(agent, number, "generator.tensor_parallel"))
+    generators = _replicas("generator", policy, agent.generator.replicas)
     bundles = _own_bundles(generators, agent.generator.cpus, placements[number].generator_gpus)
-    return PlacementPlan(tuple(bundles), placements)
+    return PlacementPlan(tuple(bundles), tuple(placements))
 
 
-def _place_engine(agent: AgentConfig, cluster_has_gpus: bool) -> AgentPlacement:
-    gpus = _engine_gpus(agent, cluster_has_gpus)
-    return AgentPlacement(gpus, gpus, "ipc" if gpus else "store")
-
-
-def _make_colocated_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
+def _make_colocated_plan(
+    agents: Sequence[AgentConfig], lora: LoraConfig, resources: ResourcesConfig, cluster_has_gpus: bool
+) -> PlacementPlan:
     """Return bundles of GPUs that engines and learners use in turns, and one bundle for all policies without GPUs."""
+    policies = policies_of(agents)
+    groups = generator_groups(agents, lora)
+    generators = _generators(agents, groups)
+    learners = _learners(agents, learner_groups(agents, lora))
     engine_gpus: dict[PolicyId, float] = {}
     with_engines: dict[PolicyId, float] = {}
     """Policies with engines of their own. Other policies use the engines of an earlier one, and learn on its GPUs."""
-    for policy in config.policies:
-        gpus = _engine_gpus(config.agents[policy.first_agent], cluster_has_gpus)
+    for policy in policies:
+        gpus = _engine_gpus(agents[policy.first_agent], cluster_has_gpus)
         engine_gpus[policy] = gpus
-        if gpus and config.generator_policies(policy)[0] == policy:
+        if gpus and policy in generators:
             with_engines[policy] = gpus
-    shared = assign_gpus(config, with_engines)
+    shared = assign_gpus(agents, with_engines)
     gpus_of = dict(shared.gpus)
     """By actor, the numbers of the GPUs that it uses."""
-    for policy in config.policies:
+    engines: dict[PolicyId, list[ActorId]] = {}
+    """The engines with GPUs that each policy uses."""
+    for policy in policies:
+        engines[policy] = []
         if engine_gpus[policy]:
-            gpus_of |= _gpus_of_learners(config, policy, shared.gpus)
-    _check_shared_learners(config, engine_gpus, shared.gpus)
+            first = group_of(policy, groups)[0]
+            engines[policy] = generators[first]
+            _check_ranks(agents, policy, first)
+            # A policy learns on the GPUs of the first policy that uses its engines.
+            for learner in learners[policy]:
+                rank = 0 if learner.policy is None else learner.replica  # a learner of several policies has one rank
+                gpus_of[learner] = shared.gpus[ActorId("learner", first, rank)]
+    _check_shared_learners(lora, learner_groups(agents, lora), engines, shared.gpus)
     devices = shared.devices()
     members: dict[int, list[ActorId]] = {}
     """Actors by the number of their bundle. The last bundle has no GPUs."""
     placements: dict[int, AgentPlacement] = {}
     for policy, gpus in engine_gpus.items():
-        agent = config.agents[policy.first_agent]
+        agent = agents[policy.first_agent]
         if gpus:
-            transport = _with_adapters("ipc", config.lora, agent, gpus)
-            gpu_of_learner = gpus_of[_learner_ids(config, policy)[0]][0]
+            transport = _with_adapters("ipc", lora, agent, gpus)
+            gpu_of_learner = gpus_of[learners[policy][0]][0]
             placement = AgentPlacement(gpus, 1.0, transport, devices[gpu_of_learner])
         else:
-            _check_tensor_parallel(agent, key_of(config, policy.first_agent, "generator.tensor_parallel"))
-            transport = _with_adapters("store", config.lora, agent, 0.0)
+            _check_tensor_parallel(agent, resource_key(agent, policy.first_agent, "generator.tensor_parallel"))
+            transport = _with_adapters("store", lora, agent, 0.0)
             placement = AgentPlacement(0.0, 0.0, transport, len(set(devices.values())))
         placements |= dict.fromkeys(policy.agents, placement)
-        for id in (*_own_generators(config, policy), *_own_learners(config, policy)):
+        for id in (*generators.get(policy, ()), *_own(learners[policy], policy)):
             bundle = gpus_of[id][0] // shared.per_bundle if gpus else shared.total
             members.setdefault(bundle, []).append(id)
     bundles = []
     for number, actors in sorted(members.items()):
         cpus = 0.0
         for id in actors:
-            agent = config.agents[id.first_agent]
+            agent = agents[id.first_agent]
             cpus += agent.generator.cpus if id.kind == "generator" else agent.learner.cpus
         gpus = 0.0 if number == shared.total else float(shared.per_bundle)
         bundles.append(Bundle(tuple(actors), cpus, gpus))
     shared_gpus = {}
     for id, numbers in gpus_of.items():
         shared_gpus[id] = tuple(number % shared.per_bundle for number in numbers)
-    bundles += sandbox_plan(config.resources.sandbox).bundles
-    return PlacementPlan(tuple(bundles), _in_order(placements), shared_gpus, config.resources.residency)
+    bundles += sandbox_plan(resources.sandbox).bundles
+    return PlacementPlan(tuple(bundles), _in_order(placements), shared_gpus, resources.residency)
 
 
-def _gpus_of_learners(
-    config: Config, policy: PolicyId, gpus: Mapping[ActorId, tuple[int, ...]]
-) -> dict[ActorId, tuple[int, ...]]:
-    """Return the GPU of each learner of a policy, which are the GPUs of the first policy that uses its engines."""
-    first = config.generator_policies(policy)[0]
-    ranks = config.agents[policy.first_agent].learner.ranks
-    expected = config.agents[first.first_agent].learner.ranks
-    if ranks != expected:
+def _check_ranks(agents: Sequence[AgentConfig], policy: PolicyId, first: PolicyId) -> None:
+    """Raise PlacementError if a policy has another number of ranks than the first policy that uses its engines."""
+    agent = agents[policy.first_agent]
+    expected = agents[first.first_agent].learner.ranks
+    if agent.learner.ranks != expected:
+        key = resource_key(agent, policy.first_agent, "learner.ranks")
         raise PlacementError(
-            f"{key_of(config, policy.first_agent, 'learner.ranks')} is {ranks}, and {policy} shares the engines of "
-            f"{first}, whose learner has {expected}: set it to {expected}, or lora.share_engine to false"
+            f"{key} is {agent.learner.ranks}, and {policy} shares the engines of {first}, whose learner has "
+            f"{expected}: set it to {expected}, or lora.share_engine to false"
         )
-    gpus_of_learners = {}
-    for learner in _learner_ids(config, policy):
-        rank = 0 if learner.policy is None else learner.replica  # a learner of several policies has one rank
-        gpus_of_learners[learner] = gpus[ActorId("learner", first, rank)]
-    return gpus_of_learners
 
 
 def _check_shared_learners(
-    config: Config, engine_gpus: Mapping[PolicyId, float], gpus: Mapping[ActorId, tuple[int, ...]]
+    lora: LoraConfig,
+    learner_groups: Sequence[Sequence[PolicyId]],
+    engines: Mapping[PolicyId, Sequence[ActorId]],
+    gpus: Mapping[ActorId, tuple[int, ...]],
 ) -> None:
     """Raise PlacementError if a learner of several policies is not on the GPU of all of their engines, which only
-    engines that receive adapters do not need."""
-    if not config.lora.share_base:
+    engines that receive adapters do not need. `engines` are the engines with GPUs that each policy uses."""
+    if not lora.share_base:
         return
-    for policies in config.learner_groups:
+    for policies in learner_groups:
         names = " and ".join(map(str, policies))
-        with_gpus = [policy for policy in policies if engine_gpus[policy] > 0]
+        with_gpus = [policy for policy in policies if engines[policy]]
         if with_gpus and len(with_gpus) < len(policies):
             raise PlacementError(
                 f"lora.share_base: the engines of {names} have GPUs and none: set resources.generator.gpus to one value"
             )
-        if config.lora.serves_adapters:
+        if lora.serves_adapters:
             continue
         places = set()
         replicas = 1
         for policy in with_gpus:
-            first = config.generator_policies(policy)[0]
-            places.add(gpus[ActorId("generator", first)])
-            replicas = max(replicas, config.agents[policy.first_agent].generator.replicas)
+            places.add(gpus[engines[policy][0]])
+            replicas = max(replicas, len(engines[policy]))
         if len(places) > 1 or replicas > 1:
             raise PlacementError(
                 f"lora.share_base: the learner of {names} is on one GPU, and their engines are not: set lora.in_engine "
                 "to true, or share_base to false"
             )
-
-
-def _learner_ids(config: Config, policy: PolicyId) -> list[ActorId]:
-    """Return the actors that train a policy: its ranks, or the one process of several policies."""
-    shared = learner_id(config, policy)
-    if shared.policy is None:
-        return [shared]
-    return _replicas("learner", policy, config.agents[policy.first_agent].learner.ranks)
 
 
 def _engine_gpus(agent: AgentConfig, cluster_has_gpus: bool) -> float:
@@ -305,14 +323,10 @@ def _with_adapters(merged: Transport, lora: LoraConfig, agent: AgentConfig, gene
     return "adapter"
 
 
-def _place_agent(config: Config, policy: PolicyId, cluster_has_gpus: bool) -> AgentPlacement:
-    """Return GPUs and transport of a policy's generators and learner."""
-    agent = config.agents[policy.first_agent]
+def _place_agent(agent: AgentConfig, prefix: str, lora: LoraConfig, cluster_has_gpus: bool) -> AgentPlacement:
+    """Return GPUs and transport of a policy's generators and learner. Errors name settings after `prefix`."""
     generator = agent.generator
     learner = agent.learner
-    # The prefix of settings in errors: the agent may have resources of its own.
-    has_defaults = (generator, learner) == (config.resources.generator, config.resources.learner)
-    prefix = "" if has_defaults else f"agents.{policy.first_agent}."
     generator_gpus = _engine_gpus(agent, cluster_has_gpus)
     learner_gpus = learner.gpus
     if learner_gpus is None:
@@ -336,52 +350,5 @@ def _place_agent(config: Config, policy: PolicyId, cluster_has_gpus: bool) -> Ag
         transport = "store"
     elif is_shared:
         transport = "ipc"
-    transport = _with_adapters(transport, config.lora, agent, generator_gpus)
+    transport = _with_adapters(transport, lora, agent, generator_gpus)
     return AgentPlacement(generator_gpus, learner_gpus, transport)
-
-
-def describe_shortage(plan: PlacementPlan, nodes: Sequence[Mapping[str, float]]) -> str:
-    """Return one line with the requested resources, the free resources and the settings to change."""
-    free_per_node = []
-    for node in nodes:
-        # Ray's other resources, such as the addresses of nodes, are no concern of a user.
-        free_per_node.append(_format({kind: node[kind] for kind in ("CPU", "GPU") if kind in node}))
-    free = "; ".join(free_per_node)
-    return (
-        f"the cluster cannot place this run: asked for {describe_demand(plan)}; free on "
-        f"{pluralize(len(nodes), 'node')}: {free or 'nothing'}. Lower "
-        "resources.generator.cpus/gpus/replicas, resources.learner.cpus/gpus/ranks or "
-        "resources.sandbox.workers/cpus, or add nodes"
-    )
-
-
-def describe_demand(plan: PlacementPlan) -> str:
-    """Return the requested resources of a plan, in total and by kind of bundle."""
-    total: Counter[str] = Counter()
-    kinds: Counter[str] = Counter()
-    for bundle in plan.bundles:
-        resources = bundle.resources()
-        total.update(resources)  # type: ignore[arg-type]
-        actors = " + ".join(actor.kind for actor in bundle.actors)
-        kinds[f"{actors} with {_format(resources)}"] += 1
-    parts = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
-    return f"{_format(total)} ({parts})"
-
-
-def describe_demands(config: Config) -> str:
-    """Return the resources needed on a cluster without and with GPUs. Raises PlacementError if both are impossible."""
-    parts = []
-    errors = []
-    for has_gpus, cluster in ((False, "without GPUs"), (True, "with GPUs")):
-        try:
-            parts.append(f"{cluster} {describe_demand(make_plan(config, has_gpus))}")
-        except PlacementError as error:
-            parts.append(f"{cluster} impossible ({error})")
-            errors.append(error)
-    if len(errors) == len(parts):
-        raise errors[-1]
-    return f"requested resources: {'; '.join(parts)}"
-
-
-def _format(resources: Mapping[str, float]) -> str:
-    return " ".join(f"{kind} {amount:g}" for kind, amount in sorted(resources.items())) or "nothing"

@@ -15,20 +15,34 @@ from marl_ray.cluster.bundles import pack
 from marl_ray.cluster.capacity_plan import FRAGMENTED, CapacityPlan, ModelInfos, plan_capacity
 from marl_ray.cluster.hardware import NodeSpec, gib, total_gpus
 from marl_ray.cluster.placement_plan import PlacementError, make_plan
-from marl_ray.config import Config, LoraConfig
-from marl_ray.config.resource_sections import Residency
+from marl_ray.config import AgentConfig, Config, LoraConfig
+from marl_ray.config.resource_sections import Residency, ResourcesConfig
 
 RESIDENCIES: tuple[Residency, ...] = get_args(Residency)
 ENGINE_SHARE = 0.9
 """Share of a GPU that engines may use together, unless the config asks for less."""
 
 
-def is_decided(config: Config, nodes: Sequence[NodeSpec]) -> bool:
+def is_decided(
+    agents: Sequence[AgentConfig], lora: LoraConfig, resources: ResourcesConfig, nodes: Sequence[NodeSpec]
+) -> bool:
     """Return whether the config has decided, or each actor has a GPU; `decide_residency` then needs no models."""
-    wish = config.resources.colocate
-    if wish == "auto":
-        return not _has_too_few_gpus(config, nodes)
-    return wish is False or wish in RESIDENCIES
+    wish = resources.colocate
+    if wish != "auto":
+        return wish is False or wish in RESIDENCIES
+    gpus = [{"CPU": 0.0, "GPU": float(node.gpus)} for node in nodes if node.gpus]
+    if not gpus:
+        return True
+    for agent in agents:
+        if agent.learner.gpus is not None or agent.generator.gpus == 0:
+            return True  # the config assigns GPUs
+    try:
+        plan = make_plan(agents, lora, replace(resources, colocate=False), cluster_has_gpus=True)
+    except PlacementError:  # an engine has a fraction of a GPU, of which its learner has no share
+        return False
+    # CPUs do not matter: too few of them are too few with shared GPUs, too.
+    with_gpus = [replace(bundle, cpus=0.0) for bundle in plan.bundles if bundle.gpus]
+    return pack(with_gpus, gpus) is not None
 
 
 def decide_residency(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> tuple[Config, str]:
@@ -36,17 +50,18 @@ def decide_residency(config: Config, models: ModelInfos, nodes: Sequence[NodeSpe
 
     The config stays as it is, and the reason is empty, if the config has decided, or if each actor has a GPU.
     """
-    if is_decided(config, nodes):
+    if is_decided(config.agents, config.lora, config.resources, nodes):
         return config, ""
     try:
-        decided, reason = _first_that_fits(config, models, nodes)
+        residency, reason = _first_that_fits(config, models, nodes)
     except PlacementError:
         if config.resources.colocate is True:
             raise
         return config, ""
-    if decided.resources.residency != "resident" and _fits_with_one_base(config, models, nodes):
+    if residency != "resident" and _fits_with_one_base(config, models, nodes):
         reason += ". With lora.share_engine and share_base true, everything would stay on the GPU"
-    return decided, reason
+    decided = replace(config, resources=replace(config.resources, colocate=residency))
+    return decided, f"resources.colocate: {residency}, {reason}"
 
 
 def _fits_with_one_base(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> bool:
@@ -55,7 +70,7 @@ def _fits_with_one_base(config: Config, models: ModelInfos, nodes: Sequence[Node
     if not config.lora.rank or config.training.inflight == "drain":  # requests of other policies cannot be drained
         return False
     lora = replace(config.lora, in_engine=None, share_engine=True, share_base=True)
-    together = replace(_with_residency(config, "resident"), lora=lora)
+    together = replace(config, lora=lora, resources=replace(config.resources, colocate="resident"))
     if len(together.generator_groups) == len(together.policies):
         return False  # the policies have different base models
     plan = plan_capacity(share_gpus(together, nodes), models, nodes)
@@ -90,54 +105,32 @@ def share_gpus_of_evaluation(config: Config, nodes: Sequence[NodeSpec]) -> Confi
         if engine.gpus is None:
             needed += engine.replicas * engine.tensor_parallel
     if config.resources.colocate == "auto" and 0 < total_gpus(nodes) < needed:
-        config = _with_residency(config, "turns")
+        config = replace(config, resources=replace(config.resources, colocate="turns"))
     alone = replace(config, lora=LoraConfig())  # each agent has an engine with merged weights
     return replace(config, agents=share_gpus(alone, nodes).agents)
 
 
-def _with_residency(config: Config, residency: Residency | bool) -> Config:
-    return replace(config, resources=replace(config.resources, colocate=residency))
-
-
-def _has_too_few_gpus(config: Config, nodes: Sequence[NodeSpec]) -> bool:
-    """Return whether a run whose GPUs are not assigned by the config needs more GPUs than there are."""
-    gpus = [{"CPU": 0.0, "GPU": float(node.gpus)} for node in nodes if node.gpus]
-    if not gpus:
-        return False
-    for agent in config.agents:
-        if agent.learner.gpus is not None or agent.generator.gpus == 0:
-            return False  # the config assigns GPUs
-    try:
-        plan = make_plan(_with_residency(config, False), cluster_has_gpus=True)
-    except PlacementError:  # an engine has a fraction of a GPU, of which its learner has no share
-        return True
-    # CPUs do not matter: too few of them are too few with shared GPUs, too.
-    with_gpus = [replace(bundle, cpus=0.0) for bundle in plan.bundles if bundle.gpus]
-    return pack(with_gpus, gpus) is None
-
-
-def _first_that_fits(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> tuple[Config, str]:
-    """Return the config with the first residency that fits in memory, and the reason."""
+def _first_that_fits(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> tuple[Residency, str]:
+    """Return the first residency that fits in memory, and the reason."""
     # Rollouts that run ahead, and the other policies of a shared process, need the device while a learner updates.
     is_always_busy = config.training.max_staleness > 0 or config.lora.share_engine or config.lora.share_base
     choices = RESIDENCIES[:1] if is_always_busy else RESIDENCIES  # the first one needs no turns
     last = choices[-1]
     too_large: list[str] = []
     for residency in choices:
-        chosen = _with_residency(config, residency)
+        chosen = replace(config, resources=replace(config.resources, colocate=residency))
         plan = plan_capacity(share_gpus(chosen, nodes), models, nodes)
         if not plan.is_known:
-            unknown = "the memory of a model or of a GPU is not known"
-            return _with_residency(config, last), f"resources.colocate: {last}, because {unknown}"
+            return last, "because the memory of a model or of a GPU is not known"
         used = gib(_largest_use(plan))
         if not plan.shortages:
             reason = f"it needs {used} of {_usable(nodes)}"
             if too_large:
                 reason += f"; too large: {', '.join(too_large)}"
-            return chosen, f"resources.colocate: {residency}, because {reason}"
+            return residency, f"because {reason}"
         too_large.append(f"{residency} {used}")
     reason = f"no way to share fits by the plan ({', '.join(too_large)} of {_usable(nodes)}): see marl-ray plan"
-    return _with_residency(config, last), f"resources.colocate: {last}, although {reason}"
+    return last, f"although {reason}"
 
 
 def _largest_use(plan: CapacityPlan) -> float:

@@ -1,7 +1,7 @@
 """Typed settings of a run, and their conversion from and to YAML."""
 
 from marl_ray.config.agent_section import AgentConfig
-from marl_ray.config.algorithm_section import CreditConfig, OptimizerConfig
+from marl_ray.config.algorithm_section import AlgorithmConfig, CreditConfig, OptimizerConfig
 from marl_ray.config.keywords import ConfigSource, from_keywords
 from marl_ray.config.loader import from_tree, load, to_tree, to_yaml
 from marl_ray.config.lora_section import LoraConfig
@@ -18,6 +18,7 @@ from marl_ray.config.values import PositiveInt, Section, parse_overrides
 __all__ = [
     "ALGORITHMS",
     "AgentConfig",
+    "AlgorithmConfig",
     "Config",
     "ConfigSource",
     "CreditConfig",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from marl_ray import registry
-from marl_ray.config.agent_section import AgentModel, AgentResources
+from marl_ray.config.agent_section import AgentConfig, AgentModel, AgentResources
 from marl_ray.config.algorithm_section import AgentLearning, AlgorithmConfig
 from marl_ray.config.compat import aliases_in_section, refuse_reference
 from marl_ray.config.dialects import advice, foreign_sections
@@ -112,12 +112,20 @@ def agent_keys(algorithm: str) -> Mapping[str, str]:
 
 def key_of(config: Config, number: int, field: str) -> str:
     """Return the key that sets a field of agent `number`: the agent's own key if it is given, else the run's."""
-    key = field
+    agent = config.agents[number]
     if "." in field:
-        key = f"resources.{field}"
-    if key in config.agents[number].given:
+        return resource_key(agent, number, field)
+    if field in agent.given:
+        return f"agents.{number}.{field}"
+    return agent_keys(config.algorithm)[field]
+
+
+def resource_key(agent: AgentConfig, number: int, field: str) -> str:
+    """Return the key that sets a resource of agent `number`: the agent's own key if it is given, else the run's."""
+    key = f"resources.{field}"
+    if key in agent.given:
         return f"agents.{number}.{key}"
-    return agent_keys(config.algorithm)[key]
+    return key
 
 
 def value_at(config: Config, key: str) -> Any:

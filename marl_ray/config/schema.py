@@ -15,7 +15,8 @@ from marl_ray.config import sections
 from marl_ray.config.agent_section import AgentConfig
 from marl_ray.config.algorithm_section import AlgorithmConfig, Importance
 from marl_ray.config.lora_section import LoraConfig
-from marl_ray.config.resource_sections import GeneratorResources, LearnerResources, ResourcesConfig
+from marl_ray.config.policies import PolicyGroups, generator_groups, group_of, learner_groups, policies_of
+from marl_ray.config.resource_sections import ResourcesConfig
 from marl_ray.config.values import Derived, OrDefault, Section
 from marl_ray.core.ids import PolicyId
 from marl_ray.learning.losses import loss_class
@@ -110,13 +111,7 @@ class Config(Section):
     @property
     def policies(self) -> tuple[PolicyId, ...]:
         """Policies of the run, ordered by their first agents."""
-        members: dict[int, tuple[int, ...]] = {}
-        for number, agent in enumerate(self.agents):
-            first = number
-            if agent.policy is not None:
-                first = agent.policy
-            members[first] = (*members.get(first, ()), number)
-        return tuple(PolicyId(members[first]) for first in sorted(members))
+        return policies_of(self.agents)
 
     @property
     def learning_policies(self) -> tuple[PolicyId, ...]:
@@ -124,26 +119,14 @@ class Config(Section):
         return tuple(policy for policy in self.policies if self.agents[policy.first_agent].learning_rate > 0)
 
     @property
-    def learner_groups(self) -> tuple[tuple[PolicyId, ...], ...]:
+    def learner_groups(self) -> PolicyGroups:
         """Policies grouped by learner process: one per policy, unless `lora.share_base` joins them."""
-        if not self.lora.share_base:
-            return tuple((policy,) for policy in self.policies)
-        groups: dict[tuple[str, LearnerResources], list[PolicyId]] = {}
-        for policy in self.policies:
-            agent = self.agents[policy.first_agent]
-            groups.setdefault((agent.name, agent.learner), []).append(policy)
-        return tuple(map(tuple, groups.values()))
+        return learner_groups(self.agents, self.lora)
 
     @property
-    def generator_groups(self) -> tuple[tuple[PolicyId, ...], ...]:
+    def generator_groups(self) -> PolicyGroups:
         """Policies grouped by their generators: one per policy, unless `lora.share_engine` joins them."""
-        if not self.lora.share_engine:
-            return tuple((policy,) for policy in self.policies)
-        groups: dict[tuple[str, str, GeneratorResources], list[PolicyId]] = {}
-        for policy in self.policies:
-            agent = self.agents[policy.first_agent]
-            groups.setdefault((agent.name, agent.dtype, agent.generator), []).append(policy)
-        return tuple(map(tuple, groups.values()))
+        return generator_groups(self.agents, self.lora)
 
     def to_yaml(self) -> str:
         """Return the config as the text of a YAML file."""
@@ -153,16 +136,12 @@ class Config(Section):
 
     def learner_policies(self, policy: PolicyId) -> tuple[PolicyId, ...]:
         """Return the policies in the learner process of `policy`, including `policy`."""
-        return _group_with(policy, self.learner_groups)
+        return group_of(policy, self.learner_groups)
 
     def generator_policies(self, policy: PolicyId) -> tuple[PolicyId, ...]:
         """Return the policies that use the generators of `policy`, including `policy`. The first one has them."""
-        return _group_with(policy, self.generator_groups)
+        return group_of(policy, self.generator_groups)
 
     def policy_of(self, agent: int) -> PolicyId:
         """Return the policy of an agent."""
         return next(policy for policy in self.policies if agent in policy.agents)
-
-
-def _group_with(policy: PolicyId, groups: tuple[tuple[PolicyId, ...], ...]) -> tuple[PolicyId, ...]:
-    return next(policies for policies in groups if policy in policies)

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
-from marl_ray.config import AgentConfig, Config, CreditConfig
+from marl_ray.config import AgentConfig, AlgorithmConfig, Config, CreditConfig
+from marl_ray.config.sections import ExternalConfig
 from marl_ray.core.batch import Batch, CriticSample, Group, MiniBatch
 from marl_ray.core.episode import AgentCall, Episode, Node
+from marl_ray.core.ids import PolicyId
 from marl_ray.credit.advantages import advantages_by_turn, group_advantages
 from marl_ray.credit.estimators.base import load_estimator
 from marl_ray.credit.inputs import estimator_inputs
@@ -27,24 +29,22 @@ from marl_ray.credit.returns import (
 )
 
 
-def ordered_by_turn(config: Config) -> bool:
+def ordered_by_turn(training: AlgorithmConfig, external: ExternalConfig) -> bool:
     """Return True if a batch's groups are ordered by turn, then by episode; otherwise the order is by episode alone."""
-    rollout = config.training
-    if config.external.composition == "chat":
+    if external.composition == "chat":
         # The learner joins the turns of a conversation into one row, so they have to follow each other.
         return False
-    return config.training.train_batch_size is None and rollout.handoff != "all" and not rollout.dynamic_sampling
+    return training.train_batch_size is None and training.handoff != "all" and not training.dynamic_sampling
 
 
-def trainable_nodes(episode: Episode, config: Config) -> list[Node]:
+def trainable_nodes(episode: Episode, training: AlgorithmConfig, agents: Sequence[AgentConfig]) -> list[Node]:
     """Return the nodes of an episode that are trained on, parents before children.
 
     A lost branch is left out of the returns of all siblings above it, which are then not comparable with other groups:
     critics and whole-batch estimators skip the nodes above a lost branch.
     """
-    has_critic = config.training.critic != "none"
-    compares_groups = has_critic or any(map(needs_whole_batch, config.agents))
-    skips_lost = compares_groups and config.training.handoff == "all"
+    compares_groups = training.critic != "none" or any(map(needs_whole_batch, agents))
+    skips_lost = compares_groups and training.handoff == "all"
     nodes: list[Node] = []
     for _, node in episode.nodes():
         if not skips_lost or not has_lost_branches(node):
@@ -52,30 +52,18 @@ def trainable_nodes(episode: Episode, config: Config) -> list[Node]:
     return nodes
 
 
-def in_order(episodes: Sequence[Episode], config: Config) -> list[Node]:
-    """Return the nodes of a batch in the order of its groups."""
-    nodes: list[Node] = []
-    for episode in episodes:
-        nodes += trainable_nodes(episode, config)
-    if ordered_by_turn(config):
-        nodes.sort(key=lambda node: node.turn)  # stable: within a turn the order of episodes stays
-    return nodes
-
-
-def learns(agent: int, step: int, config: Config) -> bool:
-    """Return whether an agent learns from batch `step`: always, or with `learn_in_turns` in its policy's turn.
-
+def learns(agent: int, step: int, learn_in_turns: int, policies: Sequence[PolicyId]) -> bool:
+    """Return whether an agent learns from batch `step`: always, or with `learn_in_turns` in the turn of its policy
+    among the learning `policies`.
     In turns every update is an ascent of one policy against partners that are fixed, and as each batch is sampled from
     the current policies, no importance ratio for the partners' updates is needed. HAPPO (Kuba et al., 2022, "Trust
     region policy optimisation in multi-agent reinforcement learning") updates all policies on one batch instead, one
     after another, and multiplies the advantages by the ratios of the policies that are already updated.
     """
-    length = config.training.learn_in_turns
-    if not length:
+    if not learn_in_turns:
         return True
-    policies = config.learning_policies
-    turn = step // length  # a policy learns for `length` steps in a row
-    return config.policy_of(agent) == policies[turn % len(policies)]
+    turn = step // learn_in_turns  # a policy learns for as many steps in a row
+    return agent in policies[turn % len(policies)].agents
 
 
 def build_group(node: Node, agent: int, config: Config) -> Group:
@@ -90,7 +78,7 @@ def build_group(node: Node, agent: int, config: Config) -> Group:
     credit = config.training
     settings = config.agents[agent]
     calls = tuple(sorted(node.group(agent), key=_place))
-    returns = action_returns(node, agent, credit.discount, config.training.handoff == "all")
+    returns = action_returns(node, agent, credit.discount, credit.handoff == "all")
     credited = completion_returns(node, agent, returns)
     inputs: dict[str, tuple[float, ...]] = {}
     if calls[0].branch == 0:
@@ -101,7 +89,8 @@ def build_group(node: Node, agent: int, config: Config) -> Group:
     group = Group(node.turn, calls, _of_calls(calls, credited), inputs=inputs)
     if credit.critic != "none":
         shares = group_shares(group, settings, credit)
-        return replace(group, weights=shares, critic_sample=build_critic_sample(node, agent, config))
+        sample = build_critic_sample(node, agent, settings, credit, config.model.max_length)
+        return replace(group, weights=shares, critic_sample=sample)
     if needs_whole_batch(settings):
         return group
     return weight_group(group, settings, credit)
@@ -185,12 +174,12 @@ def group_shares(group: Group, agent: AgentConfig, credit: CreditConfig) -> tupl
     return tuple(shares)
 
 
-def build_batch(groups: Sequence[Group], step: int, config: Config) -> Batch:
+def build_batch(groups: Sequence[Group], step: int, training: AlgorithmConfig) -> Batch:
     """Return all groups of one agent in a step as mini-batches of `train_batch_size` groups."""
-    size = config.training.train_batch_size or max(len(groups), 1)
+    size = training.train_batch_size or max(len(groups), 1)
     mini_batches: list[MiniBatch] = []
     for start in range(0, len(groups), size):
-        mini_batches.append(_mini_batch(groups[start : start + size], config))
+        mini_batches.append(_mini_batch(groups[start : start + size], training))
     return Batch(step, tuple(mini_batches))
 
 
@@ -210,15 +199,22 @@ def interleave(groups: Sequence[Sequence[Group]]) -> list[Group]:
 
 def build_agent_batch(episodes: Sequence[Episode], agent: int, step: int, config: Config) -> Batch:
     """Return one agent's batch built from complete episodes; empty if it does not learn in this step."""
-    groups: list[Group] = []
-    if learns(agent, step, config):
-        groups = [build_group(node, agent, config) for node in in_order(episodes, config)]
+    training = config.training
+    nodes: list[Node] = []
+    if learns(agent, step, training.learn_in_turns, config.learning_policies):
+        for episode in episodes:
+            nodes += trainable_nodes(episode, training, config.agents)
+    if ordered_by_turn(training, config.external):
+        nodes.sort(key=lambda node: node.turn)  # stable: within a turn the order of episodes stays
+    groups = [build_group(node, agent, config) for node in nodes]
     if needs_whole_batch(config.agents[agent]):
-        groups = weight_batch(groups, config.agents[agent], config.training)
-    return build_batch(groups, step, config)
+        groups = weight_batch(groups, config.agents[agent], training)
+    return build_batch(groups, step, training)
 
 
-def build_critic_sample(node: Node, agent: int, config: Config) -> CriticSample:
+def build_critic_sample(
+    node: Node, agent: int, settings: AgentConfig, training: AlgorithmConfig, max_length: int
+) -> CriticSample:
     """Return the state, the rewards and the successor states at a node, from which a critic learns.
 
     With handoff `all` the whole tree below the node must be complete, without lost branches (`trainable_nodes`).
@@ -229,20 +225,20 @@ def build_critic_sample(node: Node, agent: int, config: Config) -> CriticSample:
     successors: list[list[tuple[int, ...]]] = [[] for _ in group]
     for index, action in enumerate(node.joint_actions):
         answer = action.indices[agent]
-        is_continued = config.training.handoff == "all" and index in node.children
+        is_continued = training.handoff == "all" and index in node.children
         if is_continued and answer < len(group):
-            successors[answer].append(state_of(node.children[index], agent, config))
+            successors[answer].append(state_of(node.children[index], agent, training.critic, max_length))
     return CriticSample(
-        state_of(node, agent, config),
-        tuple(penalize_overlong(rewards, completions, config.agents[agent].max_new_tokens, config.training)),
+        state_of(node, agent, training.critic, max_length),
+        tuple(penalize_overlong(rewards, completions, settings.max_new_tokens, training)),
         tuple(map(tuple, successors)),
     )
 
 
-def state_of(node: Node, agent: int, config: Config) -> tuple[int, ...]:
+def state_of(node: Node, agent: int, critic: str, max_length: int) -> tuple[int, ...]:
     """Return the token ids that the critic reads: the agent's prompt (iac) or all prompts (maac), as in CoMLRL 1.4."""
-    if critic_requirements(config.training.critic).joint_prompts:
-        return joint_state([calls[0].prompt_ids for calls in node.calls], config.model.max_length)
+    if critic_requirements(critic).joint_prompts:
+        return joint_state([calls[0].prompt_ids for calls in node.calls], max_length)
     return node.calls[agent][0].prompt_ids
 
 
@@ -255,13 +251,13 @@ def joint_state(prompts: Sequence[tuple[int, ...]], max_length: int) -> tuple[in
     return tuple(chain.from_iterable(prompts))
 
 
-def _mini_batch(groups: Sequence[Group], config: Config) -> MiniBatch:
+def _mini_batch(groups: Sequence[Group], credit: CreditConfig) -> MiniBatch:
     """Return a mini-batch. With token_mean its normalizer is the number of unmasked tokens, otherwise of groups."""
-    if config.training.loss_aggregation != "token_mean":
+    if credit.loss_aggregation != "token_mean":
         return MiniBatch(tuple(groups), len(groups))
     tokens = 0
     for group in groups:
         for completion in group.completions:
-            if not is_masked(completion, config.training):
+            if not is_masked(completion, credit):
                 tokens += len(completion.token_ids)
     return MiniBatch(tuple(groups), max(tokens, 1))

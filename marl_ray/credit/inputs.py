@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from marl_ray.config import Config
+from marl_ray.config import AgentConfig, Config, CreditConfig
 from marl_ray.core.episode import Node
 from marl_ray.core.preference import preferences_by_return
 from marl_ray.credit.estimators.base import whitened
@@ -27,47 +27,44 @@ def estimator_inputs(
 
     `action_returns` [J] are the agent's returns of the joint actions, and `credited` [G] the returns of its group.
     """
+    settings = config.agents[agent]
     inputs: dict[str, tuple[float, ...]] = {}
-    for name in estimator_requirements(config.agents[agent].estimator).inputs:
-        inputs[name] = tuple(_input(name, node, agent, config, action_returns, credited))
+    for name in estimator_requirements(settings.estimator).inputs:
+        match name:
+            case "greedy_rewards":
+                values = greedy_rewards(node, agent, settings.estimator)
+            case "lengths":
+                values = [float(len(call.completion.token_ids)) for call in node.group(agent)]
+            case "levels":
+                processor = config.reward_processor
+                scale = processor.scale_factor if processor.enabled else 1.0
+                values = normalized_levels(node, agent, credited, scale)
+            case "preferences":
+                values = preferences_of(node, agent, settings, config.training, action_returns)
+            case _:  # the rollout stores either kind: an agent has one estimator
+                values = completion_returns(node, agent, node.counterfactuals[agent])
+        inputs[name] = tuple(values)
     return inputs
 
 
-def _input(
-    name: str, node: Node, agent: int, config: Config, action_returns: Sequence[float], credited: Sequence[float]
-) -> list[float]:
-    match name:
-        case "greedy_rewards":
-            return greedy_rewards(node, agent, config)
-        case "lengths":
-            return [float(len(call.completion.token_ids)) for call in node.group(agent)]
-        case "levels":
-            processor = config.reward_processor
-            scale = processor.scale_factor if processor.enabled else 1.0
-            return normalized_levels(node, agent, credited, scale)
-        case "preferences":
-            return preferences_of(node, agent, config, action_returns)
-        case _:  # the rollout stores either kind: an agent has one estimator
-            return completion_returns(node, agent, node.counterfactuals[agent])
-
-
-def greedy_rewards(node: Node, agent: int, config: Config) -> list[float]:
+def greedy_rewards(node: Node, agent: int, estimator: str) -> list[float]:
     """Return the reward of the node's greedy joint action for every sibling.
 
     The mean over joint actions is the one of the returns, so that equal rewards are equal after rounding.
     """
     if node.greedy is None:
-        raise ValueError(f"{config.agents[agent].estimator} needs a greedy joint sample at every node")
+        raise ValueError(f"{estimator} needs a greedy joint sample at every node")
     reward = node.greedy.rewards[agent]
     return completion_returns(node, agent, [reward] * len(node.joint_actions))
 
 
-def preferences_of(node: Node, agent: int, config: Config, action_returns: Sequence[float]) -> list[float]:
+def preferences_of(
+    node: Node, agent: int, settings: AgentConfig, credit: CreditConfig, action_returns: Sequence[float]
+) -> list[float]:
     """Return the weights of preferences by the returns of the joint actions, less the agent's overlong penalty."""
-    settings = config.agents[agent]
     answers = [node.calls[agent][action.indices[agent]].completion for action in node.joint_actions]
-    penalized = penalize_overlong(action_returns, answers, settings.max_new_tokens, config.training)
-    preferences = preferences_by_return(penalized, config.training.preference_pairs)
+    penalized = penalize_overlong(action_returns, answers, settings.max_new_tokens, credit)
+    preferences = preferences_by_return(penalized, credit.preference_pairs)
     return preference_weights(node, agent, preferences, joint_logprobs(node), settings.preference_beta)
 
 

@@ -29,6 +29,7 @@ from typing import Any
 from marl_ray.actors.run_actors import EvaluationActors
 from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
 from marl_ray.config import Config, ConfigSource, from_keywords, to_yaml
+from marl_ray.config.sections import DatasetConfig
 from marl_ray.cooperation.evaluation_lines import (
     cooperation_lines,
     cross_play_estimates,
@@ -153,10 +154,11 @@ def run_evaluation(config: Config, request: EvaluationRequest) -> Evaluation:
         model: EvaluatedModel, episodes: list[list[Episode]], cooperation: list[dict[str, float]]
     ) -> None:
         of_all_tasks = list(chain(*episodes))
-        check_failed_rewards(of_all_tasks, f"model {model.label}", model.config)
+        share = config.training.max_failed_rewards
+        check_failed_rewards(of_all_tasks, f"model {model.label}", share, config.algorithm)
         tasks = []
         for of_task, measures in zip(episodes, cooperation, strict=True):
-            task = measure_task(of_task, model.config, request.ks)
+            task = measure_task(of_task, config.training, config.external.stop != "never", request.ks)
             tasks.append(replace(task, numbers={**task.numbers, **measures}))
         results[model.label] = tasks
         revisions.extend(revision_lines(model.label, of_all_tasks))
@@ -245,9 +247,9 @@ def evaluation_config(
     return from_keywords(source, algorithm, keywords, overrides, logger.info)
 
 
-def default_folder(config: Config) -> Path:
+def default_folder(dataset: DatasetConfig) -> Path:
     """Return a new folder name below evaluations/."""
-    stamp = f"{config.dataset.type.replace(':', '.')}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    stamp = f"{dataset.type.replace(':', '.')}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     return Path("evaluations") / stamp
 
 
@@ -259,7 +261,7 @@ def plan_evaluation(config: Config, request: EvaluationRequest) -> EvaluationPla
         raise UserError(f"pass@{max(request.ks)} needs as many samples, there are {request.samples}: raise --samples")
     if config.training.eval_temperature == 0 and request.samples > 1:
         raise UserError("eval_temperature is 0, so all samples of a task are equal: set --samples 1, or raise it")
-    sources = find_model_sources(request.models, config)
+    sources = find_model_sources(request.models, config.agents)
     models = evaluated_models(sources, config, request.swap)
     if request.protocol == SINGLE:
         if request.swap:
@@ -272,9 +274,10 @@ def plan_evaluation(config: Config, request: EvaluationRequest) -> EvaluationPla
         transition_of(config.external, environment)
     check_sandbox(config.sandbox)
     if request.cooperation:
-        _check_cooperation(config, request)
+        _check_cooperation(request, config.num_agents)
     adapters = check_models(models, sources, config.model)
-    tasks = within_dates(_tasks(config, request.split), request.since, request.until)
+    tasks = _tasks(config.dataset, request.split, config.training.eval_num_samples)
+    tasks = within_dates(tasks, request.since, request.until)
     # All models play the same kind of environment.
     by_programs = isinstance(environments[0], ProgramEnvironment)
     if by_programs and (request.protocol != "parallel" or request.cooperation):
@@ -293,18 +296,18 @@ def plan_evaluation(config: Config, request: EvaluationRequest) -> EvaluationPla
                 f"protocol {request.protocol} needs agents that respond at the same time, and environment "
                 f"{config.environment} has an order of its own: use parallel, which keeps this order"
             )
-    check_local_machine(config)
+    check_local_machine(config.agents, config.lora, config.resources, config.sandbox)
     return EvaluationPlan(config, models, tasks, request.samples, request.protocol, adapters, request.cooperation)
 
 
-def _check_cooperation(config: Config, request: EvaluationRequest) -> None:
-    if request.protocol != "parallel" or config.num_agents == 1:
+def _check_cooperation(request: EvaluationRequest, num_agents: int) -> None:
+    if request.protocol != "parallel" or num_agents == 1:
         raise UserError(
             "--cooperation recombines answers of several agents that respond at the same time: leave it out"
         )
-    if request.samples < config.num_agents:
+    if request.samples < num_agents:
         raise UserError(
-            f"--cooperation takes each agent's answer from another sample: set --samples to {config.num_agents} or more"
+            f"--cooperation takes each agent's answer from another sample: set --samples to {num_agents} or more"
         )
 
 
@@ -312,13 +315,13 @@ def sample_episodes(plan: EvaluationPlan, on_model_done: OnModelDone) -> CrossPl
     """Sample all episodes, on the cluster or on this machine, and return the rewards of partners from different models,
     if answers are recombined. Raises UserError, and KeyboardInterrupt when stopped."""
     cross_play: CrossPlay = {}
-    with on_cluster(plan.config) as signals:
+    with on_cluster(plan.config.output.verbose) as signals:
         signals.run(lambda: _sample_episodes(plan, on_model_done, cross_play))
     return cross_play
 
 
 async def _sample_episodes(plan: EvaluationPlan, on_model_done: OnModelDone, cross_play: CrossPlay) -> None:
-    actors = EvaluationActors(plan.config)
+    actors = EvaluationActors(plan.config.resources, plan.config.sandbox)
     try:
         await actors.start()
         recombiner = Recombiner(plan.models[0].config, plan.tasks, plan.cooperation, actors.sandbox)
@@ -363,14 +366,13 @@ async def _episodes_of(
     return [episodes[start : start + plan.samples] for start in range(0, count, plan.samples)]
 
 
-def _tasks(config: Config, split: str | None) -> list[Task]:
-    """Return the tasks of the split, by default the tasks of training's evaluations."""
-    dataset = config.dataset
+def _tasks(dataset: DatasetConfig, split: str | None, limit: int | None) -> list[Task]:
+    """Return the tasks of the split, by default the first `limit` tasks, on which training evaluates."""
     if split is None and dataset.eval_split is None:
         raise UserError("the config has no dataset.eval_split: give --split")
     tasks = load_tasks(dataset.name, split or dataset.eval_split or "", dataset.type, dataset.on_bad_row)
     if split is None:
-        return tasks[: config.training.eval_num_samples]
+        return tasks[:limit]
     return tasks
 
 

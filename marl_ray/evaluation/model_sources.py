@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from marl_ray.config import Config, ModelConfig
+from marl_ray.config import AgentConfig, Config, ModelConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
 from marl_ray.core.text import pluralize
@@ -57,8 +57,8 @@ class EvaluatedModel:
     templates: tuple[bool | None, ...]
 
 
-def find_model_sources(names: Sequence[str], config: Config) -> list[ModelSource]:
-    """Return the source of each `--model`: `base` for the config's models, `bundled:NAME` or the folder of a model for
+def find_model_sources(names: Sequence[str], agents: Sequence[AgentConfig]) -> list[ModelSource]:
+    """Return the source of each `--model`: `base` for the agents' models, `bundled:NAME` or the folder of a model for
     all agents, else the folder of a run or a checkpoint.
 
     A run stands for its trained models, or for its newest checkpoint if that has more steps. Raises UserError.
@@ -66,7 +66,7 @@ def find_model_sources(names: Sequence[str], config: Config) -> list[ModelSource
     sources: list[ModelSource] = []
     weights = set()
     for name in names:
-        source = _source(name, config)
+        source = _source(name, agents)
         if source.weights in weights:
             raise UserError(f"--model {name} is given twice: remove one")
         weights.add(source.weights)
@@ -92,16 +92,16 @@ def named_model(name: str) -> str | None:
     return str(path) if (path / "config.json").exists() and not (path / ADAPTER_FILE).exists() else None
 
 
-def _source(name: str, config: Config) -> ModelSource:
+def _source(name: str, agents: Sequence[AgentConfig]) -> ModelSource:
     if name == BASE:
-        return ModelSource(BASE, tuple(agent.name for agent in config.agents))
+        return ModelSource(BASE, tuple(agent.name for agent in agents))
     model = named_model(name)
     if model is not None:
-        return ModelSource(Path(model).name, (model,) * config.num_agents)
+        return ModelSource(Path(model).name, (model,) * len(agents))
     path = expand_home(Path(name)).resolve()
     if NAME.fullmatch(path.name) and path.is_dir():
         read_state(path)  # raises UserError if it is incomplete
-        return _source_in(f"{path.parent.parent.name}/{path.name}", path, RunFolder(path.parent.parent), config)
+        return _source_in(f"{path.parent.parent.name}/{path.name}", path, RunFolder(path.parent.parent), len(agents))
     folder = RunFolder(path)
     if not folder.config.exists():
         raise UserError(
@@ -109,11 +109,11 @@ def _source(name: str, config: Config) -> ModelSource:
             "(step_000010)"
         )
     if folder.models.is_dir() and not _trained_further(folder):
-        return _source_in(path.name, folder.models, folder, config)
+        return _source_in(path.name, folder.models, folder, len(agents))
     newest = folder.checkpoints.latest()
     if newest is None:
         raise UserError(f"--model {name} has neither trained models nor a checkpoint yet")
-    return _source_in(path.name, newest[0], folder, config)
+    return _source_in(path.name, newest[0], folder, len(agents))
 
 
 def _trained_further(run: RunFolder) -> bool:
@@ -123,15 +123,15 @@ def _trained_further(run: RunFolder) -> bool:
     return trained is not None and bool(checkpoints) and checkpoint_step(checkpoints[-1]) > trained
 
 
-def _source_in(label: str, folder: Path, run: RunFolder, config: Config) -> ModelSource:
+def _source_in(label: str, folder: Path, run: RunFolder, num_agents: int) -> ModelSource:
     """Return the source in `folder` of a run. The run's config determines which agents share a policy. The frozen
     partners of a run may be left out."""
     own = SavedRun.read(run.path).config()
     present = sorted(path.name for path in folder.iterdir() if re.fullmatch(r"(agent|policy)_\d+", path.name))
     expected = sorted(policy.key for policy in own.policies)
-    if config.num_agents not in (own.num_agents, own.team_size):
+    if num_agents not in (own.num_agents, own.team_size):
         raise UserError(
-            f"{folder} belongs to a run of {pluralize(own.num_agents, 'agent')}, but the config has {config.num_agents}"
+            f"{folder} belongs to a run of {pluralize(own.num_agents, 'agent')}, but the config has {num_agents}"
         )
     if present != expected:
         raise UserError(f"{folder} holds {', '.join(present) or 'no model'}, but its run has {', '.join(expected)}")
@@ -143,7 +143,7 @@ def _source_in(label: str, folder: Path, run: RunFolder, config: Config) -> Mode
     weights = []
     adapters = {}
     # Frozen partners of the run come last, and may be left out.
-    for number, agent in enumerate(own.agents[: config.num_agents]):
+    for number, agent in enumerate(own.agents[:num_agents]):
         path = folder / own.policy_of(number).key
         weights.append(str(path))
         if (path / ADAPTER_FILE).exists():
@@ -153,30 +153,27 @@ def _source_in(label: str, folder: Path, run: RunFolder, config: Config) -> Mode
 
 def evaluated_models(sources: Sequence[ModelSource], config: Config, swap: bool) -> list[EvaluatedModel]:
     """Return one model per source, or with `swap` one per assignment of sources to agents. Raises UserError."""
-    if not swap:
-        return [_evaluated_model(source.label, [source] * config.num_agents, config) for source in sources]
-    if len(sources) < 2 or config.num_agents < 2:
+    if swap and (len(sources) < 2 or config.num_agents < 2):
         raise UserError(
             "--swap combines models across agents: give --model at least twice, and a config of several agents"
         )
-    models = []
-    for chosen in product(sources, repeat=config.num_agents):
-        label = "+".join(source.label for source in chosen)
-        models.append(_evaluated_model(label, chosen, config))
-    return models
-
-
-def _evaluated_model(label: str, sources: Sequence[ModelSource], config: Config) -> EvaluatedModel:
-    """Return the model in which agent i has the weights of `sources[i]`."""
-    agents = []
-    templates: list[bool | None] = []
+    assignments = [(source,) * config.num_agents for source in sources]
+    if swap:
+        assignments = list(product(sources, repeat=config.num_agents))
+    # A trained model's folder is named agent_0 and does not tell whether its base model has a chat template.
     undecided = config.model.use_chat_template is None
-    for number, (agent, source) in enumerate(zip(config.agents, sources, strict=True)):
-        agents.append(replace(agent, name=source.weights[number], policy=None))
-        # A trained model's folder is named agent_0 and does not tell whether its base model has a chat template.
+    templates: list[bool | None] = []
+    for agent in config.agents:
         templates.append(False if undecided and is_named_base(agent.name) else None)
-    labels = tuple(source.label for source in sources)
-    return EvaluatedModel(label, labels, replace(config, agents=tuple(agents)), tuple(templates))
+    models = []
+    for chosen in assignments:
+        agents = []
+        for number, (agent, source) in enumerate(zip(config.agents, chosen, strict=True)):
+            agents.append(replace(agent, name=source.weights[number], policy=None))
+        labels = tuple(source.label for source in chosen)
+        label = "+".join(labels) if swap else labels[0]
+        models.append(EvaluatedModel(label, labels, replace(config, agents=tuple(agents)), tuple(templates)))
+    return models
 
 
 def single_agent(model: EvaluatedModel) -> EvaluatedModel:

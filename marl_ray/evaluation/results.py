@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from marl_ray.config import Config
+from marl_ray.config import AlgorithmConfig
 from marl_ray.cooperation.evaluation_lines import matrix_lines
 from marl_ray.cooperation.revisions import passed
 from marl_ray.core.episode import Episode
@@ -65,12 +65,15 @@ class EvaluationSummary:
     differences: Sequence[Difference]
 
 
-def measure_task(episodes: Sequence[Episode], config: Config, ks: Sequence[int]) -> TaskMetrics:
-    """Return the metrics of independent episodes of one task. Turns reached by fewer than k episodes have no pass@k."""
-    discount = config.training.discount
-    num_turns = config.training.num_turns
+def measure_task(
+    episodes: Sequence[Episode], training: AlgorithmConfig, ends_solved: bool, ks: Sequence[int]
+) -> TaskMetrics:
+    """Return the metrics of independent episodes of one task, which end when the task is solved, or not. Turns reached
+    by fewer than k episodes have no pass@k."""
+    discount = training.discount
+    num_turns = training.num_turns
     left_out = set(GROUP_METRICS)
-    if config.external.stop != "never":
+    if ends_solved:
         left_out.remove("ended_early")
     metrics: dict[str, float] = {}
     for name, value in episode_metrics(episodes, discount, num_turns).items():

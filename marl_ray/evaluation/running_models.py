@@ -52,13 +52,13 @@ class RunningModel:
 
 def prepare_model(name: str, config: Config) -> PreparedModel:
     """Check a model and its environment before any actor starts. Raises UserError."""
-    (source,) = find_model_sources([name], config)
+    (source,) = find_model_sources([name], config.agents)
     (model,) = evaluated_models([source], config, swap=False)
     environment = ENVIRONMENTS.get(config.environment).from_config(model.config)
     transition_of(config.external, environment)
     check_sandbox(config.sandbox)
     adapters = check_models([model], [source], config.model)
-    check_local_machine(config)
+    check_local_machine(config.agents, config.lora, config.resources, config.sandbox)
     return PreparedModel(model, adapters, environment)
 
 
@@ -70,7 +70,7 @@ def run_with_model(prepared: PreparedModel, work: Callable[[RunningModel], Corou
     async def run(model: EvaluatedModel) -> T:
         config = model.config
         environment = ENVIRONMENTS.get(config.environment).from_config(config)
-        actors = EvaluationActors(config)
+        actors = EvaluationActors(config.resources, config.sandbox)
         try:
             await actors.start()
             models = [policy_config(model, agent) for agent in range(config.num_agents)]
@@ -81,18 +81,18 @@ def run_with_model(prepared: PreparedModel, work: Callable[[RunningModel], Corou
             await actors.close()
 
     with (
-        on_cluster(settings) as signals,
+        on_cluster(settings.output.verbose) as signals,
         merged_adapters([prepared.model], prepared.adapters, settings.model) as merged,
     ):
         return signals.run(lambda: run(merged[0]))
 
 
 @contextmanager
-def on_cluster(config: Config) -> Iterator[StopSignals]:
+def on_cluster(verbose: bool) -> Iterator[StopSignals]:
     """Connect to Ray, on the cluster or on this machine, and disconnect at the end. Raises UserError."""
     with StopSignals() as signals:
         try:
-            logger.info(connect(config.output.verbose))
+            logger.info(connect(verbose))
             with watch_head(signals.exit_process):  # without shutting Ray down, which would wait for the lost process
                 yield signals
         finally:

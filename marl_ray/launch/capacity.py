@@ -53,9 +53,10 @@ def fit_to_nodes(config: Config, inputs: RunInputs, nodes: Sequence[NodeSpec]) -
     from marl_ray.cluster.residency import decide_residency, is_decided, share_gpus
 
     has_gpus = any(node.gpus for node in nodes)
-    if is_decided(config, nodes):
+    if is_decided(config.agents, config.lora, config.resources, nodes):
         on_nodes = share_gpus(config, nodes)
-        if not any(agent.shares_gpu for agent in make_plan(on_nodes, has_gpus).agents):
+        plan = make_plan(on_nodes.agents, on_nodes.lora, on_nodes.resources, has_gpus)
+        if not any(agent.shares_gpu for agent in plan.agents):
             return FittedRun(config, on_nodes, "", {}, nodes)  # nothing depends on the sizes of models
     models = model_infos(config, inputs)
     decided, reason = decide_residency(config, models, nodes)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
-from marl_ray.cluster.placement_plan import describe_demands
+from marl_ray.cluster.resource_text import describe_demands
 from marl_ray.config import Config
 from marl_ray.config.keys import key_of
 from marl_ray.config.learning_rules import unequal_returns, unused_discount
@@ -70,11 +70,11 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
     for registry, name in choices:
         if name not in registry.entries:  # bundled ones exist, and importing some of them imports torch
             registry.get(name)
-    require_trackers(config)
+    require_trackers(config.output, config.plugin_sections)
     require_peft(config.lora)
     require_optimizer(config.training)
     check_sandbox(config.sandbox)
-    describe_demands(config)
+    describe_demands(config.agents, config.lora, config.resources)
     _check_schemas(config)
     templates = _check_models(config, dry)
     train_tasks, eval_tasks = _load_tasks(config, dry)
@@ -95,13 +95,13 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
     # Everything from here on concerns this machine or the run folder.
     if not dry:
         _check_engine()
-        check_local_machine(config)
+        check_local_machine(config.agents, config.lora, config.resources, config.sandbox)
     if saved is None:
         check_new_folder(folder_of(config))
     else:
         check_resume(config, saved, len(train_tasks))
         check_same_tasks(saved.folder.tasks, config.dataset.name, tasks_by_split(config, train_tasks, eval_tasks))
-    notes = tuple(describe_prompts(config, templates))
+    notes = tuple(describe_prompts(config.agents, config.model.use_chat_template, templates))
     return RunInputs(environment, transition, train_tasks, eval_tasks, notes, rendered)
 
 

@@ -135,7 +135,7 @@ def open_metric_stream(
     ]
     # Trackers talk to other machines, so they have threads of their own, which also create them.
     make_tracker: dict[str, Callable[[], Sink]] = {}
-    for name in tracker_names(config):
+    for name in tracker_names(config.output, config.plugin_sections):
         make_tracker[name] = partial(SINKS.get(name), config, folder.path)
     if config.output.prometheus_port is not None:
         make_tracker["prometheus"] = partial(PrometheusSink, config.output, gauges)

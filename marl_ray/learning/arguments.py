@@ -52,7 +52,7 @@ def learner_arguments(config: Config, policy: PolicyId, on_gpu: bool, total_step
         references = {}
         for number in policy.agents:
             references[number] = resolve_model(config.agents[number].reference_model or settings.name)
-    tokens = microbatch_tokens(config, on_gpu)
+    tokens = microbatch_tokens(config.training, on_gpu)
     return LearnerArguments(
         resolve_model(settings.name),
         settings,
@@ -78,11 +78,11 @@ def local_learner_arguments(config: Config, policy: PolicyId, total_steps: int) 
     return learner_arguments(config, policy, torch.cuda.is_available(), total_steps)
 
 
-def microbatch_tokens(config: Config, on_gpu: bool) -> int:
+def microbatch_tokens(optimizer: OptimizerConfig, on_gpu: bool) -> int:
     """Return the maximum number of tokens per micro-batch, by default more on a GPU."""
-    if on_gpu and config.training.microbatch_tokens is None:
+    if on_gpu and optimizer.microbatch_tokens is None:
         return GPU_MICROBATCH_TOKENS
-    return config.training.tokens_per_microbatch
+    return optimizer.tokens_per_microbatch
 
 
 def narrows_frozen_matrices(lora: LoraConfig, ranks: int, on_gpu: bool, item: int) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from marl_ray.config import Config, ModelConfig
+from marl_ray.config import AgentConfig, ModelConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
 from marl_ray.core.text import did_you_mean, excerpt
@@ -146,16 +146,17 @@ def _check_length(name: str, settings: Any, max_length: int) -> None:
         raise UserError(f"model.max_length is {max_length}, but {name} has {positions} positions: lower it")
 
 
-def describe_prompts(config: Config, templates: Mapping[str, tuple[bool, str]]) -> list[str]:
+def describe_prompts(
+    agents: Sequence[AgentConfig], use_chat_template: bool | None, templates: Mapping[str, tuple[bool, str]]
+) -> list[str]:
     """Return one line per agent on its prompt format; `templates` has the result of `check_model` per loaded model."""
-    setting = config.model.use_chat_template
     lines = []
-    for number, agent in enumerate(config.agents):
+    for number, agent in enumerate(agents):
         if agent.name in templates:
             lines.append(describe_prompt_format(f"agent {number}", *templates[agent.name]))
-        elif setting is None:
+        elif use_chat_template is None:
             lines.append(f"agent {number}: its tokenizer, not read in a dry run, decides on the chat template")
         else:
-            why = f"model.use_chat_template is {str(setting).lower()}"
-            lines.append(describe_prompt_format(f"agent {number}", setting, why))
+            why = f"model.use_chat_template is {str(use_chat_template).lower()}"
+            lines.append(describe_prompt_format(f"agent {number}", use_chat_template, why))
     return lines

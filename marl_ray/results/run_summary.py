@@ -11,6 +11,7 @@ from marl_ray.config import Config
 from marl_ray.cooperation.run_sentences import cooperation_summary
 from marl_ray.core.chat import describe_prompt
 from marl_ray.core.episode import Episode, Node
+from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainingResult
 from marl_ray.core.text import pluralize
 from marl_ray.results.diagnostics import describe_device_memory, describe_wait_times
@@ -33,7 +34,7 @@ def write_run_summary(config: Config, folder: RunFolder, result: TrainingResult,
     samples = pluralize(result.env_steps, "joint sample")
     if result.first_step:
         samples += f", from step {result.first_step}"
-    trained = f"Trained {describe_agents(config)} with {method} to step {result.step}"
+    trained = f"Trained {describe_agents(config.policies)} with {method} to step {result.step}"
     lines = [f"{trained} ({samples}) in {seconds / 60:.1f} min."]
     if result.last_evaluation is not None:
         texts = map(episode_text, result.evaluation_episodes[:MAX_SAMPLE_EPISODES])
@@ -72,13 +73,13 @@ def _held_out_rewards(rows: Sequence[Mapping[str, Any]], after: Mapping[str, Any
 
 def plot_title(config: Config) -> str:
     """Return algorithm, dataset type and agents."""
-    return f"{config.algorithm} on {config.dataset.type}: {describe_agents(config)}"
+    return f"{config.algorithm} on {config.dataset.type}: {describe_agents(config.policies)}"
 
 
-def describe_agents(config: Config) -> str:
-    """Return the number of agents, and the agents that share a policy."""
-    text = pluralize(config.num_agents, "agent")
-    for policy in config.policies:
+def describe_agents(policies: Sequence[PolicyId]) -> str:
+    """Return the number of agents of all policies, and the agents that share a policy."""
+    text = pluralize(sum(len(policy.agents) for policy in policies), "agent")
+    for policy in policies:
         if len(policy.agents) > 1:
             text += f", {', '.join(map(str, policy.agents))} sharing one policy"
     return text

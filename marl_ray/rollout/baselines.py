@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain
 from statistics import fmean
 
-from marl_ray.config import Config
+from marl_ray.config import AgentConfig
 from marl_ray.core.episode import Completion, GreedySample, JointAction, Node, Texts
 from marl_ray.credit.requirements import estimator_requirements
 from marl_ray.rollout.coalitions import coalition_texts, counterfactual_texts, shapley_value
@@ -19,13 +19,13 @@ RewardJoint = Callable[[Sequence[Texts]], Awaitable[dict[Texts, JointAction]]]
 class Baselines:
     """The joint actions that the agents' estimators need beside the sampled ones."""
 
-    def __init__(self, config: Config) -> None:
-        self.counterfactual = config.training.counterfactual
+    def __init__(self, agents: Sequence[AgentConfig], counterfactual: str) -> None:
+        self.counterfactual = counterfactual
         self.greedy = False
         """Whether nodes have a greedy joint sample."""
         self.counterfactual_agents: list[int] = []
         self.coalition_agents: list[int] = []
-        for agent, settings in enumerate(config.agents):
+        for agent, settings in enumerate(agents):
             needs = estimator_requirements(settings.estimator)
             self.greedy |= needs.greedy_sample
             if needs.counterfactual_sample:

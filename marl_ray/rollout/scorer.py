@@ -15,6 +15,7 @@ from itertools import chain, islice
 from typing import Any
 
 from marl_ray.config import Config
+from marl_ray.config.sections import RewardProcessorConfig
 from marl_ray.core.episode import Completion, JointAction, Node, Outcome, Task, Texts
 from marl_ray.environments import abilities
 from marl_ray.environments.base import Attempt, Environment, Executor, collect_programs, group_reports
@@ -47,7 +48,7 @@ class Scorer:
         self.config = config
         self.environment = environment
         self.executor = executor
-        self.baselines = Baselines(config)
+        self.baselines = Baselines(config.agents, config.training.counterfactual)
 
     async def score_turn(
         self,
@@ -72,7 +73,7 @@ class Scorer:
         outcomes = await self._verdicts(attempts, tally, probe)
         actions: list[JointAction] = []
         for indices, outcome in zip(sampled.indices, outcomes, strict=True):
-            actions.append(joint_action(self.config, indices, outcome))
+            actions.append(self._joint_action(indices, outcome))
         node = Node(turn, sampled.calls, actions)
         # A joint action without a reward leaves its group; the siblings are compared without it.
         scored = [g for g, outcome in enumerate(outcomes) if not outcome.unscored]
@@ -92,7 +93,7 @@ class Scorer:
         for texts, outcome in zip(joint, await self._verdicts(attempts, tally), strict=True):
             if outcome.unscored:
                 raise NoVerdict("unscored", f"a joint action of a baseline has no reward: {outcome.failure}")
-            rewarded[texts] = joint_action(self.config, (), outcome)
+            rewarded[texts] = self._joint_action((), outcome)
         return rewarded
 
     async def _verdicts(self, attempts: Sequence[Attempt], tally: RewardTally, probe: bool = False) -> list[Outcome]:
@@ -114,7 +115,7 @@ class Scorer:
         for outcome in await self.outcomes(attempts):
             reward = math.nan
             if not outcome.failure:
-                reward = processed_reward(self.config, outcome.reward)
+                reward = processed_reward(self.config.reward_processor, outcome.reward)
             rewards.append(reward)
         return rewards
 
@@ -124,7 +125,10 @@ class Scorer:
         outcome = checked_outcome(self.environment, "outcome", self.environment.outcome(attempt, None))
         if outcome.failure:
             return None
-        return joint_action(self.config, (), outcome)
+        return self._joint_action((), outcome)
+
+    def _joint_action(self, indices: tuple[int, ...], outcome: Outcome) -> JointAction:
+        return joint_action(indices, outcome, self.config.reward_processor, self.config.num_agents)
 
     async def outcomes(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
         """Return each attempt's outcome, from one execution of its programs."""
@@ -158,16 +162,17 @@ class Scorer:
         return reports
 
 
-def joint_action(config: Config, indices: tuple[int, ...], outcome: Outcome) -> JointAction:
+def joint_action(
+    indices: tuple[int, ...], outcome: Outcome, processor: RewardProcessorConfig, num_agents: int
+) -> JointAction:
     """Return a joint action with the rewards of its outcome after the configured scale and shift."""
-    reward = processed_reward(config, outcome.reward)
-    own = outcome.rewards or (outcome.reward,) * config.num_agents
-    return JointAction(indices, outcome, reward, tuple(processed_reward(config, each) for each in own))
+    reward = processed_reward(processor, outcome.reward)
+    own = outcome.rewards or (outcome.reward,) * num_agents
+    return JointAction(indices, outcome, reward, tuple(processed_reward(processor, each) for each in own))
 
 
-def processed_reward(config: Config, reward: float) -> float:
-    """Return a reward after the configured scale and shift (`reward_processor`)."""
-    processor = config.reward_processor
+def processed_reward(processor: RewardProcessorConfig, reward: float) -> float:
+    """Return a reward after the configured scale and shift."""
     if not processor.enabled:
         return reward
     return reward * processor.scale_factor + processor.shift

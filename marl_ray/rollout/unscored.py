@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from marl_ray.config import Config
 from marl_ray.core.episode import AgentCall, Episode, JointAction, Node
 from marl_ray.core.errors import UserError
 
@@ -41,8 +40,9 @@ def keep_joint_actions(node: Node, kept: Sequence[int]) -> Node:
     return replace(node, calls=calls, joint_actions=renumbered)
 
 
-def check_failed_rewards(episodes: Sequence[Episode], place: str, config: Config) -> None:
-    """Raise UserError if too many calls of a reward function failed in these episodes of `place`, such as "step 3".
+def check_failed_rewards(episodes: Sequence[Episode], place: str, share: float, section: str) -> None:
+    """Raise UserError if more than a share of the calls of a reward function failed in these episodes of `place`, such
+    as "step 3". `section` has the setting of the share, `max_failed_rewards`.
 
     A single failed call among others never ends a run, so that small steps tolerate one, too.
     """
@@ -53,14 +53,13 @@ def check_failed_rewards(episodes: Sequence[Episode], place: str, config: Config
         for outcome in episode.unscored:
             if outcome.unscored == "error":
                 failures.append(outcome.failure)
-    share = config.training.max_failed_rewards
     tolerated = 0.0
     if calls > 1:
         tolerated = max(1.0, share * calls)
     if len(failures) <= tolerated:
         return
     raise UserError(
-        f"{len(failures)} of {calls} rewards of {place} failed, more than {config.algorithm}.max_failed_rewards "
+        f"{len(failures)} of {calls} rewards of {place} failed, more than {section}.max_failed_rewards "
         f"{share:g}. The first: {failures[0]}"
     )
 

@@ -108,7 +108,11 @@ def check_resume(config: Config, saved: SavedRun, num_tasks: int) -> None:
 
     Raises UserError, and RunIsDone if no steps are left.
     """
-    _check_same_run(config, saved.config())
+    # Settings that determine the folder, the checkpoints or the position in the data.
+    before = _identity(saved.config())
+    for name, now in _identity(config).items():
+        if now != before[name]:
+            raise UserError(f"a resumed run keeps its {name}: start a new run to change it")
     resume_state = ResumeState.of(saved.folder)
     step = resume_state.state.step
     total = training_budget(config, num_tasks).total_steps if num_tasks else math.inf
@@ -148,14 +152,6 @@ def _learning(config: Config, num_tasks: int) -> tuple[Any, ...]:
     if config.training.lr_scheduler != "constant":
         schedule = training_budget(config, num_tasks).optimizer_steps
     return (agents, config.model, training, schedule, config.reward_processor)
-
-
-def _check_same_run(config: Config, saved: Config) -> None:
-    """Raise UserError if a setting differs that determines the folder, the checkpoints or the position in the data."""
-    before = _identity(saved)
-    for name, now in _identity(config).items():
-        if now != before[name]:
-            raise UserError(f"a resumed run keeps its {name}: start a new run to change it")
 
 
 def _identity(config: Config) -> dict[str, Any]:

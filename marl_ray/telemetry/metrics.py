@@ -16,7 +16,7 @@ from itertools import starmap
 from types import MappingProxyType
 from typing import Any
 
-from marl_ray.config import Config
+from marl_ray.config import AlgorithmConfig, ExternalConfig
 from marl_ray.cooperation.revisions import revision_metrics
 from marl_ray.core.batch import Batch, UpdateStats
 from marl_ray.core.chat import Prompt
@@ -31,16 +31,19 @@ EpisodeRecord = dict[str, Any]
 
 
 def rollout_row(
-    config: Config, episodes: Sequence[Episode], batches: Sequence[Batch], seconds: float, executions: int
+    training: AlgorithmConfig,
+    external: ExternalConfig,
+    episodes: Sequence[Episode],
+    batches: Sequence[Batch],
+    seconds: float,
+    executions: int,
 ) -> MetricRow:
     """Return the metrics of a rollout of `seconds` with one batch per agent and `executions` sandboxed programs."""
-    row = episode_metrics(
-        episodes, config.training.discount, config.training.num_turns, config.training.handoff == "all"
-    )
+    row = episode_metrics(episodes, training.discount, training.num_turns, training.handoff == "all")
     for agent, batch in enumerate(batches):
         row |= staleness_metrics(agent, batch)
     row |= rollout_metrics(episodes, seconds)
-    if config.external.stop != "never":
+    if external.stop != "never":
         row["rollout/solved"] = count_stops(episodes, "solved")
     row["sandbox/executions"] = executions
     row["sandbox/executions_per_s"] = executions / seconds if seconds else 0.0
@@ -69,7 +72,8 @@ def step_row(
 
 
 def evaluation_row(
-    config: Config,
+    training: AlgorithmConfig,
+    external: ExternalConfig,
     state: TrainerState,
     episodes: Sequence[Episode],
     seconds: Mapping[str, float],
@@ -77,12 +81,11 @@ def evaluation_row(
 ) -> MetricRow:
     """Return the row of an evaluation at `state`; `seconds["eval"]` is its duration, `measures` are its measures of
     cooperation."""
-    rollout = config.training
-    metrics = episode_metrics(episodes, config.training.discount, rollout.num_turns, rollout.handoff == "all")
+    metrics = episode_metrics(episodes, training.discount, training.num_turns, training.handoff == "all")
     row: MetricRow = {"step": state.step, "env_steps": state.env_steps}
     row |= _under("eval", {**metrics, **measures})
     row["eval/episodes"] = len(episodes)
-    if config.external.stop != "never":
+    if external.stop != "never":
         row["eval/solved"] = count_stops(episodes, "solved")
     row["eval/too_long_prompts"] = count_stops(episodes, "prompt_too_long")
     row["eval/infra_errors"] = count_stops(episodes, "infra_error")

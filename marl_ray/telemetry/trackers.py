@@ -6,11 +6,12 @@ import importlib.util
 import logging
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
 from marl_ray.config import Config
+from marl_ray.config.sections import OutputConfig
 from marl_ray.config.values import Section
 from marl_ray.core.errors import UserError
 from marl_ray.telemetry import SINKS
@@ -40,36 +41,36 @@ class TrackerSection(Section):
         return self.optional_package != "" and importlib.util.find_spec(self.optional_package) is None
 
 
-def enabled_sections(config: Config) -> dict[str, TrackerSection]:
+def enabled_sections(plugin_sections: Mapping[str, Section]) -> dict[str, TrackerSection]:
     """Return the sections that enable a tracker by its name, also sections whose optional package is missing."""
     enabled = {}
-    for name, section in config.plugin_sections.items():
+    for name, section in plugin_sections.items():
         if isinstance(section, TrackerSection) and section.is_enabled:
             enabled[name] = section
     return enabled
 
 
-def tracker_names(config: Config) -> list[str]:
-    """Return the config's trackers: TensorBoard, trackers with an enabled section, and the names in `output.sinks`."""
-    names = ["tensorboard"] if config.output.tensorboard else []
-    for name, section in enabled_sections(config).items():
+def tracker_names(output: OutputConfig, plugin_sections: Mapping[str, Section]) -> list[str]:
+    """Return the names of a run's trackers: TensorBoard, trackers with an enabled section, and `output.sinks`."""
+    names = ["tensorboard"] if output.tensorboard else []
+    for name, section in enabled_sections(plugin_sections).items():
         if not section.lacks_package:
             names.append(name)
-    return list(dict.fromkeys([*names, *config.output.sinks]))
+    return list(dict.fromkeys([*names, *output.sinks]))
 
 
-def require_trackers(config: Config) -> None:
+def require_trackers(output: OutputConfig, plugin_sections: Mapping[str, Section]) -> None:
     """Raise UserError if the config names a tracker that does not exist or whose package is not installed. If only a
     section's optional package is missing, warn."""
     settings = {"tensorboard": "output.tensorboard"}
-    for name, section in enabled_sections(config).items():
+    for name, section in enabled_sections(plugin_sections).items():
         settings[name] = f"{name}.{section.enabled_by}"
-        if section.lacks_package and name not in config.output.sinks:
+        if section.lacks_package and name not in output.sinks:
             package = section.optional_package
             problem = f"{settings[name]} is set but the package {package} is missing"
             logger.warning(f"{problem}: metrics stay in the run folder")
-    for name in tracker_names(config):
-        setting = "output.sinks" if name in config.output.sinks else settings[name]
+    for name in tracker_names(output, plugin_sections):
+        setting = "output.sinks" if name in output.sinks else settings[name]
         package = getattr(SINKS.get(name), "package", "")
         if package and importlib.util.find_spec(package) is None:
             raise UserError(f"{setting} is set but the package {package} is missing: pip install {package}")

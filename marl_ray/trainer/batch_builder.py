@@ -52,14 +52,18 @@ class BatchBuilder:
         for settings, groups in zip(config.agents, self.groups, strict=True):
             # Without such an estimator both are the same list, so a group can be learned from as soon as it is built.
             self._unweighted.append([] if needs_whole_batch(settings) else groups)
-        self._learning = [agent for agent in range(config.num_agents) if learns(agent, step, config)]
-        self._plays_trees = config.training.handoff == "all"
+        training = config.training
+        self._learning: list[int] = []
+        for agent in range(config.num_agents):
+            if learns(agent, step, training.learn_in_turns, config.learning_policies):
+                self._learning.append(agent)
+        self._plays_trees = training.handoff == "all"
         # The groups of a tree have their returns only when the whole tree is known: one position per episode.
-        self._turns = range(1 if self._plays_trees else config.training.num_turns)
+        self._turns = range(1 if self._plays_trees else training.num_turns)
         self._open = episodes is None
         """Whether episodes beyond the known ones may be added."""
         self._order = list(product(range(episodes or 0), self._turns))
-        if ordered_by_turn(config):
+        if ordered_by_turn(training, config.external):
             self._order.sort(key=itemgetter(1))
         self._nodes: dict[tuple[int, int], list[Node]] = {}
         self._done = 0
@@ -76,7 +80,7 @@ class BatchBuilder:
         if self._open:
             self._order += [(index, turn) for turn in self._turns]
         if self._plays_trees:
-            self._nodes[index, 0] = trainable_nodes(episode, self.config)
+            self._nodes[index, 0] = trainable_nodes(episode, self.config.training, self.config.agents)
         else:
             for turn in self._turns:
                 self._nodes[index, turn] = []
@@ -107,7 +111,7 @@ class BatchBuilder:
         for settings, groups, unweighted in zip(self.config.agents, self.groups, self._unweighted, strict=True):
             if needs_whole_batch(settings):
                 groups += weight_batch(unweighted, settings, self.config.training)
-        self.batches = [build_batch(groups, self.step, self.config) for groups in self.groups]
+        self.batches = [build_batch(groups, self.step, self.config.training) for groups in self.groups]
 
     def _put_groups(self) -> None:
         """Put the groups of nodes that are complete for all agents of a policy, within the first mini-batch."""

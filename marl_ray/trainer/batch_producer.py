@@ -136,7 +136,7 @@ class BatchProducer:
         executions = self.sandbox.take_executions()
         context.health.check_rollout(episodes, step)
         batches = self._builders.pop(step).batches
-        row = rollout_row(config, episodes, batches, seconds, executions) | measures
+        row = rollout_row(config.training, config.external, episodes, batches, seconds, executions) | measures
         samples = 0  # otherwise the step tells the number of prompt samples
         if config.training.dynamic_sampling:
             samples = len(episodes)

@@ -49,7 +49,7 @@ class HealthMonitor:
         if self.unscored_steps == MAX_UNSCORED_STEPS:
             steps = f"{MAX_UNSCORED_STEPS} steps in a row, up to step {step},"
             raise UserError(f"no episode of {steps} had a reward: {episodes[0].stops[0].detail}")
-        check_failed_rewards(episodes, f"step {step}", self.config)
+        check_failed_rewards(episodes, f"step {step}", self.config.training.max_failed_rewards, self.config.algorithm)
         # No sample is staler than the bound, for any agent.
         allowed = range(batch - self.config.training.max_staleness, batch + 1)
         for agent in range(self.config.num_agents):

@@ -178,7 +178,8 @@ class Trainer:
             await self.condition.wait_for(lambda s: self.gate.evaluation == s == self.recorder.state.step, step)
             self.timeline.start_rollout()
             episodes = await self.player.evaluate(self.eval_tasks)
-            check_failed_rewards(episodes, f"the evaluation at step {step}", self.config)
+            share = self.config.training.max_failed_rewards
+            check_failed_rewards(episodes, f"the evaluation at step {step}", share, self.config.algorithm)
             measures = await self.producer.measures.measure(episodes, evaluation=True)
             seconds = self.timeline.finish_rollout()
             if self.config.training.max_staleness == 0:

@@ -79,7 +79,9 @@ class StepRecorder:
         """Record an evaluation at the current step, which took `seconds`, with its measures of cooperation."""
         config = self.context.config
         step = self.state.step
-        self.last_evaluation = evaluation_row(config, self.state, episodes, {"eval": seconds}, measures)
+        self.last_evaluation = evaluation_row(
+            config.training, config.external, self.state, episodes, {"eval": seconds}, measures
+        )
         self.evaluation_episodes = episodes
         if step == 0:
             name = "before"

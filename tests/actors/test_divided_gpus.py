@@ -17,10 +17,9 @@ from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.make_groups import make_devices
 from marl_ray.actors.run_actors import EvaluationActors
 from marl_ray.actors.shared_device import DEDICATED, DividedGpus, SharedDevice
-from marl_ray.cluster.placement_plan import make_plan
 from marl_ray.config import Config, Deadlines
 from marl_ray.core.ids import PolicyId
-from tests.factories import make_config
+from tests.factories import make_config, plan_of
 
 HALVES = {"generator": {"gpus": 0.5, "gpu_memory_utilization": 0.4}}
 SOON = Deadline(5.0, "sync_s", "to release its device")
@@ -101,7 +100,8 @@ def test_engines_start_one_at_a_time_while_learners_neither_start_nor_compute() 
 )
 def test_policies_on_parts_of_one_gpu_share_its_lock(resources: dict[str, Any], expected: type) -> None:
     config = make_config("magrpo", {"resources": resources})
-    devices = make_devices(config, make_plan(config, cluster_has_gpus=True))
+    plan = plan_of(config, cluster_has_gpus=True)
+    devices = make_devices(config.policies, config.resources.deadlines, plan)
     assert [type(device) for device in devices.values()] == [expected, expected]
     assert len(set(devices.values())) == 1
 
@@ -117,7 +117,13 @@ def test_policies_on_parts_of_one_gpu_share_its_lock(resources: dict[str, Any], 
 def test_engines_with_caches_of_known_size_start_together(resources: dict[str, Any]) -> None:
     config = make_config("magrpo", {"resources": resources})
     sizes = dict.fromkeys(config.policies, 2**30)
-    device = next(iter(make_devices(config, make_plan(config, cluster_has_gpus=True), sizes).values()))
+    device = next(
+        iter(
+            make_devices(
+                config.policies, config.resources.deadlines, plan_of(config, cluster_has_gpus=True), sizes
+            ).values()
+        )
+    )
     log: list[str] = []
 
     async def scenario() -> None:
@@ -158,7 +164,7 @@ def test_engines_of_an_evaluation_start_one_at_a_time_on_one_gpu(
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": 2.0})
     resources = {"generator": {"gpus": gpus}, "learner": {"gpus": 0.5 if gpus < 1 else 1}}
     config = make_config("magrpo", {"resources": resources, "agents": [{}, {"name": "bundled:other"}]})
-    asyncio.run(EvaluationActors(config).start_generators([config, config]))
+    asyncio.run(EvaluationActors(config.resources, config.sandbox).start_generators([config, config]))
     assert most == expected
 
 

@@ -66,9 +66,9 @@ def test_cpus_keep_their_defaults() -> None:
     arguments = engine_arguments(spec(False, None))
     assert (arguments["max_num_seqs"], arguments["max_num_batched_tokens"]) == (256, 8192)
     config = make_config()
-    assert microbatch_tokens(config, on_gpu=False) == config.training.tokens_per_microbatch == 2048
-    assert microbatch_tokens(config, on_gpu=True) == 8192
-    assert microbatch_tokens(make_config(microbatch_tokens=100), on_gpu=True) == 100
+    assert microbatch_tokens(config.training, on_gpu=False) == config.training.tokens_per_microbatch == 2048
+    assert microbatch_tokens(config.training, on_gpu=True) == 8192
+    assert microbatch_tokens(make_config(microbatch_tokens=100).training, on_gpu=True) == 100
     assert local_learner_arguments(config, config.policies[0], 1).optimizer.microbatch_tokens == 2048
 
 

@@ -13,7 +13,7 @@ import ray
 
 from marl_ray.actors.run_actors import RunActors, start_actors
 from marl_ray.cluster.placement_group import reserve
-from marl_ray.cluster.placement_plan import make_plan, sandbox_plan
+from marl_ray.cluster.placement_plan import sandbox_plan
 from marl_ray.config.resource_sections import SandboxResources
 from marl_ray.core.batch import Batch, MiniBatch
 from marl_ray.core.episode import SamplingSpec
@@ -26,7 +26,7 @@ from marl_ray.launch.run_checks import check_actors
 from marl_ray.trainer.context import RunInputs
 from tests.actors.echo_actor import kill
 from tests.actors.helpers import MemoryHistory, learn, update_weights
-from tests.factories import ROOT, quickstart_config
+from tests.factories import ROOT, plan_of, quickstart_config
 
 SAMPLING = SamplingSpec(num_generations=2, max_new_tokens=8, temperature=1.0, top_p=1.0, top_k=None, seed=1)
 
@@ -46,7 +46,7 @@ def test_an_added_replica_has_its_own_placement_group(local_ray: None) -> None:
     first, second, third, fourth = (ActorId("generator", PolicyId((0,)), replica) for replica in range(4))
 
     async def scenario() -> None:
-        plan = make_plan(quickstart_config(**{"resources.generator.cpus": 0.25}), cluster_has_gpus=False)
+        plan = plan_of(quickstart_config(**{"resources.generator.cpus": 0.25}), cluster_has_gpus=False)
         placement = await reserve(plan, 30)
         try:
             await placement.add(second, 30)

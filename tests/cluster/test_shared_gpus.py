@@ -10,11 +10,10 @@ import pytest
 import ray
 
 from marl_ray.cluster.placement_group import BundleGpus, PlacementGroups, reserve
-from marl_ray.cluster.placement_plan import make_plan
 from marl_ray.cluster.ray_connection import disconnect
 from marl_ray.cluster.ray_private import init_on_localhost
 from marl_ray.core.ids import ActorId, PolicyId
-from tests.factories import make_config
+from tests.factories import make_config, plan_of
 
 FIRST, SECOND = PolicyId((0,)), PolicyId((1,))
 
@@ -47,7 +46,7 @@ def test_engines_and_ranks_in_turns_see_the_gpus_of_their_bundle(ray_with_gpus: 
         "learner": {"ranks": 4, "cpus": 0.1},
         "sandbox": {"workers": 1},
     }
-    plan = make_plan(make_config(sections={"resources": resources}), cluster_has_gpus=True)
+    plan = plan_of(make_config(sections={"resources": resources}), cluster_has_gpus=True)
     placement = asyncio.run(reserve(plan, 60))
     engines = [ActorId("generator", FIRST), ActorId("generator", SECOND)]
     ranks = [ActorId("learner", SECOND, rank) for rank in range(4)]

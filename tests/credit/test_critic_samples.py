@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from marl_ray.config import Config
+from marl_ray.core.batch import CriticSample
+from marl_ray.core.episode import Node
 from marl_ray.credit.groups import build_agent_batch, build_critic_sample, build_group, joint_state, trainable_nodes
 from tests.credit.trees import episode, node, tree_config
 
@@ -21,25 +24,29 @@ def tree(critic: str, mode: str = "aligned", **section: Any) -> tuple[Any, Any]:
     return run, root
 
 
+def sample_of(root: Node, agent: int, run: Config) -> CriticSample:
+    return build_critic_sample(root, agent, run.agents[agent], run.training, run.model.max_length)
+
+
 def test_iac_states_are_the_agents_own_prompts() -> None:
     run, root = tree("iac")
-    first = build_critic_sample(root, 1, run)
+    first = sample_of(root, 1, run)
     assert first.state == (0, 1)
     assert first.rewards == (10.0, 11.0)
     assert first.successors == (((1, 1),), ((1, 1),))
-    last = build_critic_sample(root.children[1], 1, run)
+    last = sample_of(root.children[1], 1, run)
     assert (last.state, last.rewards, last.successors) == ((1, 1), (0.0, 0.0), ((), ()))
 
 
 def test_maac_states_are_the_prompts_of_all_agents() -> None:
     run, root = tree("maac")
-    assert build_critic_sample(root, 0, run).state == build_critic_sample(root, 1, run).state == (0, 0, 0, 1)
-    assert build_critic_sample(root, 0, run).successors == (((1, 0, 1, 1),), ((1, 0, 1, 1),))
+    assert sample_of(root, 0, run).state == sample_of(root, 1, run).state == (0, 0, 0, 1)
+    assert sample_of(root, 0, run).successors == (((1, 0, 1, 1),), ((1, 0, 1, 1),))
 
 
 def test_cross_mode_has_one_successor_per_joint_action_of_a_completion() -> None:
     run, root = tree("iac", "cross")
-    sample = build_critic_sample(root, 0, run)
+    sample = sample_of(root, 0, run)
     assert sample.rewards == (0.5, 2.5), "of joint actions 0 and 1, and of 2 and 3"
     assert sample.successors == (((1, 0), (1, 0)), ((1, 0), (1, 0)))
 
@@ -47,12 +54,12 @@ def test_cross_mode_has_one_successor_per_joint_action_of_a_completion() -> None
 def test_nodes_above_a_lost_branch_are_skipped_if_groups_are_compared() -> None:
     # Without its continuation a whole group would look worse than others by the reward of a turn.
     run, root = tree("iac")
-    assert [node.turn for node in trainable_nodes(episode(root), run)] == [0, 1, 1]
+    assert [node.turn for node in trainable_nodes(episode(root), run.training, run.agents)] == [0, 1, 1]
     del root.children[1]
-    assert [node.turn for node in trainable_nodes(episode(root), run)] == [1]
+    assert [node.turn for node in trainable_nodes(episode(root), run.training, run.agents)] == [1]
     for estimator, turns in (("reinforce_pp", [1]), ("magrpo", [0, 1])):
         siblings = tree_config(2, 2, 2, handoff="all", estimator=estimator)
-        assert [node.turn for node in trainable_nodes(episode(root), siblings)] == turns
+        assert [node.turn for node in trainable_nodes(episode(root), siblings.training, siblings.agents)] == turns
         (mini_batch,) = build_agent_batch([episode(root)], 0, 0, siblings).mini_batches
         assert [group.turn for group in mini_batch.groups] == turns
 
@@ -61,7 +68,7 @@ def test_the_target_of_a_branch_that_ended_early_is_its_reward() -> None:
     # As in CoMLRL: the last turn that was played has no next value and no later rewards, wherever the branch ends.
     run, root = tree("iac")
     root.children, root.transitions = {}, {}
-    assert trainable_nodes(episode(root), run) == [root]
+    assert trainable_nodes(episode(root), run.training, run.agents) == [root]
     group = build_group(root, 0, run)
     assert group.returns == (0.0, 1.0)
     assert group.critic_sample is not None
@@ -74,7 +81,7 @@ def test_a_group_with_a_critic_has_returns_and_loss_shares() -> None:
     group = build_group(root, 0, run)
     assert group.returns == (0.0 + 0.5 * 0.0, 1.0 + 0.5 * 2.0)
     assert group.weights == (0.75, 0.75)
-    assert group.critic_sample == build_critic_sample(root, 0, run)
+    assert group.critic_sample == sample_of(root, 0, run)
     assert build_group(root, 0, tree_config(2, 2, 2, handoff="all")).critic_sample is None
 
 

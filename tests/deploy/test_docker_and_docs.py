@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from marl_ray.cluster.placement_plan import make_plan
 from marl_ray.config import load
 from tests.deploy.helpers import CONFIG, DOCKERFILES, KUBERAY, PODS, check_command, direct_requirements, extras
-from tests.factories import ROOT
+from tests.factories import ROOT, plan_of
 
 
 def instructions(path: Path) -> list[tuple[str, str]]:
@@ -105,7 +104,7 @@ def test_the_examples_request_the_documented_resources() -> None:
             for actor, settings in yaml.safe_load(block)["resources"].items()
             for key, value in settings.items()
         }
-        plan = make_plan(load(ROOT / CONFIG, "magrpo", overrides), cluster_has_gpus=True)
+        plan = plan_of(load(ROOT / CONFIG, "magrpo", overrides), cluster_has_gpus=True)
         transports = {agent.transport for agent in plan.agents}
         requested.append((sum(b.gpus for b in plan.bundles), sum(b.cpus for b in plan.bundles), transports))
     assert requested == [(4, 24, {"nccl"}), (2, 24, {"ipc"})]

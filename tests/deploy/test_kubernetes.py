@@ -9,7 +9,6 @@ import jsonschema
 import pytest
 
 from marl_ray.cluster.bundles import pack
-from marl_ray.cluster.placement_plan import make_plan
 from marl_ray.config import Config
 from tests.deploy.helpers import (
     CLUSTER,
@@ -22,6 +21,7 @@ from tests.deploy.helpers import (
     direct_requirements,
     setup_argument,
 )
+from tests.factories import plan_of
 
 
 def test_the_schema_is_valid() -> None:
@@ -165,7 +165,7 @@ def ray_nodes(spec: dict[str, Any]) -> dict[str, dict[str, float]]:
 def test_the_actors_of_the_job_fit_its_pods_and_fill_the_gpu_pod() -> None:
     nodes = ray_nodes(JOB["spec"]["rayClusterSpec"])
     assert nodes["head 0"] == {"CPU": 0.0, "GPU": 0.0}
-    plan = make_plan(job_config(), cluster_has_gpus=True)
+    plan = plan_of(job_config(), cluster_has_gpus=True)
     assert pack(plan.bundles, list(nodes.values())) is not None
     models = [bundle for bundle in plan.bundles if bundle.gpus]
     assert sum(bundle.cpus for bundle in models) == nodes["gpu 0"]["CPU"]  # no room is left for a sandbox worker

@@ -45,23 +45,23 @@ def run(tmp_path: Path, config: Config) -> RunFolder:
 
 
 def test_a_run_stands_for_its_trained_models_or_its_newest_checkpoint(run: RunFolder, config: Config) -> None:
-    base, newest = find_model_sources(["base", str(run)], config)
+    base, newest = find_model_sources(["base", str(run)], config.agents)
     assert base.weights == ("bundled:toy-base", "bundled:toy-base")
     checkpoints = run.checkpoints.all()
     assert newest.label == "one"
     assert newest.weights == tuple(str(checkpoints[1] / f"agent_{agent}") for agent in (0, 1))
-    (older,) = find_model_sources([str(checkpoints[0])], config)
+    (older,) = find_model_sources([str(checkpoints[0])], config.agents)
     assert (older.label, older.weights[0]) == ("one/step_000002", str(checkpoints[0] / "agent_0"))
     assert run_folder_of(checkpoints[0]) == run_folder_of(run.path) == run.path
     for agent in (0, 1):
         run.model(PolicyId((agent,))).mkdir(parents=True)
-    (trained,) = find_model_sources([str(run)], config)
+    (trained,) = find_model_sources([str(run)], config.agents)
     assert trained.weights == (str(run.model(PolicyId((0,)))), str(run.model(PolicyId((1,)))))
 
 
 def test_a_model_is_evaluated_as_every_agent(run: RunFolder, config: Config) -> None:
     agent = run.checkpoints.all()[1] / "agent_1"
-    bundled, folder = find_model_sources(["bundled:toy-hard-base", str(agent)], config)
+    bundled, folder = find_model_sources(["bundled:toy-hard-base", str(agent)], config.agents)
     assert (bundled.label, bundled.weights) == ("bundled:toy-hard-base", ("bundled:toy-hard-base",) * 2)
     assert (folder.label, folder.weights) == ("agent_1", (str(agent),) * 2)
     with pytest.raises(UserError, match="bundled:toy-nothing does not exist"):
@@ -73,7 +73,7 @@ def test_the_newest_checkpoint_replaces_models_of_fewer_steps(run: RunFolder, co
         for agent in (0, 1):
             run.model(PolicyId((agent,))).mkdir(parents=True, exist_ok=True)
             (run.model(PolicyId((agent,))) / "trained.json").write_text(f'{{"steps": {steps}}}')
-        (found,) = find_model_sources([str(run)], config)
+        (found,) = find_model_sources([str(run)], config.agents)
         assert found.weights[1] == str(folder / "agent_1")
 
 
@@ -85,7 +85,7 @@ def test_a_shared_policy_provides_the_weights_of_each_of_its_agents(tmp_path: Pa
     folder.write_config(to_yaml(shared), 0)
     folder.model(PolicyId((0, 1))).mkdir(parents=True)
     for own in (config, shared):
-        base, trained = find_model_sources(["base", str(folder)], own)
+        base, trained = find_model_sources(["base", str(folder)], own.agents)
         assert trained.weights == (str(folder.models / "policy_0"),) * 2
         apart = evaluated_models([base, trained], own, swap=True)[1].config
         assert [agent.name for agent in apart.agents] == ["bundled:toy-base", trained.weights[1]]
@@ -96,7 +96,7 @@ def test_adapters_are_recognised_and_must_be_complete(run: RunFolder, config: Co
     adapter = run.checkpoints.all()[1] / "agent_0"
     (adapter / "adapter_model.safetensors").touch()
     (adapter / "tokenizer.json").write_text("{}")
-    (newest,) = find_model_sources([str(run)], config)
+    (newest,) = find_model_sources([str(run)], config.agents)
     assert newest.adapters == {str(adapter): "bundled:toy-base"}
     with pytest.raises(UserError, match=r"agent_0 cannot be loaded: adapter_model.safetensors is cut off"):
         plan_evaluation(config, request(models=[str(run)]))
@@ -105,7 +105,7 @@ def test_adapters_are_recognised_and_must_be_complete(run: RunFolder, config: Co
 def test_invalid_models_are_rejected(run: RunFolder, config: Config, tmp_path: Path) -> None:
     def refusal(*names: str) -> str:
         with pytest.raises(UserError) as caught:
-            find_model_sources(names, config)
+            find_model_sources(names, config.agents)
         return str(caught.value)
 
     assert "--model base is given twice" in refusal("base", "base")
@@ -123,15 +123,15 @@ def test_invalid_models_are_rejected(run: RunFolder, config: Config, tmp_path: P
 def test_runs_with_the_same_name_are_labelled_by_their_paths(run: RunFolder, config: Config, tmp_path: Path) -> None:
     other = tmp_path / "seed2" / "one"
     shutil.copytree(run.path, other)
-    base, one, two = find_model_sources(["base", str(run), str(other)], config)
+    base, one, two = find_model_sources(["base", str(run), str(other)], config.agents)
     assert (base.label, one.label, two.label) == ("base", str(run), str(other))
     assert len(evaluated_models([base, one, two], config, swap=True)) == 9
     with pytest.raises(UserError, match=f"--model {other}/ is given twice: remove one"):
-        find_model_sources([str(other), f"{other}/"], config)
+        find_model_sources([str(other), f"{other}/"], config.agents)
 
 
 def test_swapping_assigns_every_model_to_every_agent(run: RunFolder, config: Config) -> None:
-    sources = find_model_sources(["base", str(run)], config)
+    sources = find_model_sources(["base", str(run)], config.agents)
     places = evaluated_models(sources, config, swap=True)
     assert [place.label for place in places] == ["base+base", "base+one", "one+base", "one+one"]
     assert [agent.name for agent in places[2].config.agents] == [sources[1].weights[0], "bundled:toy-base"]
@@ -145,10 +145,10 @@ def test_swapping_assigns_every_model_to_every_agent(run: RunFolder, config: Con
 def test_a_trained_model_keeps_the_prompt_format_of_its_base_model(run: RunFolder) -> None:
     tree = {"agents": ["some/model-base", "some/model"], "dataset": {"name": "bundled:toy"}, "magrpo": {}}
     config = from_tree(tree, "magrpo")
-    (trained,) = evaluated_models(find_model_sources([str(run)], config), config, swap=False)
+    (trained,) = evaluated_models(find_model_sources([str(run)], config.agents), config, swap=False)
     assert [policy_config(trained, agent).model.use_chat_template for agent in (0, 1)] == [False, None]
     forced = replace(config, model=replace(config.model, use_chat_template=True))
-    (model,) = evaluated_models(find_model_sources([str(run)], forced), forced, swap=False)
+    (model,) = evaluated_models(find_model_sources([str(run)], forced.agents), forced, swap=False)
     assert policy_config(model, 0).model.use_chat_template is True
 
 
@@ -227,7 +227,7 @@ def test_the_team_of_a_run_with_frozen_partners_is_evaluated_without_them(tmp_pa
     run.write_config(to_yaml(from_tree({**tree, "magrpo": {}}, "magrpo")), 0)
     for agent in range(3):
         run.model(PolicyId((agent,))).mkdir(parents=True)
-    (source,) = find_model_sources([str(run)], config)
+    (source,) = find_model_sources([str(run)], config.agents)
     assert source.weights == tuple(str(run.model(PolicyId((agent,)))) for agent in (0, 1))
     (model,) = evaluated_models([source], config, swap=False)
     assert model.config.num_agents == 2

@@ -15,6 +15,8 @@ from marl_ray.evaluation.results import (
 )
 from tests.factories import make_config, make_episode, make_node
 
+TRAINING = make_config(num_turns=2).training
+
 
 def chain(first: float, second: float | None, passed: tuple[bool, bool] = (False, False)) -> Episode:
     """Return a chain with one joint action per turn; without a second reward its second prompt was too long."""
@@ -30,8 +32,8 @@ def chain(first: float, second: float | None, passed: tuple[bool, bool] = (False
 
 def test_a_task_is_measured_turn_by_turn() -> None:
     episodes = [chain(1.0, 3.0, (False, True)), chain(2.0, 4.0, (True, True)), chain(3.0, None), chain(2.0, 2.0)]
-    metrics = measure_task(episodes, make_config(num_turns=2), [1, 2, 4])
-    discount = make_config(num_turns=2).training.discount
+    metrics = measure_task(episodes, TRAINING, False, [1, 2, 4])
+    discount = TRAINING.discount
     assert (metrics.samples, metrics.too_long_prompts, metrics.infra_errors) == (4, 1, 0)
     assert metrics.numbers == pytest.approx(
         {
@@ -57,14 +59,14 @@ def test_a_task_is_measured_turn_by_turn() -> None:
 def test_an_episode_with_a_sandbox_error_has_no_return() -> None:
     whole, root = chain(1.0, 3.0), chain(2.0, None).root
     assert root is not None
-    metrics = measure_task([whole, make_episode(root, ((0,), "infra_error"))], make_config(num_turns=2), [1])
+    metrics = measure_task([whole, make_episode(root, ((0,), "infra_error"))], TRAINING, False, [1])
     assert metrics.infra_errors == 1
-    assert metrics.numbers["return"] == 1 + make_config(num_turns=2).training.discount * 3
+    assert metrics.numbers["return"] == 1 + TRAINING.discount * 3
     assert metrics.numbers["turn_1/reward_mean"] == 1.5
 
 
 def test_a_task_without_a_node_has_no_metrics() -> None:
-    metrics = measure_task([make_episode(None, ((), "infra_error"))], make_config(num_turns=2), [1])
+    metrics = measure_task([make_episode(None, ((), "infra_error"))], TRAINING, False, [1])
     assert (metrics.infra_errors, metrics.numbers) == (1, {})
 
 

@@ -85,7 +85,7 @@ def weigh(groups: Sequence[Group], turn_weights: Sequence[float], estimator: str
     }
     config = make_config(**settings)
     (mini_batch,) = build_weighted_batch(
-        [build_group(node_of(group), 0, config) for group in groups], 0, config
+        [build_group(node_of(group), 0, config) for group in groups], 0, config.training
     ).mini_batches
     return mini_batch
 

@@ -163,12 +163,11 @@ def test_prompt_formats_of_several_agents_and_of_a_dry_run(tmp_path: Path) -> No
     }
     config = from_tree(tree, "magrpo")
     templates = {name: check_model(name, config.model) for name in (base, chat)}
-    first, second, third = describe_prompts(config, templates)
+    first, second, third = describe_prompts(config.agents, config.model.use_chat_template, templates)
     assert first.startswith("agent 0: prompts go to the model as they are (")
     assert second.startswith("agent 1: prompts go through the chat template (")
     assert third == "agent 2: its tokenizer, not read in a dry run, decides on the chat template"
-    tree["model"] = {"use_chat_template": False}
-    assert describe_prompts(from_tree(tree, "magrpo"), templates)[2] == (
+    assert describe_prompts(config.agents, False, templates)[2] == (
         "agent 2: prompts go to the model as they are (model.use_chat_template is false)"
     )
 

@@ -93,7 +93,7 @@ def test_the_next_message_has_feedback_and_instruction_only() -> None:
 @pytest.mark.parametrize("handoff", ["best", "all"])
 def test_every_sampled_token_is_trained_once(handoff: str) -> None:
     episode, _, config = run_episode(Talk(2), handoff=handoff, max_new_tokens=8)
-    assert not ordered_by_turn(config)
+    assert not ordered_by_turn(config.training, config.external)
     for agent in range(2):
         (mini_batch,) = build_agent_batch([episode], agent, 0, config).mini_batches
         batcher = MicroBatcher(10_000, "packed")

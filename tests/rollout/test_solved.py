@@ -126,8 +126,9 @@ def test_a_stopped_joint_action_counts_as_one_node_of_a_later_turn_with_other_gr
 def test_stops_are_counted_where_they_are_configured() -> None:
     episodes = [make_episode(tree(), ((0,), "solved"), ((1, 0), "solved"))]
     run = stop_config(handoff="all", num_turns=3)
-    assert rollout_row(run, episodes, [], 1.0, 0)["rollout/solved"] == 2
-    assert "rollout/solved" not in rollout_row(stop_config("never"), episodes, [], 1.0, 0)
+    assert rollout_row(run.training, run.external, episodes, [], 1.0, 0)["rollout/solved"] == 2
+    never = stop_config("never")
+    assert "rollout/solved" not in rollout_row(never.training, never.external, episodes, [], 1.0, 0)
 
 
 def test_group_sizes_per_turn_credit_the_first_turn_with_the_second() -> None:

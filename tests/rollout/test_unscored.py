@@ -14,7 +14,6 @@ from marl_ray.core.state import TrainerState
 from marl_ray.credit.groups import build_group
 from marl_ray.rollout.unscored import NoVerdict, check_failed_rewards, keep_joint_actions
 from marl_ray.telemetry.metrics import evaluation_row, rollout_metrics
-from tests.factories import make_config
 from tests.rollout.counting import Counting, Dice, Sum, run_batch, tree_config
 
 
@@ -73,7 +72,8 @@ def test_a_node_without_any_reward_ends_its_branch() -> None:
     assert [episode.root for episode in episodes] == [None, None]
     assert [stop.reason for episode in episodes for stop in episode.stops] == ["unscored"] * 2
     state = TrainerState(0, 0, 0)
-    assert evaluation_row(tree_config(), state, episodes, {"eval": 1.0})["eval/unscored"] == 4
+    config = tree_config()
+    assert evaluation_row(config.training, config.external, state, episodes, {"eval": 1.0})["eval/unscored"] == 4
 
 
 def node_in_rounds() -> Node:
@@ -114,7 +114,6 @@ def test_continuations_of_other_branches_keep_their_prompts() -> None:
     ],
 )
 def test_a_run_ends_if_too_many_rewards_fail(share: float, scored: int, none: int, errors: int, ends: bool) -> None:
-    config = make_config(max_failed_rewards=share)
     actions = [JointAction((), Outcome(1.0), 1.0, (1.0, 1.0))] * scored
     kinds = Counter(none=none, error=errors)
     unscored = [Outcome(0.0, failure=f"f raised {kind}", unscored=kind) for kind in kinds.elements()]
@@ -123,9 +122,9 @@ def test_a_run_ends_if_too_many_rewards_fail(share: float, scored: int, none: in
         with pytest.raises(
             UserError, match=rf"^{errors} of \d+ rewards of step 3 failed, more than .*: f raised error$"
         ):
-            check_failed_rewards([episode], "step 3", config)
+            check_failed_rewards([episode], "step 3", share, "magrpo")
     else:
-        check_failed_rewards([episode], "step 3", config)
+        check_failed_rewards([episode], "step 3", share, "magrpo")
 
 
 def test_calls_of_lost_nodes_and_baselines_count() -> None:
@@ -133,6 +132,6 @@ def test_calls_of_lost_nodes_and_baselines_count() -> None:
     failed = [Outcome(0.0, failure="f raised", unscored="error")]
     episodes = [Episode(Task("t", "", {}), None, unscored=failed, reward_calls=16) for _ in range(8)]
     episodes += [Episode(Task("t", "", {}), None, reward_calls=16) for _ in range(12)]
-    check_failed_rewards(episodes, "step 3", make_config(max_failed_rewards=0.05))
+    check_failed_rewards(episodes, "step 3", 0.05, "magrpo")
     with pytest.raises(UserError, match=r"^8 of 320 rewards of step 3 failed"):
-        check_failed_rewards(episodes, "step 3", make_config(max_failed_rewards=0.02))
+        check_failed_rewards(episodes, "step 3", 0.02, "magrpo")

@@ -173,7 +173,8 @@ def test_a_step_row_has_its_metrics_in_order() -> None:
     calls = sibling_calls((1,), [make_completion("a", 3, version=2), make_completion("b", 4)])
     groups = (Group(0, calls, (0.0, 1.0), (-1.0, 1.0)),)
     batches = [Batch(2, (MiniBatch(groups, 1),)), Batch(2, ())]
-    rollout = rollout_row(make_config(num_turns=2), [CHAIN], batches, 4.0, executions=6)
+    config = make_config(num_turns=2)
+    rollout = rollout_row(config.training, config.external, [CHAIN], batches, 4.0, executions=6)
     of_policies = {PolicyId((n,)): stats for n, stats in enumerate(updates)}
     deliveries = {PolicyId((0,)): WeightSyncResult(3, 7, {}, 600, 0.25), PolicyId((1,)): WeightSyncResult(3, 7, {}, 0)}
     row = step_row(TrainerState(3, 12, 1), rollout, of_policies, deliveries, {"time/step": 8.0})
@@ -237,7 +238,8 @@ def test_critic_statistics_are_metrics() -> None:
 
 def test_an_evaluation_row() -> None:
     episodes = [CHAIN, make_episode(None, ((), "prompt_too_long"))]
-    row = evaluation_row(make_config(num_turns=2), TrainerState(5, 80, 0), episodes, {"eval": 1.5})
+    config = make_config(num_turns=2)
+    row = evaluation_row(config.training, config.external, TrainerState(5, 80, 0), episodes, {"eval": 1.5})
     assert (row["step"], row["env_steps"], row["eval/turn_2/reward_mean"]) == (5, 80, 4.0)
     counts = ["eval/episodes", "eval/too_long_prompts", "eval/infra_errors", "eval/unscored"]
     assert list(row)[-5:] == [*counts, "time/eval"]

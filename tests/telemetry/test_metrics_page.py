@@ -22,6 +22,7 @@ from tests.factories import ROOT, make_completion, make_episode, make_node, quic
 from tests.telemetry.metrics_page import documented_metrics, undocumented
 
 CONFIG = quickstart_config()
+SETTINGS = (CONFIG.training, CONFIG.external)
 STATE = TrainerState(1, 4, 1)
 TEXTS, REWARDS = (("a", "b"), ("c", "d")), (1.0, 2.0)
 
@@ -92,13 +93,13 @@ def test_every_metric_of_a_row_is_documented() -> None:
     diagnostics = {f"agent_0/turn_1/{name}": value for name, value in credit.metrics().items()}
     row = step_row(
         STATE,
-        rollout_row(CONFIG, [episode], [batch, batch], seconds=1.0, executions=2) | measures | diagnostics,
+        rollout_row(*SETTINGS, [episode], [batch, batch], seconds=1.0, executions=2) | measures | diagnostics,
         dict.fromkeys(CONFIG.policies, stats),
         dict.fromkeys(CONFIG.policies, WeightSyncResult(1, 0, {}, 8, 0.5)),
         asyncio.run(times()),
     )
     assert undocumented(row) == []
-    assert undocumented(evaluation_row(CONFIG, STATE, [episode], {"eval": 1.0}, measures)) == []
+    assert undocumented(evaluation_row(*SETTINGS, STATE, [episode], {"eval": 1.0}, measures)) == []
     assert {"agent_0/turn_1/credit_fidelity", "cooperation/over_one_agent_twice", "tokens/all"} <= set(row)
     assert {"turn_2/all_passed", "agent_1/explained_variance", "time/held_up_by", "agent_0/staleness_max"} <= set(row)
 

@@ -19,6 +19,7 @@ from marl_ray.telemetry.sinks import JsonlSink, MetricStream, Sink, is_evaluatio
 from tests.factories import TASK, Verdict, make_config, make_episode, make_node
 
 CONFIG = make_config(num_turns=2)
+SETTINGS = (CONFIG.training, CONFIG.external)
 TIMES: MetricRow = {"time/learn": 2.0, "time/sync": 1.0, "time/step": 8.0}
 CHAIN = make_episode(
     make_node(0, [1.0, 3.0], {1: make_node(1, [4.0, 4.0], metrics={"all_passed": 1.0})}, evidence=Verdict("fine"))
@@ -27,7 +28,7 @@ RECORD = episode_record(CHAIN)
 
 
 def row_of(step: int) -> MetricRow:
-    return step_row(TrainerState(step, 4 * step, 0), rollout_row(CONFIG, [CHAIN], [], 4.0, 0), {}, {}, TIMES)
+    return step_row(TrainerState(step, 4 * step, 0), rollout_row(*SETTINGS, [CHAIN], [], 4.0, 0), {}, {}, TIMES)
 
 
 def lines(path: Path) -> list[dict]:
@@ -41,7 +42,7 @@ def paths(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_rows_and_episode_records_are_appended(paths: tuple[Path, Path]) -> None:
     stream = MetricStream([JsonlSink(*paths, done=0)])
-    stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, 0), [CHAIN], {"eval": 1.0}), "before", [RECORD])
+    stream.evaluation(evaluation_row(*SETTINGS, TrainerState(0, 0, 0), [CHAIN], {"eval": 1.0}), "before", [RECORD])
     stream.step(row_of(1), [RECORD] * 2)
     stream.step(row_of(2) | {"agent_0/loss": float("nan")}, [RECORD])
     metrics, episodes = map(lines, paths)
@@ -66,7 +67,7 @@ def test_a_resumed_run_drops_the_rows_that_it_writes_again(paths: tuple[Path, Pa
 def test_evaluations_of_logged_steps_are_kept(paths: tuple[Path, Path]) -> None:
     first = MetricStream([JsonlSink(*paths, done=0)])
     for step in (0, 2, 4):
-        first.evaluation(evaluation_row(CONFIG, TrainerState(step, 0, 0), [CHAIN], {"eval": 1.0}), "", [RECORD])
+        first.evaluation(evaluation_row(*SETTINGS, TrainerState(step, 0, 0), [CHAIN], {"eval": 1.0}), "", [RECORD])
         for done in (step + 1, step + 2):
             first.step(row_of(done), [RECORD])
     JsonlSink(*paths, done=1, logged=3)
@@ -115,7 +116,7 @@ def test_the_record_of_a_tree() -> None:
 
 def test_the_console_shows_every_nth_step_and_the_last(capsys: pytest.CaptureFixture[str]) -> None:
     stream = MetricStream([ConsoleSink(5, 0, policies=(), num_turns=2, every=2)])
-    stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, 0), [CHAIN], {"eval": 1.0}), "before", [RECORD])
+    stream.evaluation(evaluation_row(*SETTINGS, TrainerState(0, 0, 0), [CHAIN], {"eval": 1.0}), "before", [RECORD])
     for step in range(1, 6):
         stream.step(row_of(step), [RECORD])
     stream.close()
@@ -146,8 +147,8 @@ def test_the_remaining_time_is_estimated_from_recent_steps(
 def test_the_console_has_no_column_of_tests_without_such_a_metric(capsys: pytest.CaptureFixture[str]) -> None:
     chain = make_episode(make_node(0, [1.0, 3.0], {1: make_node(1, [4.0, 4.0])}))
     stream = MetricStream([ConsoleSink(1, 0, policies=(), num_turns=2, every=1)])
-    stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, 0), [chain], {"eval": 1.0}), "before", [])
-    stream.step(step_row(TrainerState(1, 4, 0), rollout_row(CONFIG, [chain], [], 4.0, 0), {}, {}, TIMES), [])
+    stream.evaluation(evaluation_row(*SETTINGS, TrainerState(0, 0, 0), [chain], {"eval": 1.0}), "before", [])
+    stream.step(step_row(TrainerState(1, 4, 0), rollout_row(*SETTINGS, [chain], [], 4.0, 0), {}, {}, TIMES), [])
     stream.close()
     legend, evaluation, step = capsys.readouterr().err.splitlines()
     assert legend == "reward: mean of each turn; loss: of each agent"

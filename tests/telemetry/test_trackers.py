@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from marl_ray.config import Config
+from marl_ray.config.sections import OutputConfig
 from marl_ray.core.errors import UserError
 from marl_ray.telemetry import trackers
 from marl_ray.telemetry.prometheus_sink import Gauge, PrometheusSink
@@ -49,17 +51,21 @@ def test_rows_become_scalars_and_a_new_sink_starts_again(tmp_path: Path) -> None
     assert "agent_0/loss" not in scalars(folder)
 
 
+def settings_of(config: Config) -> tuple[OutputConfig, Mapping[str, Any]]:
+    return config.output, config.plugin_sections
+
+
 def test_trackers_are_named_or_have_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_with()
-    assert tracker_names(config) == []
+    assert tracker_names(*settings_of(config)) == []
     wanted = replace(config, output=replace(config.output, tensorboard=True, sinks=("own:Sink", "tensorboard")))
-    assert tracker_names(wanted) == ["tensorboard", "own:Sink"]
+    assert tracker_names(*settings_of(wanted)) == ["tensorboard", "own:Sink"]
     with pytest.raises(UserError, match=r"^output.sinks no_such:Sink: No module"):
-        require_trackers(config_with(output={"sinks": ["no_such:Sink"]}))
+        require_trackers(*settings_of(config_with(output={"sinks": ["no_such:Sink"]})))
     monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
-    require_trackers(config)
+    require_trackers(*settings_of(config))
     with pytest.raises(UserError, match=r"^output.tensorboard is set but .* missing: pip install tensorboard$"):
-        require_trackers(replace(config, output=replace(config.output, tensorboard=True)))
+        require_trackers(*settings_of(replace(config, output=replace(config.output, tensorboard=True))))
 
 
 def test_prometheus_serves_rows_and_live_gauges_on_this_machine_only() -> None:

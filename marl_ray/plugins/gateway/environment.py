@@ -22,7 +22,7 @@ from marl_ray.plugins.gateway.prompt_renderer import PromptRenderer
 from marl_ray.plugins.gateway.service_program import ServiceProgram
 
 if TYPE_CHECKING:
-    from marl_ray.config import Config
+    from marl_ray.config import AgentConfig, Config, ModelConfig
     from marl_ray.plugins.gateway.gateway_server import GatewayServer
 
 NAME = "gateway"
@@ -36,17 +36,19 @@ class GatewayEnvironment(ProgramEnvironment, HoldsResources):
     """Episodes of programs that call the agents over HTTP, or in this process. The judge's prompts, or the beginning
     of the task, stand for the prompts of the program in checks of the models."""
 
-    def __init__(self, config: Config, program: EpisodeProgram, judge: Environment[Any] | None) -> None:
-        super().__init__(config.num_agents)
+    def __init__(
+        self, num_agents: int, settings: GatewayConfig, program: EpisodeProgram, judge: Environment[Any] | None
+    ) -> None:
+        super().__init__(num_agents)
+        self.settings = settings
         self.program = program
         self.judge = judge
-        settings = config.section(GatewayConfig)
         self._named_fields = settings.task_fields or ()
         self._fields = settings.task_fields
         """Fields of a task that a program reads, None for all."""
         if self._fields is None and judge is not None:
             self._fields = JUDGED_FIELDS  # the others may have the tests of the judge
-        self.names = list(settings.roles) or [f"agent_{number}" for number in range(config.num_agents)]
+        self.names = list(settings.roles) or [f"agent_{number}" for number in range(num_agents)]
         self.limit = asyncio.Semaphore(settings.concurrency)
         """Places of running episodes."""
         self.failures = 0
@@ -61,7 +63,7 @@ class GatewayEnvironment(ProgramEnvironment, HoldsResources):
         judge = None
         if settings.judge is not None:
             judge = ENVIRONMENTS.get(settings.judge).from_config(config)
-        return cls(config, make_program(settings), judge)
+        return cls(config.num_agents, settings, make_program(settings), judge)
 
     def check_task(self, task: Task) -> None:
         if self.judge is not None:
@@ -91,7 +93,7 @@ class GatewayEnvironment(ProgramEnvironment, HoldsResources):
 
         return ProgramPlayer(config, self, generators, executor)
 
-    async def server(self, config: Config) -> GatewayServer:
+    async def server(self) -> GatewayServer:
         """Return the running server of this environment."""
         from marl_ray.plugins.gateway.gateway_server import GatewayServer
 
@@ -99,14 +101,14 @@ class GatewayEnvironment(ProgramEnvironment, HoldsResources):
             service = None
             if isinstance(self.program, ServiceProgram):
                 service = self.program
-            self._server = GatewayServer(config.section(GatewayConfig), service)
+            self._server = GatewayServer(self.settings, service)
         await self._server.start()
         return self._server
 
-    def renderers(self, config: Config) -> list[PromptRenderer]:
+    def renderers(self, agents: Sequence[AgentConfig], model: ModelConfig) -> list[PromptRenderer]:
         """Return the rendering of each agent's prompts. The tokenizers are loaded once."""
         if not self._renderers:
-            self._renderers = [PromptRenderer(agent, config.model) for agent in config.agents]
+            self._renderers = [PromptRenderer(agent, model) for agent in agents]
         return self._renderers
 
     async def close(self) -> None:

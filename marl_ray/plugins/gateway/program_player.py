@@ -23,7 +23,6 @@ from marl_ray.core.episode import (
 )
 from marl_ray.environments.base import Executor
 from marl_ray.environments.plugin_checks import TURN_NAMES
-from marl_ray.plugins.gateway.options import GatewayConfig
 from marl_ray.plugins.gateway.program_episode import AgentAccess, ProgramEpisode, TokenGenerator
 from marl_ray.plugins.gateway.program_result import ProgramFailed, ProgramResult, parse_result
 from marl_ray.rollout.player import Player, sampling_of
@@ -100,16 +99,16 @@ class ProgramPlayer(Player):
 
     async def _play(self, task: Task, key: tuple[str | int, ...], evaluation: bool, priority: int) -> PlayedEpisode:
         """Return one run of the program."""
-        config = self.config.section(GatewayConfig)
+        settings = self.gateway.settings
         async with self.gateway.limit:
-            server = await self.gateway.server(self.config)
-            for attempt in range(config.retries + 1):
+            server = await self.gateway.server()
+            for attempt in range(settings.retries + 1):
                 # Every attempt has the same random numbers: an answer does not depend on the number of attempts.
                 episode = ProgramEpisode(
                     task,
                     self._agents(evaluation),
                     (self.config.seed, key),
-                    config.max_calls,
+                    settings.max_calls,
                     priority,
                     self._task_data(task),
                     server.base_url,
@@ -124,7 +123,7 @@ class ProgramPlayer(Player):
 
     async def _attempt(self, episode: ProgramEpisode, server: GatewayServer) -> Outcome:
         """Return the outcome of one run of the program. Raises ProgramFailed."""
-        timeout_s = self.config.section(GatewayConfig).timeout_s
+        timeout_s = self.gateway.settings.timeout_s
         failure = ""
         value = None
         with server.serving(episode):
@@ -151,7 +150,7 @@ class ProgramPlayer(Player):
         return outcome
 
     def _failed(self, episode: ProgramEpisode, reason: str) -> PlayedEpisode:
-        config = self.config.section(GatewayConfig)
+        settings = self.gateway.settings
         task = episode.task.id
         self.gateway.failures += 1
         if self.gateway.failures < LOGGED_FAILURES:
@@ -159,9 +158,9 @@ class ProgramPlayer(Player):
         elif self.gateway.failures == LOGGED_FAILURES:
             more = "more are only counted, in gateway/failed"
             logger.warning(f"an episode of task {task} failed: {reason}; {more}")
-        if config.on_failure == "lost":
+        if settings.on_failure == "lost":
             return PlayedEpisode((), None, f"{task}: {reason}")
-        return self._finished(episode, Outcome(0.0), 1, config.retries)
+        return self._finished(episode, Outcome(0.0), 1, settings.retries)
 
     def _finished(self, episode: ProgramEpisode, outcome: Outcome, failed: int, retried: int) -> PlayedEpisode:
         counts = {
@@ -198,7 +197,7 @@ class ProgramPlayer(Player):
         return data
 
     def _agents(self, evaluation: bool) -> list[AgentAccess]:
-        renderers = self.gateway.renderers(self.config)
+        renderers = self.gateway.renderers(self.config.agents, self.config.model)
         agents: list[AgentAccess] = []
         for agent, name in enumerate(self.gateway.names):
             # The seed is never used: each call gets a seed of its own, from its place in the episode.
@@ -226,5 +225,6 @@ class ProgramPlayer(Player):
                 # Lost runs have no joint action: the first one counts them.
                 outcome = replace(outcome, counts={**outcome.counts, "gateway/failed": lost})
             last_calls = tuple(len(calls[agent]) - 1 for agent in agents)
-            actions.append(joint_action(self.config, last_calls, outcome))
+            action = joint_action(last_calls, outcome, self.config.reward_processor, self.config.num_agents)
+            actions.append(action)
         return Node(0, calls, actions)

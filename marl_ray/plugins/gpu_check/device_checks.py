@@ -180,7 +180,7 @@ async def _standard(machine: Machine, config: Config) -> Numbers:
 
 async def _sample_only(config: Config) -> Numbers:
     """Start an engine without a learner and sample."""
-    actors = EvaluationActors(config)
+    actors = EvaluationActors(config.resources, config.sandbox)
     begun = time.perf_counter()
     await actors.start()
     try:

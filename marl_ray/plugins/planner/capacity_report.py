@@ -23,11 +23,12 @@ from marl_ray.cluster.memory_estimate import (
     engine_batch,
     optimizer_state_bytes,
 )
-from marl_ray.cluster.placement_plan import AgentPlacement, PlacementPlan, describe_shortage
+from marl_ray.cluster.placement_plan import AgentPlacement, PlacementPlan
+from marl_ray.cluster.resource_text import describe_shortage
 from marl_ray.cluster.sequences import sequences_in_flight
 from marl_ray.config import AgentConfig, Config
 from marl_ray.config.budget import completions_per_episode, nodes_per_episode
-from marl_ray.config.resource_sections import takes_turns
+from marl_ray.config.resource_sections import Residency, takes_turns
 from marl_ray.core.ids import PolicyId
 from marl_ray.learning.arguments import FLOAT_BYTES, microbatch_tokens, wire_dtype
 from marl_ray.plugins.planner.memory_savings import suggest_settings
@@ -304,7 +305,7 @@ def _estimate(
     prefill_s = 2.0 * model.parameters * prefilled / (device.flops * PREFILL * width)
     rollout_s = decode_s + prefill_s
     sampled_per_s = sampled / rollout_s
-    size = model.learner(config, agent, on_gpu)
+    size = model.learner(config.training, config.lora, agent, on_gpu)
     if policy not in config.learning_policies:
         return Throughput(rollout_s, 0.0, 0.0, 0.0, 0.0, sampled_per_s, 0.0)
 
@@ -316,21 +317,20 @@ def _estimate(
     learn_s = compute_s
     moves_s = 0.0
     if on_gpu:
-        micro_batches = math.ceil(learned / learner.ranks / microbatch_tokens(config, on_gpu))
+        micro_batches = math.ceil(learned / learner.ranks / microbatch_tokens(config.training, on_gpu))
         learn_s = max(compute_s, HOST_LAYER * model.layers * micro_batches)
-        moves_s = _move_seconds(config, agent, size)
+        moves_s = _move_seconds(config.resources.residency, config.training.optimizer, agent, size)
     bandwidth = SLAB_SYNC if placement.shares_gpu else WEIGHT_SYNC
     sync_s = SYNC_CALLS + model.parameters * item / bandwidth
     return Throughput(rollout_s, learn_s, compute_s, sync_s, moves_s, sampled_per_s, sampled / learn_s)
 
 
-def _move_seconds(config: Config, agent: AgentConfig, size: LearnerSize) -> float:
+def _move_seconds(residency: Residency | None, optimizer: str, agent: AgentConfig, size: LearnerSize) -> float:
     """Return the seconds in which one learner's state moves in a step, and its engine falls asleep and wakes."""
-    residency = config.resources.residency
     if residency is None or residency == "resident":
         return 0.0
     weights = FLOAT_BYTES * size.parameters / agent.learner.ranks
-    state = optimizer_state_bytes(config.training.optimizer, size.trained, size.rows) / agent.learner.ranks
+    state = optimizer_state_bytes(optimizer, size.trained, size.rows) / agent.learner.ranks
     # In turns all state moves in, and out after the update. Streamed state moves both ways at the same time.
     moved = {"kv": 0.0, "stream": state, "turns": 2 * (weights + state)}
     return moved[residency] / BUS + ENGINE_SLEEP[residency]

@@ -40,7 +40,7 @@ def memory_savings(config: Config, gpus: int) -> list[Saving]:
     learners = [agent.learner for agent in config.agents]
     has_gpus = gpus > 0
     for tokens in (2048, 512):
-        if tokens < microbatch_tokens(config, has_gpus):
+        if tokens < microbatch_tokens(config.training, has_gpus):
             savings.append(_of_optimizer(config, "microbatch_tokens", tokens))
     if not config.training.gradient_checkpointing:
         savings.append(_of_optimizer(config, "gradient_checkpointing", True))

@@ -88,7 +88,7 @@ class PreferenceTrainer:
             weighted = [
                 replace(group, weights=tuple(scale * weights[one] for one in answers)) for group, answers in groups
             ]
-            if learner.update(build_batch(weighted, learner.step, self.config)).skipped_steps:
+            if learner.update(build_batch(weighted, learner.step, self.config.training)).skipped_steps:
                 raise UserError(f"{policy}: the loss is not finite in step {learner.step}: lower --learning-rate")
         return self._loss(differences)
 

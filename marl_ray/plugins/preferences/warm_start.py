@@ -157,7 +157,7 @@ def _train(
 
     def step(groups: Sequence[Group]) -> float:
         weighted = [weight_group(group, settings, config.training) for group in groups]
-        stats = learner.update(build_batch(weighted, learner.step, config))
+        stats = learner.update(build_batch(weighted, learner.step, config.training))
         if stats.skipped_steps:
             raise UserError(f"{policy}: the loss is not finite in step {learner.step}: lower --learning-rate")
         return stats.loss

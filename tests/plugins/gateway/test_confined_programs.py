@@ -294,7 +294,7 @@ print(1)
     runner = environment.player(config, agents(), NoExecutor())
 
     async def most_connections() -> int:
-        server = await environment.server(config)
+        server = await environment.server()
         playing = asyncio.ensure_future(runner.run_episode(TASK, 1, "train", 0))
         most = 0
         while not playing.done():

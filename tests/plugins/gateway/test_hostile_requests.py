@@ -131,7 +131,7 @@ def test_hostile_requests_are_refused_or_harmless() -> None:
     async def attack() -> None:
         environment = ENVIRONMENTS.get("gateway").from_config(config)
         runner = environment.player(config, agents, NoExecutor())
-        server = await environment.server(config)
+        server = await environment.server()
         task = Task("secret-task", "p", {})
         first, other, ended = (
             ProgramEpisode(task, runner._agents(False), (1, ("train", n)), 10_000, 0, {"secret": n}, server.base_url)

@@ -144,7 +144,7 @@ def test_an_episode_that_was_given_to_a_lost_service_is_offered_again_at_once() 
         writer.transport.abort()
 
     async def main() -> tuple[Episode, float]:
-        server = await environment.server(config)
+        server = await environment.server()
         playing = asyncio.ensure_future(runner.run_episode(TASKS[0], 2, "train", 0))
         port = int(server.base_url.split(":")[2].removesuffix("/v1"))
         while len(environment.program._waiting) < 2:

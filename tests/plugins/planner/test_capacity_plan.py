@@ -21,10 +21,13 @@ from marl_ray.cluster.memory_estimate import (
     CUDA_GRAPHS,
     LEARNER_PROCESS,
     LearnerSize,
+    MemoryEstimate,
     ModelInfo,
     estimate_learner_memory,
 )
-from marl_ray.config import AgentConfig, Config
+from marl_ray.cluster.placement_plan import AgentPlacement, Transport
+from marl_ray.config import AgentConfig, AlgorithmConfig, Config, LoraConfig
+from marl_ray.config.agent_section import Dtype
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.plugins.planner.capacity_report import (
     BUS,
@@ -44,7 +47,7 @@ class FixedSize(ModelInfo):
 
     sizes: LearnerSize | None = None
 
-    def learner(self, config: Config, agent: AgentConfig, on_gpu: bool) -> LearnerSize:
+    def learner(self, training: AlgorithmConfig, lora: LoraConfig, agent: AgentConfig, on_gpu: bool) -> LearnerSize:
         assert self.sizes is not None
         return self.sizes
 
@@ -74,10 +77,15 @@ def models() -> ModelInfos:
     return {"m": ModelInfo(settings, False)}
 
 
+def learner_memory(config: Config, transport: Transport, size: LearnerSize = SIZE, **more: int) -> MemoryEstimate:
+    gpus = 0.0 if transport == "store" else 1.0
+    placement = AgentPlacement(gpus, gpus, transport)
+    residency = config.resources.residency
+    return estimate_learner_memory(size, config.agents[0], config.training, config.lora, placement, residency, **more)
+
+
 def host_memory(config: Config, size: LearnerSize = SIZE, references: int = 0) -> dict[str, float]:
-    agent = config.agents[0]
-    estimate = estimate_learner_memory(size, config, agent, False, "float32", "store", references=references)
-    return dict(estimate.host)
+    return dict(learner_memory(config, "store", size, references=references).host)
 
 
 def test_a_trained_parameter_takes_16_bytes_with_adamw_and_less_with_smaller_optimizers() -> None:
@@ -93,14 +101,14 @@ def test_a_trained_parameter_takes_16_bytes_with_adamw_and_less_with_smaller_opt
 def test_policies_on_a_shared_base_model_have_separate_adapters() -> None:
     adapted = LearnerSize(parameters=1000, trained=50, rows=10, shared=300, activations=7, logits=0)
     config = plan_config(lora=4)
-    need = estimate_learner_memory(adapted, config, config.agents[0], False, "float32", "store", policies=2).host
+    need = learner_memory(config, "store", adapted, policies=2).host
     assert (need["weights"], need["gradients"], need["optimizer"]) == (4 * 1100, 2 * 200, 2 * 400)
     assert need["activations"] == 7
 
 
 def test_ranks_share_everything_but_activations() -> None:
     config = plan_config(resources={"learner": {"ranks": 4}})
-    need = estimate_learner_memory(SIZE, config, config.agents[0], False, "float32", "store").host
+    need = learner_memory(config, "store").host
     assert (need["weights"], need["gradients"], need["optimizer"]) == (1000, 1000, 2000)
     assert (need["gathered"], need["activations"], need["logits"]) == (2 * 4 * 300, 5000, 700)
     assert need["allocator"] == (5000 + 700) / 2 + 4000
@@ -108,17 +116,17 @@ def test_ranks_share_everything_but_activations() -> None:
 
 def test_a_colocated_learner_is_offloaded_to_host_memory_during_rollouts() -> None:
     config = plan_config(resources={"colocate": True}, reference_kl_coef=0.1)
-    need = estimate_learner_memory(SIZE, config, config.agents[0], True, "bfloat16", "ipc", references=1000)
+    need = learner_memory(config, "ipc", references=1000)
     assert need.host["offloaded"] == 4000 + 8000 + 4000  # weights, AdamW state, reference; no gradients
     assert (need.device["weights"], need.device["gradients"]) == (4000, 4000)
     separate = plan_config(reference_kl_coef=0.1)
-    assert "offloaded" not in estimate_learner_memory(SIZE, separate, separate.agents[0], True, "bfloat16", "ipc").host
+    assert "offloaded" not in learner_memory(separate, "ipc").host
 
 
 def test_on_a_gpu_a_checkpoint_takes_weights_and_optimizer_state_in_host_memory_once_more() -> None:
     def checkpoint(size: LearnerSize = SIZE, **settings: Any) -> float:
         config = plan_config(**settings)
-        return estimate_learner_memory(size, config, config.agents[0], True, "bfloat16", "nccl").host["checkpoint"]
+        return learner_memory(config, "nccl", size).host["checkpoint"]
 
     assert checkpoint() == 4000 + 8000
     assert checkpoint(resources={"learner": {"ranks": 4, "cpu_offload": True}}) == 3000
@@ -142,12 +150,12 @@ def test_with_lora_only_adapters_have_gradients() -> None:
     ],
 )
 def test_matrices_that_lora_freezes_have_16_bits_on_one_gpu(
-    wire: str, ranks: int, lora: dict[str, Any], expected: float
+    wire: Dtype, ranks: int, lora: dict[str, Any], expected: float
 ) -> None:
     size = LearnerSize(1000, 50, 10, 300, 0, 0, frozen_matrices=800)
     config = plan_config({"learner": {"ranks": ranks}}, lora=4)
-    config = replace(config, lora=replace(config.lora, **lora))
-    need = estimate_learner_memory(size, config, config.agents[0], True, wire, "nccl")
+    agents = (replace(config.agents[0], dtype=wire),)
+    need = learner_memory(replace(config, agents=agents, lora=replace(config.lora, **lora)), "nccl", size)
     assert need.device["weights"] == expected
 
 
@@ -159,12 +167,11 @@ def test_reference_policy_and_central_critic_count_as_models() -> None:
 def test_the_reference_policy_may_be_offloaded() -> None:
     settings = {"learner": {"gpus": 1, "offload_reference": True}, "generator": {"gpus": 1}}
     config = plan_config(resources=settings, reference_kl_coef=0.1)
-    agent = config.agents[0]
-    need = estimate_learner_memory(SIZE, config, agent, True, "bfloat16", "nccl", references=1000)
+    need = learner_memory(config, "nccl", references=1000)
     assert need.host["reference"] == 4000
     assert "reference" not in need.device, "it fits into the memory of the activations"
     assert {"CUDA", "weights", "buffers"} <= set(need.device)
-    large = estimate_learner_memory(SIZE, config, agent, True, "bfloat16", "nccl", references=10_000)
+    large = learner_memory(config, "nccl", references=10_000)
     assert (large.host["reference"], large.device["reference"]) == (40_000, 40_000 - 5700)
 
 
@@ -186,7 +193,8 @@ def test_every_reference_model_of_a_policy_counts_once(
     agents = {"agents": settings.pop("agents", None)}
     sections = {"model": {"name": "m", "max_length": 1024}, "lora": {"rank": lora}, **agents}
     config = make_config(sections=sections, **settings)
-    found = reference_parameters(config, {"large": models["m"]}, 7, config.policies[0])
+    of_policy = [config.agents[number] for number in config.policies[0].agents]
+    found = reference_parameters(of_policy, {"large": models["m"]}, 7, config.lora)
     assert found == 7 * initial + large * models["m"].parameters
 
 
@@ -327,21 +335,16 @@ def test_a_learner_loads_one_weight_or_layer_at_a_time(ranks: int, values: int) 
     config = plan_config(resources={"learner": {"ranks": ranks}})
     for rank in range(ranks):
         size = replace(SIZE, trained=10)
-        need = estimate_learner_memory(size, config, config.agents[0], True, "bfloat16", "nccl", rank=rank)
+        need = learner_memory(config, "nccl", size, rank=rank)
         # Before there is a checkpoint, whose memory is reserved.
         assert need.host["checkpoint"] == 12 * 10 / ranks
         assert need.host["checkpoint"] + need.host["loading"] == 4 * values
 
 
 @pytest.mark.parametrize(("transport", "senders"), [("nccl", [0]), ("ipc", [0, 1])])
-def test_ranks_that_send_have_a_message(transport: str, senders: list[int]) -> None:
+def test_ranks_that_send_have_a_message(transport: Transport, senders: list[int]) -> None:
     config = plan_config({"learner": {"ranks": 2}})
-    found = [
-        rank
-        for rank in range(2)
-        if "buffers"
-        in estimate_learner_memory(SIZE, config, config.agents[0], True, "bfloat16", transport, 1, rank).device
-    ]
+    found = [rank for rank in range(2) if "buffers" in learner_memory(config, transport, rank=rank).device]
     assert found == senders
 
 

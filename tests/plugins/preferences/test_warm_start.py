@@ -59,8 +59,8 @@ def test_the_update_is_that_of_cross_entropy() -> None:
     expected = sum(losses) / 8
     expected.backward()
     norm = math.sqrt(sum(float(p.grad.double().square().sum()) for p in model.parameters() if p.grad is not None))
-    settings = config.agents[0]
-    stats = learner.update(build_batch([weight_group(g, settings, config.training) for g in groups], 0, config))
+    weighted = [weight_group(group, config.agents[0], config.training) for group in groups]
+    stats = learner.update(build_batch(weighted, 0, config.training))
     assert stats.loss == pytest.approx(expected.item(), rel=1e-4)
     assert stats.grad_norm == pytest.approx(norm, rel=1e-3)
     assert stats.optimizer_steps == 1
@@ -84,7 +84,7 @@ def test_a_file_of_answers_makes_models_that_a_run_starts_from(
     assert [agent.name for agent in config.agents] == folders
     assert (config.output.run_name, config.model.use_chat_template) == (None, False)
     assert config.agents[0].learning_rate == quickstart_config().agents[0].learning_rate
-    (source_of_models,) = find_model_sources([str(tmp_path / "warm")], quickstart_config())
+    (source_of_models,) = find_model_sources([str(tmp_path / "warm")], quickstart_config().agents)
     assert list(source_of_models.weights) == folders
     before = _loss(quickstart_config(), answers)
     assert _loss(config, answers) < before - 0.01
@@ -117,7 +117,7 @@ def test_the_best_answers_of_a_run_are_learned(tmp_path: Path, capsys: pytest.Ca
         Group(0, sibling_calls((9, prompt), [_completion(prompt, g) for g in range(3)]), (0.0, 1.0, 4.0), (0.0,) * 3)
         for prompt in range(20, 30)
     ]
-    batches = [build_batch([replace(g, turn=0) for g in groups], 0, config)] * 2
+    batches = [build_batch([replace(g, turn=0) for g in groups], 0, config.training)] * 2
     run.log.append(LoggedStep(0, tuple(batches), 30, {}, ()))
     assert main(["warmstart", "--run", str(run), "--to", str(tmp_path / "warm"), "--held-out", "0.3"]) == 0
     out, err = capsys.readouterr()

@@ -10,12 +10,14 @@ import importlib.machinery
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from marl_ray.config import Config
+from marl_ray.config.sections import OutputConfig
 from marl_ray.core.errors import UserError
 from marl_ray.plugins.trackers.sinks import MlflowSink, TrackioSink, run_id
 from marl_ray.telemetry import trackers
@@ -33,12 +35,16 @@ def config_with(**sections: dict[str, Any]) -> Config:
     return make_config(sections=sections, num_turns=2)
 
 
+def settings_of(config: Config) -> tuple[OutputConfig, Mapping[str, Any]]:
+    return config.output, config.plugin_sections
+
+
 def test_trackers_have_settings_of_their_own_or_are_named() -> None:
-    assert tracker_names(config_with()) == []
+    assert tracker_names(*settings_of(config_with())) == []
     config = config_with(
         output={"tensorboard": True, "sinks": ["mlflow", "tensorboard", "own:Sink"]}, trackio={"project": "p"}
     )
-    assert tracker_names(config) == ["tensorboard", "trackio", "mlflow", "own:Sink"]
+    assert tracker_names(*settings_of(config)) == ["tensorboard", "trackio", "mlflow", "own:Sink"]
     with pytest.raises(UserError, match=r"unknown output.sinks 'wandv': did you mean wandb\?"):
         config_with(output={"sinks": ["wandv"]})
 
@@ -46,7 +52,7 @@ def test_trackers_have_settings_of_their_own_or_are_named() -> None:
 def test_a_missing_package_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"^output.sinks is set but .* missing: pip install mlflow$"):
-        require_trackers(config_with(output={"sinks": ["mlflow"]}))
+        require_trackers(*settings_of(config_with(output={"sinks": ["mlflow"]})))
 
 
 @pytest.mark.parametrize("installed", [True, False])
@@ -56,13 +62,13 @@ def test_a_project_of_wandb_without_its_package_is_a_warning(
     found = importlib.machinery.ModuleSpec("wandb", None) if installed else None
     monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: found)
     config = config_with(wandb={"project": "p"})
-    require_trackers(config)
-    assert tracker_names(config) == ["wandb"] * installed
+    require_trackers(*settings_of(config))
+    assert tracker_names(*settings_of(config)) == ["wandb"] * installed
     warned = ["wandb.project is set but the package wandb is missing: metrics stay in the run folder"]
     assert caplog.messages == warned * (not installed)
     if not installed:
         with pytest.raises(UserError, match=r"^output.sinks is set but the package wandb is missing"):
-            require_trackers(config_with(output={"sinks": ["wandb"]}, wandb={"project": "p"}))
+            require_trackers(*settings_of(config_with(output={"sinks": ["wandb"]}, wandb={"project": "p"})))
 
 
 def test_an_address_with_a_password_is_refused() -> None:

@@ -12,6 +12,7 @@ from marl_ray.data import DATASETS
 from marl_ray.environments import ENVIRONMENTS, abilities
 from marl_ray.environments.base import BaseEnvironment, Environment, Executor
 from marl_ray.plugins.gateway.environment import GatewayEnvironment, check_credit
+from marl_ray.plugins.gateway.options import GatewayConfig
 from marl_ray.plugins.gateway.tool_calls import CallFormat
 from marl_ray.plugins.gateway.tool_use.options import ToolUseConfig
 from marl_ray.plugins.gateway.tool_use.tool_loop import ToolLoop
@@ -38,9 +39,9 @@ class ToolUse(GatewayEnvironment):
 
     judge: Environment[Any]
 
-    def __init__(self, config: Config, judge: Environment[Any]) -> None:
-        super().__init__(config, program=None, judge=judge)  # type: ignore[arg-type]
-        self.names = [f"agent_{number}" for number in range(config.num_agents)]
+    def __init__(self, num_agents: int, gateway: GatewayConfig, judge: Environment[Any]) -> None:
+        super().__init__(num_agents, gateway, program=None, judge=judge)  # type: ignore[arg-type]
+        self.names = [f"agent_{number}" for number in range(num_agents)]
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
@@ -49,7 +50,7 @@ class ToolUse(GatewayEnvironment):
             raise UserError("environment tool_use needs an environment of answers: set tool_use.environment")
         judge = ENVIRONMENTS.get(name).from_config(config)
         check_settings(config, name, judge)
-        return cls(config, judge)
+        return cls(config.num_agents, config.section(GatewayConfig), judge)
 
     def roles(self, task: Task) -> list[str]:
         return self.judge.roles(task)
@@ -57,11 +58,11 @@ class ToolUse(GatewayEnvironment):
     def player(self, config: Config, generators: Sequence[Any], executor: Executor) -> Any:
         settings = config.section(ToolUseConfig)
         call_formats: list[CallFormat | None] = []
-        for renderer in self.renderers(config):
+        for renderer in self.renderers(config.agents, config.model):
             call_formats.append(renderer.call_format if renderer.renders_tools else None)
         self.program = ToolLoop(
             self.judge,
-            make_tools(config, self.judge, executor),
+            make_tools(settings, config.sandbox, config.external, self.judge, executor),
             settings.agents or range(config.num_agents),
             call_formats,
             settings.max_tool_calls,
@@ -69,7 +70,7 @@ class ToolUse(GatewayEnvironment):
         )
         return super().player(config, generators, executor)
 
-    async def server(self, config: Config) -> Any:
+    async def server(self) -> Any:
         """Return a server that serves nothing: the loop asks the agents in this process."""
         return NoServer()
 

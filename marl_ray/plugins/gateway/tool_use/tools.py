@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, get_type_hints
 
-from marl_ray.config import Config
+from marl_ray.config import ExternalConfig
+from marl_ray.config.sections import SandboxConfig
 from marl_ray.core.concurrency import DeadlineExceeded, wait_within
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
@@ -166,16 +167,21 @@ def function_schema(function: Callable[..., Any]) -> dict[str, Any]:
     return tool_schema(name, inspect.getdoc(function) or "", parameters)
 
 
-def make_tools(config: Config, environment: Environment[Any], executor: Executor) -> dict[str, Tool]:
+def make_tools(
+    settings: ToolUseConfig,
+    sandbox: SandboxConfig,
+    external: ExternalConfig,
+    environment: Environment[Any],
+    executor: Executor,
+) -> dict[str, Tool]:
     """Return the tools of a run by name. Raises UserError."""
-    settings = config.section(ToolUseConfig)
     tools: dict[str, Tool] = {}
     for name in settings.tools:
         tool: Tool
         if name == "python":
-            tool = PythonTool(executor, settings.timeout_s, config.sandbox.memory_mb)
+            tool = PythonTool(executor, settings.timeout_s, sandbox.memory_mb)
         elif name == "run_tests":
-            tool = FeedbackTool(executor, environment, config.external.mode)
+            tool = FeedbackTool(executor, environment, external.mode)
         elif ":" in name:
             tool = FunctionTool(FUNCTIONS.get(name), settings.timeout_s)
         else:

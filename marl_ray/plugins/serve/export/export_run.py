@@ -78,7 +78,7 @@ def export_run(request: ExportRequest) -> Iterator[str]:
     """Write the export, and yield lines to print. The folder is complete or absent. Raises UserError."""
     saved = SavedRun.read(run_folder_of(request.run))
     config = saved.config()
-    (source,) = find_model_sources([str(request.run)], config)
+    (source,) = find_model_sources([str(request.run)], config.agents)
     (model,) = evaluated_models([source], config, swap=False)
     target = output_folder(request.folder)
     target.parent.mkdir(parents=True, exist_ok=True)

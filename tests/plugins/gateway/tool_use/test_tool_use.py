@@ -21,6 +21,7 @@ from marl_ray.credit.groups import build_agent_batch
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.reward import RewardEnvironment, prompt_task
 from marl_ray.learning.micro_batches import MicroBatcher, trainable_rows
+from marl_ray.plugins.gateway.options import GatewayConfig
 from marl_ray.plugins.gateway.prompt_renderer import PromptRenderer
 from marl_ray.plugins.gateway.tool_use.environment import ToolUse
 from marl_ray.plugins.gateway.tool_use.tools import FunctionTool, ToolContext
@@ -243,7 +244,7 @@ def test_an_answer_without_a_reward_is_left_out(kept: int, reason: str, sandbox:
     values = iter([None, 1.0 if kept else None])
     judge = RewardEnvironment(prompts=["Add."], reward=lambda prompt, answers: next(values), agents=["x"])
     config = tool_config(tools=["python"], agents=1)
-    environment = ToolUse(config, judge)
+    environment = ToolUse(1, config.section(GatewayConfig), judge)
     agents = [ScriptedAgent(config.agents[0].name, lambda *_: "done")]
     runner = environment.player(config, agents, DirectExecutor(sandbox))
     task = prompt_task(judge.splits["train"][0], 0)

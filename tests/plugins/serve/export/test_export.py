@@ -69,7 +69,7 @@ def test_an_export_is_evaluated_like_its_run(run: RunFolder, tmp_path: Path) -> 
     config = SavedRun.read(folder).config()
     original = SavedRun.read(run.path).config()
     assert (config.training, config.external, config.model) == (original.training, original.external, original.model)
-    (source,) = find_model_sources([str(folder)], config)
+    (source,) = find_model_sources([str(folder)], config.agents)
     assert source.weights == tuple(str(folder / "models" / f"agent_{i}") for i in range(2))
     request = EvaluationRequest([str(folder)], "eval[:2]", 1, [1], "parallel", False, tmp_path / "out", False)
     assert len(plan_evaluation(config, request).tasks) == 2
