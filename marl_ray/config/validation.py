@@ -213,9 +213,9 @@ def _is_plain(value: Any, levels: int = 20) -> bool:
 
 def _size_problems(config: Config) -> Iterator[str]:
     rollout, section = config.training, config.algorithm
-    tasks = max_prompts_per_step(config, rollout.rollout_buffer_size)
-    completions = completions_per_episode(config) * config.num_agents
-    if tasks * max(joint_samples_per_episode(config), completions) > MAX_SAMPLES:
+    tasks = max_prompts_per_step(rollout, rollout.rollout_buffer_size)
+    completions = completions_per_episode(rollout, config.num_agents) * config.num_agents
+    if tasks * max(joint_samples_per_episode(rollout, config.num_agents), completions) > MAX_SAMPLES:
         cross = ", or set joint_mode to aligned" if rollout.joint_mode == "cross" else ""
         tree = ", or set handoff to random" if rollout.handoff == "all" else ""
         yield f"""one step would have more than {MAX_SAMPLES:,} joint samples or completions, which all stay in memory

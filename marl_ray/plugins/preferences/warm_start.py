@@ -27,7 +27,7 @@ from marl_ray.core.files import complete_folder, output_folder
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.text import pluralize
 from marl_ray.credit.groups import build_batch, weight_group
-from marl_ray.learning.arguments import local_learner_arguments
+from marl_ray.learning.arguments import learner_arguments
 from marl_ray.learning.learner import Learner
 from marl_ray.learning.micro_batches import unweighted_row
 from marl_ray.models.names import check_model
@@ -147,7 +147,7 @@ def _train(
     in nats per token."""
     config = supervised(config, request.learning_rate)
     steps = request.epochs * math.ceil(len(parts[0]) / request.batch_size)
-    learner = Learner(*local_learner_arguments(config, policy, steps))
+    learner = Learner(*learner_arguments(config, policy, steps))
     settings = config.agents[policy.first_agent]
 
     def step(groups: Sequence[Group]) -> float:
