@@ -36,7 +36,6 @@ from marl_ray.core.batch import Group
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Episode, Generation, Outcome, SamplingSpec, Task
 from marl_ray.core.ids import ActorId, PolicyId
-from marl_ray.credit.groups import build_agent_batch
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments.base import Environment
 from marl_ray.external.modes import Message
@@ -44,6 +43,7 @@ from marl_ray.external.transition import next_prompt
 from marl_ray.models.names import resolve_model
 from marl_ray.models.tokenization import decide_template, load_tokenizer
 from marl_ray.rollout.turn_player import TurnPlayer
+from tests.credit.whole_batches import build_agent_batch
 
 MAX_LENGTH = 1024
 LEARNED, TIMED, LONG_PROMPT = 6, 8, 9

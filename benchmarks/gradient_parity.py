@@ -35,12 +35,12 @@ from benchmarks.throughput_comlrl import COMLRL, comlrl_python
 from marl_ray.config import Config, from_tree
 from marl_ray.core.batch import Group
 from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Task, sibling_calls
-from marl_ray.credit.groups import build_agent_batch
-from marl_ray.learning.arguments import local_learner_arguments
+from marl_ray.learning.arguments import learner_arguments
 from marl_ray.learning.gradient_accumulator import GradientAccumulator
 from marl_ray.learning.learner import Learner
 from marl_ray.learning.micro_batches import trainable_rows, unweighted_row
 from marl_ray.rollout import JOINT_MODES
+from tests.credit.whole_batches import build_agent_batch
 
 HERE = Path(__file__).resolve().parent
 DIGITS, DIGITS_WHITENED = 1e-5, 1e-4
@@ -148,7 +148,7 @@ def our_gradient(case: Case, roots: list[Node], model: str) -> Gradients:
     """Return the gradient that the optimizer would get."""
     config, agent = case.config(model), case.agents - 1
     episodes = [Episode(Task(str(number), "", {}), root) for number, root in enumerate(roots)]
-    learner = Learner(*local_learner_arguments(config, config.policy_of(agent), total_steps=1))
+    learner = Learner(*learner_arguments(config, config.policy_of(agent), total_steps=1))
     for root in roots if case.pairs else ():
         set_logprobs(root, learner)
     (mini_batch,) = build_agent_batch(episodes, agent, 0, config).mini_batches

@@ -71,18 +71,16 @@ def serve(side: str, work: Work, pipe: Connection) -> None:
     from marl_ray.config import from_tree
     from marl_ray.core.batch import Batch, Group, MiniBatch
     from marl_ray.core.episode import Completion, sibling_calls
-    from marl_ray.learning.arguments import local_learner_arguments
+    from marl_ray.learning.arguments import learner_arguments
     from marl_ray.learning.learner import Learner
 
     tree = {"model": {"name": work.model}, "dataset": {"name": "bundled:toy"}, "magrpo": {"num_agents": 2}}
     config = from_tree(tree | {"resources": {"learner": {"cpus": work.threads}}}, "magrpo", SIDES[side])
     before = resident("VmRSS")
-    first = Learner(*local_learner_arguments(config, config.policies[0], 100))
+    first = Learner(*learner_arguments(config, config.policies[0], 100))
     learners = [first]
     if config.lora.share_base:
-        learners.append(
-            Learner(*local_learner_arguments(config, config.policies[1], 100), name="agent_1", beside=first)
-        )
+        learners.append(Learner(*learner_arguments(config, config.policies[1], 100), name="agent_1", beside=first))
     loaded = resident("VmRSS")
 
     draw, vocabulary = random.Random(0), first.policy.config.vocab_size

@@ -62,14 +62,14 @@ def score(model: str, groups: Sequence, dtype: torch.dtype) -> torch.Tensor:
     """Return a learner's log-probabilities of all sampled tokens, computed in `dtype`."""
     from marl_ray.config import from_tree
     from marl_ray.learning import learner as learner_module
-    from marl_ray.learning.arguments import local_learner_arguments
+    from marl_ray.learning.arguments import learner_arguments
     from marl_ray.learning.learner import Learner
     from marl_ray.learning.micro_batches import unweighted_row
 
     learner_module.compute_dtype = lambda *_: dtype  # type: ignore[assignment]
     tree = {"model": {"name": model, "max_length": MAX_LENGTH, "temperature": 1.0}, "dataset": {"name": "bundled:toy"}}
     config = from_tree(tree, "grpo")
-    arguments = local_learner_arguments(config, config.policies[0], 1)
+    arguments = learner_arguments(config, config.policies[0], 1)
     learner = Learner(*arguments._replace(threads=torch.get_num_threads()))
     rows = [unweighted_row(group) for group in groups]
     return torch.cat(learner.logprob_model.logprobs(rows, 1024)).double()

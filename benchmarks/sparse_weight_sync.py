@@ -22,7 +22,7 @@ import torch
 from marl_ray.config import ModelConfig, from_tree
 from marl_ray.core.batch import Batch, Group, MiniBatch
 from marl_ray.core.episode import Completion, sibling_calls
-from marl_ray.learning.arguments import local_learner_arguments
+from marl_ray.learning.arguments import learner_arguments
 from marl_ray.learning.learner import Learner
 from marl_ray.learning.policy_model import load_policy
 from marl_ray.models.names import resolve_model
@@ -44,7 +44,7 @@ def make_learner(model: str, rate: float, steps: int) -> Learner:
         "resources": {"learner": {"cpus": torch.get_num_threads()}},
     }
     config = from_tree(tree, "grpo")
-    return Learner(*local_learner_arguments(config, config.policies[0], steps))
+    return Learner(*learner_arguments(config, config.policies[0], steps))
 
 
 def batches(model: str, steps: int) -> Iterator[Batch]:

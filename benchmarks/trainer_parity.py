@@ -42,13 +42,13 @@ from marl_ray.config import Config, from_tree
 from marl_ray.core.batch import Group
 from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Task, sibling_calls
 from marl_ray.core.preference import preferences_by_return
-from marl_ray.credit.groups import build_agent_batch
-from marl_ray.learning.arguments import local_learner_arguments
+from marl_ray.learning.arguments import learner_arguments
 from marl_ray.learning.learner import Learner
 from marl_ray.plugins.preferences.preference_file import WrittenPreference
 from marl_ray.plugins.preferences.preference_training import PreferenceTrainer
 from marl_ray.plugins.preferences.reward_models.preference_fit import RewardModelTrainer, TextPair
 from marl_ray.plugins.preferences.reward_models.reward_model import RewardModel
+from tests.credit.whole_batches import build_agent_batch
 
 HERE = Path(__file__).resolve().parent
 COSINE, RATIO = 1e-6, 1e-5
@@ -182,7 +182,7 @@ def our_update(
     if case.trainer == "madpo":
         return preference_update(config, roots)
     episodes = [Episode(Task(str(number), "", {}), root) for number, root in enumerate(roots)]
-    learner = Learner(*local_learner_arguments(config, config.policy_of(agent), total_steps=100))
+    learner = Learner(*learner_arguments(config, config.policy_of(agent), total_steps=100))
     if learner.critic is not None:
         learner.critic.head.load_state_dict(head)
     batch = build_agent_batch(episodes, agent, 0, config)

@@ -43,12 +43,12 @@ class _Learner:
 
     def __init__(self, race: Race, model: str) -> None:
         from marl_ray.config import from_tree
-        from marl_ray.learning.arguments import local_learner_arguments
+        from marl_ray.learning.arguments import learner_arguments
         from marl_ray.learning.learner import Learner
 
         config = from_tree(config_tree(race, model, "grpo", {}), "grpo")
         self._race = race
-        self._learner = Learner(*local_learner_arguments(config, config.policies[0], 100))
+        self._learner = Learner(*learner_arguments(config, config.policies[0], 100))
         self.parameters = sum(parameter.numel() for parameter in self._learner.policy.parameters())
 
     def update(self) -> float:

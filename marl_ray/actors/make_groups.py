@@ -186,7 +186,7 @@ def make_learner_groups(
         settings = config.agents[first.first_agent].learner
         agent_plan = placement.plan.agents[first.first_agent]
         on_gpus = agent_plan.generator_gpus > 0
-        arguments = {policy: learner_arguments(config, policy, on_gpus, optimizer_steps) for policy in policies}
+        arguments = {policy: learner_arguments(config, policy, optimizer_steps, on_gpus) for policy in policies}
         options = {
             "num_cpus": settings.cpus,
             # On a shared device the plan and not Ray decides on the GPUs (`BundleGpus`).

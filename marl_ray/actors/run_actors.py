@@ -124,7 +124,8 @@ async def start_actors(
     for policies in config.generator_groups:
         first = policies[0]
         settings = config.agents[first.first_agent].generator
-        sequences, _ = engine_batch(settings, gpu_memory, sequences_in_flight(config, first))
+        in_flight = sequences_in_flight(config.training, config.environment, config.agents, policies)
+        sequences, _ = engine_batch(settings, gpu_memory, in_flight)
         limits = EngineLimits(sequences, kv_cache_bytes.get(first))
         if len(policies) == 1:
             group = make_generator_group(config, first.first_agent, placement, initialize[first], devices, limits)

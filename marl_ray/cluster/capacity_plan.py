@@ -222,17 +222,17 @@ def estimate_actor_memory(
             return estimate_learner_memory(
                 size, agent, training, lora, placement, plan.residency, len(policies), rank, references
             )
+        served = config.generator_policies(policy)
         gpu_memory = 0.0
         in_flight = None
         if on_gpu:
             if node.device is None:
                 return None  # a GPU of unknown size
             gpu_memory = node.device.memory
-            in_flight = sequences_in_flight(config, policy)
+            in_flight = sequences_in_flight(training, config.environment, config.agents, served)
         adapters = 0.0
         if placement.transport == "adapter":
-            served_policies = config.generator_policies(policy)
-            adapters = float(len(served_policies) * model.learner(training, lora, agent, on_gpu).trained)
+            adapters = float(len(served) * model.learner(training, lora, agent, on_gpu).trained)
     except (ProfilingFailed, UnknownModel):
         return None
     return estimate_generator_memory(

@@ -16,6 +16,7 @@ from marl_ray.cluster.capacity_plan import FRAGMENTED, CapacityPlan, ModelInfos,
 from marl_ray.cluster.hardware import NodeSpec, gib, total_gpus
 from marl_ray.cluster.placement_plan import PlacementError, make_plan
 from marl_ray.config import AgentConfig, Config, LoraConfig
+from marl_ray.config.policies import generator_groups
 from marl_ray.config.resource_sections import Residency, ResourcesConfig
 
 RESIDENCIES: tuple[Residency, ...] = get_args(Residency)
@@ -73,41 +74,45 @@ def _fits_with_one_base(config: Config, models: ModelInfos, nodes: Sequence[Node
     together = replace(config, lora=lora, resources=replace(config.resources, colocate="resident"))
     if len(together.generator_groups) == len(together.policies):
         return False  # the policies have different base models
-    plan = plan_capacity(share_gpus(together, nodes), models, nodes)
+    agents = share_gpus(config.agents, lora, together.resources, nodes)
+    plan = plan_capacity(replace(together, agents=agents), models, nodes)
     return plan.placed is not None and not plan.shortages
 
 
-def share_gpus(config: Config, nodes: Sequence[NodeSpec]) -> Config:
-    """Return a config whose engines have shares of GPUs, if engines and learners share GPUs, and if there are more
-    engines than GPUs. Engines with a number of GPUs in the config keep it."""
+def share_gpus(
+    agents: Sequence[AgentConfig], lora: LoraConfig, resources: ResourcesConfig, nodes: Sequence[NodeSpec]
+) -> tuple[AgentConfig, ...]:
+    """Return the agents with engines that have shares of GPUs, if engines and learners share GPUs, and if there are
+    more engines than GPUs. Engines with a number of GPUs in the config keep it."""
     engines = 0
-    for policies in config.generator_groups:
-        engines += config.agents[policies[0].first_agent].generator.replicas
+    for policies in generator_groups(agents, lora):
+        engines += agents[policies[0].first_agent].generator.replicas
     gpus = total_gpus(nodes)
-    if config.resources.residency is None or not 0 < gpus < engines:
-        return config
+    if resources.residency is None or not 0 < gpus < engines:
+        return tuple(agents)
     per_gpu = math.ceil(engines / gpus)
-    agents = []
-    for agent in config.agents:
+    sharing = []
+    for agent in agents:
         generator = agent.generator
         if generator.gpus is None and generator.tensor_parallel == 1:
             utilization = min(generator.gpu_memory_utilization, round(ENGINE_SHARE / per_gpu, 3))
             generator = replace(generator, gpus=1 / per_gpu, gpu_memory_utilization=utilization)
-        agents.append(replace(agent, resources=replace(agent.resources, generator=generator)))
-    return replace(config, agents=tuple(agents))
+        sharing.append(replace(agent, resources=replace(agent.resources, generator=generator)))
+    return tuple(sharing)
 
 
 def share_gpus_of_evaluation(config: Config, nodes: Sequence[NodeSpec]) -> Config:
-    """Return the config as `share_gpus` does, for an evaluation, which has engines only."""
+    """Return the config with shares of GPUs as in `share_gpus`, for an evaluation, which has engines only."""
     needed = 0
     for policy in config.policies:
         engine = config.agents[policy.first_agent].generator
         if engine.gpus is None:
             needed += engine.replicas * engine.tensor_parallel
-    if config.resources.colocate == "auto" and 0 < total_gpus(nodes) < needed:
-        config = replace(config, resources=replace(config.resources, colocate="turns"))
-    alone = replace(config, lora=LoraConfig())  # each agent has an engine with merged weights
-    return replace(config, agents=share_gpus(alone, nodes).agents)
+    resources = config.resources
+    if resources.colocate == "auto" and 0 < total_gpus(nodes) < needed:
+        resources = replace(resources, colocate="turns")
+    merged = LoraConfig()  # each agent has an engine with merged weights
+    return replace(config, resources=resources, agents=share_gpus(config.agents, merged, resources, nodes))
 
 
 def _first_that_fits(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> tuple[Residency, str]:
@@ -118,8 +123,9 @@ def _first_that_fits(config: Config, models: ModelInfos, nodes: Sequence[NodeSpe
     last = choices[-1]
     too_large: list[str] = []
     for residency in choices:
-        chosen = replace(config, resources=replace(config.resources, colocate=residency))
-        plan = plan_capacity(share_gpus(chosen, nodes), models, nodes)
+        resources = replace(config.resources, colocate=residency)
+        agents = share_gpus(config.agents, config.lora, resources, nodes)
+        plan = plan_capacity(replace(config, agents=agents, resources=resources), models, nodes)
         if not plan.is_known:
             return last, "because the memory of a model or of a GPU is not known"
         used = gib(_largest_use(plan))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from marl_ray.config.agent_section import AgentConfig
+from marl_ray.config.algorithm_section import RolloutConfig
 from marl_ray.config.schema import Config
 from marl_ray.core.errors import UserError
 from marl_ray.credit.requirements import estimator_requirements
@@ -31,11 +34,10 @@ class TrainingBudget:
         return self.learning_steps * self.optimizer_steps_per_step
 
 
-def joint_actions_by_turn(config: Config) -> list[int]:
+def joint_actions_by_turn(rollout: RolloutConfig, num_agents: int) -> list[int]:
     """Return the number of joint actions of a node in each turn: every combination of completions with joint_mode
     cross."""
-    mode = config.training.joint_mode
-    return [_joint_actions(mode, size, config.num_agents) for size in config.training.group_sizes]
+    return [_joint_actions(rollout.joint_mode, size, num_agents) for size in rollout.group_sizes]
 
 
 def _joint_actions(mode: str, size: int, agents: int) -> int:
@@ -48,41 +50,42 @@ def _joint_actions(mode: str, size: int, agents: int) -> int:
     return size
 
 
-def max_prompts_per_step(config: Config, tasks: int) -> int:
+def max_prompts_per_step(rollout: RolloutConfig, tasks: int) -> int:
     """Return the maximum number of tasks sampled for a step that learns from `tasks`, with dynamic_sampling more."""
-    if not config.training.dynamic_sampling:
+    if not rollout.dynamic_sampling:
         return tasks
-    extra = config.training.max_extra_draws
+    extra = rollout.max_extra_draws
     if extra is None:
-        extra = 3 * config.training.rollout_buffer_size
+        extra = 3 * rollout.rollout_buffer_size
     return tasks + extra
 
 
-def samples_greedily(config: Config) -> bool:
+def samples_greedily(agents: Sequence[AgentConfig]) -> bool:
     """Return whether every node has an additional greedy joint sample."""
-    return any(estimator_requirements(agent.estimator).greedy_sample for agent in config.agents)
+    return any(estimator_requirements(agent.estimator).greedy_sample for agent in agents)
 
 
-def nodes_per_episode(config: Config) -> int:
+def nodes_per_episode(rollout: RolloutConfig, num_agents: int) -> int:
     """Return the number of nodes of an episode: one per turn, or a complete tree with handoff all."""
-    return sum(nodes_by_turn(config))
+    return sum(nodes_by_turn(rollout, num_agents))
 
 
-def nodes_by_turn(config: Config) -> list[int]:
+def nodes_by_turn(rollout: RolloutConfig, num_agents: int) -> list[int]:
     """Return the number of nodes of an episode in each turn."""
-    if config.training.handoff != "all":
-        return [1] * config.training.num_turns
-    return [math.prod(joint_actions_by_turn(config)[:turn]) for turn in range(config.training.num_turns)]
+    if rollout.handoff != "all":
+        return [1] * rollout.num_turns
+    joint_actions = joint_actions_by_turn(rollout, num_agents)
+    return [math.prod(joint_actions[:turn]) for turn in range(rollout.num_turns)]
 
 
-def completions_per_episode(config: Config) -> int:
+def completions_per_episode(rollout: RolloutConfig, num_agents: int) -> int:
     """Return the number of completions per agent in an episode, without greedy samples."""
-    return sum(map(operator.mul, nodes_by_turn(config), config.training.group_sizes))
+    return sum(map(operator.mul, nodes_by_turn(rollout, num_agents), rollout.group_sizes))
 
 
-def joint_samples_per_episode(config: Config) -> int:
+def joint_samples_per_episode(rollout: RolloutConfig, num_agents: int) -> int:
     """Return the number of joint actions in an episode, without greedy samples."""
-    return sum(map(operator.mul, nodes_by_turn(config), joint_actions_by_turn(config)))
+    return sum(map(operator.mul, nodes_by_turn(rollout, num_agents), joint_actions_by_turn(rollout, num_agents)))
 
 
 def training_budget(config: Config, num_tasks: int) -> TrainingBudget:
@@ -96,25 +99,24 @@ def training_budget(config: Config, num_tasks: int) -> TrainingBudget:
     if run.max_steps is not None:
         limits.append(run.max_steps)
     total_steps = min(limits)
-    nodes = nodes_per_episode(config)
+    nodes = nodes_per_episode(run, config.num_agents)
     groups = tasks * nodes
-    samples_per_episode = joint_samples_per_episode(config)
-    if samples_greedily(config):
+    samples_per_episode = joint_samples_per_episode(run, config.num_agents)
+    if samples_greedily(config.agents):
         samples_per_episode += nodes
     return TrainingBudget(
         steps_per_epoch=steps_per_epoch,
         total_steps=total_steps,
         groups_per_step=groups,
-        joint_samples_per_step=max_prompts_per_step(config, tasks) * samples_per_episode,
+        joint_samples_per_step=max_prompts_per_step(run, tasks) * samples_per_episode,
         optimizer_steps_per_step=-(-groups // (run.train_batch_size or groups)),
-        learning_steps=learning_steps(config, total_steps),
+        learning_steps=learning_steps(run.learn_in_turns, len(config.learning_policies), total_steps),
     )
 
 
-def learning_steps(config: Config, total: int) -> int:
-    """Return in how many of `total` steps the policy learns whose turn is first."""
-    length = config.training.learn_in_turns
-    if not length:
+def learning_steps(learn_in_turns: int, policies: int, total: int) -> int:
+    """Return in how many of `total` steps the policy learns whose turn is first of `policies` that learn."""
+    if not learn_in_turns:
         return total
-    cycles, rest = divmod(total, length * len(config.learning_policies))
-    return cycles * length + min(rest, length)
+    cycles, rest = divmod(total, learn_in_turns * policies)
+    return cycles * learn_in_turns + min(rest, learn_in_turns)

@@ -6,11 +6,12 @@ has the table of conditions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from functools import partial
 from operator import attrgetter
 
+from marl_ray.config.agent_section import AgentConfig
 from marl_ray.config.algorithm_section import AlgorithmConfig
 from marl_ray.config.budget import nodes_per_episode
 from marl_ray.config.keys import agent_keys, key_of
@@ -37,12 +38,12 @@ DIFFER_WITHIN_POLICY = {
 
 def learning_problems(config: Config) -> Iterator[str]:
     """Yield a message per problem, with the key to change."""
-    yield from _turn_problems(config)
+    yield from _turn_problems(config.training, config.algorithm)
     for number in range(config.num_agents):
         for choice in _choices(config, number):
             yield from choice.requirements.problems(choice)
-    yield from _policy_problems(config)
-    yield from _unused_options(config)
+    yield from _policy_problems(config.agents, config.algorithm)
+    yield from _unused_options(config.training, config.agents, config.algorithm)
 
 
 def _choices(config: Config, number: int) -> Iterator[Choice]:
@@ -57,8 +58,8 @@ def _choices(config: Config, number: int) -> Iterator[Choice]:
             key=key,
             value=value,
             requirements=required,
-            groups_per_step=config.training.rollout_buffer_size * nodes_per_episode(config),
-            ends_early=ends_branches(config) and config.compat == "none",
+            groups_per_step=config.training.rollout_buffer_size * nodes_per_episode(config.training, config.num_agents),
+            ends_early=ends_branches(config.training) and config.compat == "none",
             key_of=partial(key_of, config, number),
         )
 
@@ -76,28 +77,27 @@ def _choices(config: Config, number: int) -> Iterator[Choice]:
         yield choice("lora.rank", "", requirements.LORA)
 
 
-def _turn_problems(config: Config) -> Iterator[str]:
+def _turn_problems(training: AlgorithmConfig, section: str) -> Iterator[str]:
     """Check that settings with one value per turn have as many values as there are turns."""
-    section = config.algorithm
-    turns = pluralize(config.training.num_turns, "turn")
-    weights = config.training.turn_gradient_weights
-    sizes = config.training.group_sizes
-    if len(weights) != config.training.num_turns:
+    turns = pluralize(training.num_turns, "turn")
+    weights = training.turn_gradient_weights
+    sizes = training.group_sizes
+    if len(weights) != training.num_turns:
         values = pluralize(len(weights), "value")
         yield f"{section}.turn_gradient_weights has {values} for {turns}: give one per turn"
-    if len(sizes) != config.training.num_turns:
+    if len(sizes) != training.num_turns:
         values = pluralize(len(sizes), "value")
         yield f"{section}.num_generations has {values} for {turns}: give one per turn, or one number for all"
 
 
 def unequal_returns(config: Config) -> str | None:
     """Return a note if `compat: comlrl` allows returns over different numbers of turns to be compared, else None."""
-    if config.compat == "none" or not ends_branches(config):
+    if config.compat == "none" or not ends_branches(config.training):
         return None
-    comparing = config.training.critic != "none" or config.training.num_turns > 2
+    compares_returns = config.training.critic != "none"
     for agent in config.agents:
-        comparing = comparing or estimator_requirements(agent.estimator).complete_returns
-    if not comparing:
+        compares_returns |= estimator_requirements(agent.estimator).complete_returns
+    if not compares_returns and config.training.num_turns <= 2:
         return None
     threshold = config.training.early_termination_threshold
     return (
@@ -106,32 +106,29 @@ def unequal_returns(config: Config) -> str | None:
     )
 
 
-def unused_discount(config: Config) -> str | None:
+def unused_discount(training: AlgorithmConfig, section: str) -> str | None:
     """Return a note if `discount` is set and changes no gradient, else None."""
-    section = config.algorithm
-    rollout = config.training
-    if config.training.discount == 1.0 or (rollout.num_turns > 1 and rollout.handoff == "all"):
+    if training.discount == 1.0 or (training.num_turns > 1 and training.handoff == "all"):
         return None
-    if rollout.num_turns == 1:
-        return f"{section}.discount {config.training.discount} has no effect: there is one turn"
+    if training.num_turns == 1:
+        return f"{section}.discount {training.discount} has no effect: there is one turn"
     # One completion in each later turn, so that the tree has as many leaves as the first turn has completions.
-    sizes = [1] * rollout.num_turns
-    sizes[0] = rollout.group_sizes[0]
+    sizes = [1] * training.num_turns
+    sizes[0] = training.group_sizes[0]
     return (
-        f"{section}.discount {config.training.discount} changes logged returns only: with handoff {rollout.handoff} no "
-        f"turn is credited with later turns. {section}.handoff all does so, at the same budget with num_generations "
-        f"{sizes}"
+        f"{section}.discount {training.discount} changes logged returns only: with handoff {training.handoff} no turn "
+        f"is credited with later turns. {section}.handoff all does so, at the same budget with num_generations {sizes}"
     )
 
 
-def _policy_problems(config: Config) -> Iterator[str]:
+def _policy_problems(agents: Sequence[AgentConfig], section: str) -> Iterator[str]:
     """Check that agents that share a policy agree on the settings of its generators and its learner."""
-    for number, agent in enumerate(config.agents):
-        first = agent if agent.policy is None else config.agents[agent.policy]
+    for number, agent in enumerate(agents):
+        first = agent if agent.policy is None else agents[agent.policy]
         if first.policy is not None:
             yield f"""policy of agent {number} is {agent.policy}, and agent {agent.policy} shares the policy of agent
             {first.policy}: set it to {first.policy}"""
-        keys = agent_keys(config.algorithm).keys() - DIFFER_WITHIN_POLICY
+        keys = agent_keys(section).keys() - DIFFER_WITHIN_POLICY
         if agent.reference_kl_coef:  # the learner recomputes advantages
             keys |= {"max_new_tokens", "estimator"}
         for key in sorted(keys):
@@ -141,12 +138,12 @@ def _policy_problems(config: Config) -> Iterator[str]:
                 leave it out, or give agent {number} a policy of its own"""
 
 
-def _unused_options(config: Config) -> Iterator[str]:
+def _unused_options(training: AlgorithmConfig, agents: Sequence[AgentConfig], section: str) -> Iterator[str]:
     """Check that the loss, the critic and the estimators have the options that are set."""
-    estimators = sorted({agent.estimator for agent in config.agents})
+    estimators = sorted({agent.estimator for agent in agents})
     for kind, chosen, names, options_of in (
-        ("loss", [config.training.loss], LOSSES.entries, _loss_options),
-        ("critic", [config.training.critic], CRITICS.entries, _critic_options),
+        ("loss", [training.loss], LOSSES.entries, _loss_options),
+        ("critic", [training.critic], CRITICS.entries, _critic_options),
         ("estimator", estimators, ESTIMATORS.entries, _estimator_options),
     ):
         owners: dict[str, list[str]] = {}
@@ -157,8 +154,8 @@ def _unused_options(config: Config) -> Iterator[str]:
             for option in options_of(name):
                 owners.pop(option, None)
         for option, having in owners.items():
-            if getattr(config.training, option) != getattr(DEFAULTS, option):
-                yield f"""{config.algorithm}.{option} is for {kind} {", ".join(having)}, not {", ".join(chosen)}: leave
+            if getattr(training, option) != getattr(DEFAULTS, option):
+                yield f"""{section}.{option} is for {kind} {", ".join(having)}, not {", ".join(chosen)}: leave
                 it out"""
 
 

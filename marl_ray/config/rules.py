@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marl_ray.config.agent_section import AgentConfig
+from marl_ray.config.algorithm_section import RolloutConfig
 from marl_ray.config.keys import key_of
 from marl_ray.config.lora_section import MAX_SERVED_RANK, LoraConfig
 from marl_ray.config.resource_sections import takes_turns
@@ -60,10 +61,9 @@ def broken_rules(config: Config) -> Iterator[str]:
                 yield agent_rule.text.format(**names, agent=agent, key=_Keys(config, number))
 
 
-def ends_branches(config: Config) -> bool:
+def ends_branches(rollout: RolloutConfig) -> bool:
     """Return whether some branches of a tree may have fewer turns than others."""
-    run = config.training
-    return run.handoff == "all" and run.early_termination_threshold is not None and run.num_turns > 1
+    return rollout.handoff == "all" and rollout.early_termination_threshold is not None and rollout.num_turns > 1
 
 
 RULES = (
@@ -113,7 +113,7 @@ RULES = (
     ),
     RunRule(
         # At the root all branches end or none does; below it they end one by one.
-        lambda c: ends_branches(c) and c.training.num_turns > 2 and c.compat == "none",
+        lambda c: ends_branches(c.training) and c.training.num_turns > 2 and c.compat == "none",
         "{section}.early_termination_threshold with handoff all and {run.num_turns} turns would rank a branch that "
         "ended early below its siblings, because its return has fewer turns: set it to null, or num_turns to 2",
     ),

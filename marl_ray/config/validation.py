@@ -227,9 +227,9 @@ def _is_plain(value: Any, levels: int = 20) -> bool:
 def _size_problems(config: Config) -> Iterator[str]:
     rollout = config.training
     section = config.algorithm
-    tasks = max_prompts_per_step(config, rollout.rollout_buffer_size)
-    completions = completions_per_episode(config) * config.num_agents
-    if tasks * max(joint_samples_per_episode(config), completions) > MAX_SAMPLES:
+    tasks = max_prompts_per_step(rollout, rollout.rollout_buffer_size)
+    completions = completions_per_episode(rollout, config.num_agents) * config.num_agents
+    if tasks * max(joint_samples_per_episode(rollout, config.num_agents), completions) > MAX_SAMPLES:
         remedies = [f"lower {section}.num_generations or {section}.rollout_buffer_size"]
         if rollout.joint_mode == "cross":
             remedies.append("set joint_mode to aligned")

@@ -197,21 +197,6 @@ def interleave(groups: Sequence[Sequence[Group]]) -> list[Group]:
     return list(chain.from_iterable(zip(*groups, strict=True)))
 
 
-def build_agent_batch(episodes: Sequence[Episode], agent: int, step: int, config: Config) -> Batch:
-    """Return one agent's batch built from complete episodes; empty if it does not learn in this step."""
-    training = config.training
-    nodes: list[Node] = []
-    if learns(agent, step, training.learn_in_turns, config.learning_policies):
-        for episode in episodes:
-            nodes += trainable_nodes(episode, training, config.agents)
-    if ordered_by_turn(training, config.external):
-        nodes.sort(key=lambda node: node.turn)  # stable: within a turn the order of episodes stays
-    groups = [build_group(node, agent, config) for node in nodes]
-    if needs_whole_batch(config.agents[agent]):
-        groups = weight_batch(groups, config.agents[agent], training)
-    return build_batch(groups, step, training)
-
-
 def build_critic_sample(
     node: Node, agent: int, settings: AgentConfig, training: AlgorithmConfig, max_length: int
 ) -> CriticSample:

@@ -64,6 +64,7 @@ from marl_ray.evaluation.results import TaskMetrics, measure_task, model_table, 
 from marl_ray.evaluation.running_models import on_cluster
 from marl_ray.external.transition import transition_of
 from marl_ray.rollout.player import CompletionGenerator, Player
+from marl_ray.rollout.scorer import Scorer
 from marl_ray.rollout.turn_player import make_player
 from marl_ray.rollout.unscored import check_failed_rewards
 from marl_ray.storage.resume import SavedRun
@@ -324,7 +325,10 @@ async def _sample_episodes(plan: EvaluationPlan, on_model_done: OnModelDone, cro
     actors = EvaluationActors(plan.config.resources, plan.config.sandbox)
     try:
         await actors.start()
-        recombiner = Recombiner(plan.models[0].config, plan.tasks, plan.cooperation, actors.sandbox)
+        config = plan.models[0].config
+        environment = ENVIRONMENTS.get(config.environment).from_config(config)
+        scorer = Scorer(config, environment, actors.sandbox) if plan.cooperation else None
+        recombiner = Recombiner(environment, scorer, config.training.discount, plan.tasks)
         for model in plan.models:
             configs = [policy_config(model, agent) for agent in range(model.config.num_agents)]
             generators = await actors.start_generators(configs)

@@ -10,29 +10,27 @@ from functools import partial
 from itertools import product
 from statistics import fmean
 
-from marl_ray.config import Config
 from marl_ray.cooperation.recombined_answers import Answers, cooperation, crossed, first_answers
 from marl_ray.cooperation.token_counts import token_counts
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Episode, Task
-from marl_ray.environments import ENVIRONMENTS, abilities
-from marl_ray.environments.base import Environment, Executor
+from marl_ray.environments import abilities
+from marl_ray.environments.base import BaseEnvironment
 from marl_ray.rollout.scorer import Scorer
 
 MAX_CONCURRENT_TASKS = 64
 
 
 class Recombiner:
-    """Measures of cooperation of models on `tasks`. With `enabled` false only tokens are counted, and nothing runs."""
+    """Measures of cooperation of models on `tasks`. Without a scorer only tokens are counted, and nothing runs."""
 
-    def __init__(self, config: Config, tasks: Sequence[Task], enabled: bool, sandbox: Executor) -> None:
-        self._environment = ENVIRONMENTS.get(config.environment).from_config(config)
-        self._discount = config.training.discount
+    def __init__(
+        self, environment: BaseEnvironment, scorer: Scorer | None, discount: float, tasks: Sequence[Task]
+    ) -> None:
+        self._environment = environment
+        self._scorer = scorer
+        self._discount = discount
         self._tasks = tasks
-        self._scorer: Scorer | None = None
-        if enabled:
-            assert isinstance(self._environment, Environment), "programs are not recombined"
-            self._scorer = Scorer(config, self._environment, sandbox)
         self._limit = asyncio.Semaphore(MAX_CONCURRENT_TASKS)
         self._answers: dict[str, list[Answers | None]] = {}
         """By model and task, if answers are recombined."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -54,13 +54,13 @@ def fit_to_nodes(config: Config, inputs: RunInputs, nodes: Sequence[NodeSpec]) -
 
     has_gpus = any(node.gpus for node in nodes)
     if is_decided(config.agents, config.lora, config.resources, nodes):
-        on_nodes = share_gpus(config, nodes)
+        on_nodes = replace(config, agents=share_gpus(config.agents, config.lora, config.resources, nodes))
         plan = make_plan(on_nodes.agents, on_nodes.lora, on_nodes.resources, has_gpus)
         if not any(agent.shares_gpu for agent in plan.agents):
             return FittedRun(config, on_nodes, "", {}, nodes)  # nothing depends on the sizes of models
     models = model_infos(config, inputs)
     decided, reason = decide_residency(config, models, nodes)
-    on_nodes = share_gpus(decided, nodes)
+    on_nodes = replace(decided, agents=share_gpus(decided.agents, decided.lora, decided.resources, nodes))
     kv_cache_bytes = {}
     if has_gpus:
         kv_cache_bytes = engine_cache_bytes(on_nodes, models, nodes)

@@ -18,7 +18,7 @@ from marl_ray.config.values import read_yaml
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import PolicyId
 from marl_ray.data.loading import load_tasks
-from marl_ray.learning.arguments import local_learner_arguments
+from marl_ray.learning.arguments import learner_arguments
 from marl_ray.learning.learner import Learner
 from marl_ray.storage.checkpoints import checkpoint_step, read_state
 from marl_ray.storage.resume import SavedRun
@@ -133,7 +133,7 @@ def _ranges_by_config(folder: RunFolder, saved: SavedRun, span: ReplayRange) -> 
 
 def _make_learner(config: Config, policy: PolicyId, span: ReplayRange, previous: Learner | None) -> Learner:
     """Return the learner at `span.start`, or with the state of `previous` and another config, as after --resume."""
-    learner = Learner(*local_learner_arguments(config, policy, _schedule_steps(config)))
+    learner = Learner(*learner_arguments(config, policy, _schedule_steps(config)))
     if previous is not None:
         with TemporaryDirectory() as folder:
             previous.save(folder)

@@ -28,7 +28,7 @@ from marl_ray.launch.run_checks import check, check_new_folder, folder_of, tasks
 from marl_ray.launch.training_session import TrainingSession
 from marl_ray.results.returns_plot import plot_run
 from marl_ray.results.run_summary import plot_title, read_metrics, write_run_summary
-from marl_ray.storage.resume import ResumeState, RunIsDone, SavedRun, same_learning_settings
+from marl_ray.storage.resume import ResumeState, RunIsDone, SavedRun, learning_settings
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.storage.run_lock import hold_lock
 from marl_ray.storage.task_digests import write_task_digests
@@ -126,7 +126,7 @@ def _resume(config: Config, saved: SavedRun, num_tasks: int) -> ResumeState:
     resume_state = ResumeState.of(saved.folder, training_budget(config, num_tasks).total_steps)
     step = resume_state.state.step
     logged = resume_state.logged
-    if logged > step and not same_learning_settings(config, saved, num_tasks):
+    if logged > step and learning_settings(config, num_tasks) != learning_settings(saved.config(), num_tasks):
         logger.info(f"resuming after step {step}: learning settings have changed, so steps up to {logged} are repeated")
         return resume_state.without_log()
     source = f"the checkpoint of step {step}" if step else "the base models"

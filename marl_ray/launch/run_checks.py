@@ -88,7 +88,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
         _check_central_critic(config, list(map(as_text, first_prompts)))
     if transition is not None and transition.note:
         logger.info(transition.note)
-    for warning in (unused_discount(config), unequal_returns(config)):
+    for warning in (unused_discount(config.training, config.algorithm), unequal_returns(config)):
         if warning:
             logger.warning(warning)
     _warn_of_overlap(config, train_tasks, eval_tasks)

@@ -44,8 +44,15 @@ class LearnerArguments(NamedTuple):
     plugins: Sequence[str] = ()
 
 
-def learner_arguments(config: Config, policy: PolicyId, on_gpu: bool, total_steps: int) -> LearnerArguments:
-    """Return the learner arguments of `policy`, whose learner and generators have GPUs or not."""
+def learner_arguments(
+    config: Config, policy: PolicyId, total_steps: int, on_gpu: bool | None = None
+) -> LearnerArguments:
+    """Return the learner arguments of `policy`, whose learner and generators have GPUs or not. None: if this machine
+    has one."""
+    if on_gpu is None:
+        import torch  # imported late: the driver starts without torch
+
+        on_gpu = torch.cuda.is_available()
     settings = config.agents[policy.first_agent]
     references = None
     if settings.reference_kl_coef:
@@ -69,13 +76,6 @@ def learner_arguments(config: Config, policy: PolicyId, on_gpu: bool, total_step
         {number: config.agents[number].max_new_tokens for number in policy.agents},
         config.plugins,
     )
-
-
-def local_learner_arguments(config: Config, policy: PolicyId, total_steps: int) -> LearnerArguments:
-    """Return the learner arguments of `policy` when running on this machine."""
-    import torch  # imported late: the driver starts without torch
-
-    return learner_arguments(config, policy, torch.cuda.is_available(), total_steps)
 
 
 def microbatch_tokens(optimizer: OptimizerConfig, on_gpu: bool) -> int:

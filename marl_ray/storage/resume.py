@@ -133,13 +133,9 @@ def check_resume(config: Config, saved: SavedRun, num_tasks: int) -> None:
     )
 
 
-def same_learning_settings(config: Config, saved: SavedRun, num_tasks: int) -> bool:
-    """Return whether repeating the logged updates gives the same weights. If not, they are rolled out again."""
-    return _learning(config, num_tasks) == _learning(saved.config(), num_tasks)
-
-
-def _learning(config: Config, num_tasks: int) -> tuple[Any, ...]:
-    """Return the settings on which updates and batches depend."""
+def learning_settings(config: Config, num_tasks: int) -> tuple[Any, ...]:
+    """Return the settings on which updates and batches depend. With equal settings, repeating the logged updates gives
+    the same weights."""
     agents = []
     for agent in config.agents:
         agents.append(replace(agent, resources=AgentResources(), given=()))

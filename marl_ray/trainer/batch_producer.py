@@ -160,7 +160,7 @@ class BatchProducer:
         logged = self.resume_state.logged
         logged_samples = sum(map(self.log.prompt_samples, range(state.step, logged)))
         first_sample = state.prompt_samples + logged_samples
-        limit = max_prompts_per_step(self.context.config, self.size)
+        limit = max_prompts_per_step(self.context.config.training, self.size)
         return DynamicSampler(self.size, limit, logged, first_sample, self.total)
 
     async def _sample_episodes(self, sampler: DynamicSampler) -> None:

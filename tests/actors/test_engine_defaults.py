@@ -15,7 +15,7 @@ from marl_ray.cluster.hardware import GIB
 from marl_ray.cluster.memory_estimate import engine_batch
 from marl_ray.config import LoraConfig
 from marl_ray.config.resource_sections import GeneratorResources
-from marl_ray.learning.arguments import local_learner_arguments, microbatch_tokens
+from marl_ray.learning.arguments import learner_arguments, microbatch_tokens
 from marl_ray.toy import BASE_PATH
 from tests.factories import make_config
 
@@ -69,7 +69,7 @@ def test_cpus_keep_their_defaults() -> None:
     assert microbatch_tokens(config.training, on_gpu=False) == config.training.tokens_per_microbatch == 2048
     assert microbatch_tokens(config.training, on_gpu=True) == 8192
     assert microbatch_tokens(make_config(microbatch_tokens=100).training, on_gpu=True) == 100
-    assert local_learner_arguments(config, config.policies[0], 1).optimizer.microbatch_tokens == 2048
+    assert learner_arguments(config, config.policies[0], 1).optimizer.microbatch_tokens == 2048
 
 
 @pytest.mark.parametrize(("rank", "served"), [(1, 1), (4, 8), (64, 64), (200, 256)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -57,6 +58,10 @@ def pair(model: str, resources: Any = None, **settings: Any) -> Config:
     return make_config(sections=sections, **(defaults | settings))
 
 
+def sharing(config: Config, nodes: Sequence[NodeSpec] = H100) -> Config:
+    return replace(config, agents=share_gpus(config.agents, config.lora, config.resources, nodes))
+
+
 @pytest.mark.parametrize(
     ("model", "settings", "expected"),
     [
@@ -76,7 +81,7 @@ def test_a_pair_on_one_gpu_keeps_there_what_fits(model: str, settings: dict[str,
     for other in RESIDENCIES[: RESIDENCIES.index(expected)]:  # type: ignore[arg-type]
         assert f"{other} " in reason, "why not the faster ones"
     assert config.agents == pair(model, **settings).agents, "the same config runs on other machines"
-    on_node = share_gpus(config, H100)
+    on_node = sharing(config)
     assert [agent.generator.gpus for agent in on_node.agents] == [0.5, 0.5]
     assert plan_capacity(on_node, MODELS, H100).shortages == []
     again, no_reason = decide_residency(config, MODELS, H100)
@@ -96,7 +101,7 @@ def test_nothing_is_shared_without_gpus_or_with_enough_of_them() -> None:
     for nodes in (CPUS, parse_cluster("1x4xH100")):
         config, reason = decide_residency(pair("0.5B"), MODELS, nodes)
         assert (config, reason) == (pair("0.5B"), "")
-        assert share_gpus(config, nodes) == config
+        assert sharing(config, nodes) == config
 
 
 def test_gpus_that_the_config_assigns_are_not_shared_otherwise() -> None:
@@ -110,7 +115,7 @@ def test_a_share_for_the_engine_alone_means_that_the_gpu_is_shared() -> None:
     config, reason = decide_residency(pair("0.5B", halves), MODELS, H100)
     assert config.resources.residency == "resident"
     assert reason
-    assert share_gpus(config, H100) == config
+    assert sharing(config) == config
 
 
 def test_rollouts_that_run_ahead_need_everything_on_the_gpu() -> None:
@@ -142,7 +147,7 @@ def test_an_unknown_model_or_gpu_is_used_in_turns() -> None:
 
 def test_engines_that_share_a_gpu_have_a_cache_for_the_sequences_of_a_step() -> None:
     config, _ = decide_residency(pair("0.5B"), MODELS, H100)
-    sizes = engine_cache_bytes(share_gpus(config, H100), MODELS, H100)
+    sizes = engine_cache_bytes(sharing(config), MODELS, H100)
     per_token = 2 * 24 * 2 * 64 * 2  # keys and values, layers, heads, width, bytes
     assert sizes == dict.fromkeys([PolicyId((0,)), PolicyId((1,))], (64 * 1024 + 16) * per_token)
     apart, _ = decide_residency(pair("0.5B"), MODELS, parse_cluster("1x4xH100"))
@@ -171,7 +176,7 @@ def test_agents_on_one_base_model_of_7b_stay_on_one_gpu(agents: int) -> None:
     assert decided.resources.colocate == "resident"
     assert "too large" not in reason
     assert "although" not in reason
-    plan = plan_capacity(share_gpus(decided, H100), MODELS, H100)
+    plan = plan_capacity(sharing(decided), MODELS, H100)
     actors = [actor.id for actor in plan.placed or () if actor.id.kind != "sandbox"]
     assert actors == [ActorId("generator", PolicyId((0,)), 0), ActorId("learner", None, 0)]
     assert {placement.transport for placement in plan.plan.agents} == {"adapter"}

@@ -15,10 +15,11 @@ from marl_ray.config import Config, from_tree
 from marl_ray.core.batch import Group
 from marl_ray.core.episode import Episode, GreedySample, Node
 from marl_ray.core.errors import UserError
-from marl_ray.credit.groups import build_agent_batch, build_group, weight_group
+from marl_ray.credit.groups import build_group, weight_group
 from marl_ray.credit.returns import median_index
 from marl_ray.trainer.batch_builder import BatchBuilder
 from tests.credit.trees import advantages_of, completion, episode, node, random_tree, tree_config
+from tests.credit.whole_batches import build_agent_batch
 
 REWARDS = (0.0, 0.4, 1.1, 3.5, 4.0)
 WEIGHTS = [1.5, 1.0, 0.25]

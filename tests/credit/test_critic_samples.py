@@ -7,8 +7,9 @@ from typing import Any
 from marl_ray.config import Config
 from marl_ray.core.batch import CriticSample
 from marl_ray.core.episode import Node
-from marl_ray.credit.groups import build_agent_batch, build_critic_sample, build_group, joint_state, trainable_nodes
+from marl_ray.credit.groups import build_critic_sample, build_group, joint_state, trainable_nodes
 from tests.credit.trees import episode, node, tree_config
+from tests.credit.whole_batches import build_agent_batch
 
 # The prompt of agent i at turn t is (t, i): see `tests.credit.trees`.
 

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from marl_ray.core.episode import Node, Outcome
 from marl_ray.core.errors import UserError
 from marl_ray.credit import ESTIMATORS
-from marl_ray.credit.groups import build_agent_batch, build_group
+from marl_ray.credit.groups import build_group
 from marl_ray.credit.requirements import requires
 from marl_ray.testing import check_estimator
 from tests.credit.trees import advantages_of, episode, node, random_tree, tree_config
+from tests.credit.whole_batches import build_agent_batch
 
 returns_lists = st.lists(st.sampled_from([0.0, 0.4, 1.1, 3.5, 4.0]), min_size=2, max_size=6)
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from marl_ray.config import Config
 from marl_ray.core.episode import Episode, Node
-from marl_ray.credit.groups import build_agent_batch, has_learning_signal
+from marl_ray.credit.groups import has_learning_signal
 from tests.credit.trees import episode, node, random_tree, tree_config
+from tests.credit.whole_batches import build_agent_batch
 
 # --- independent computation: arrays over joint indices, written from the definitions ---
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_ray.core.episode import Completion, Node, sibling_calls
-from marl_ray.credit.groups import build_agent_batch
 from marl_ray.credit.returns import overlong_fraction
 from tests.credit.trees import completion, episode, node, tree_config
+from tests.credit.whole_batches import build_agent_batch
 
 LIMIT = 10
 answers = st.lists(st.tuples(st.integers(1, LIMIT), st.booleans(), st.floats(-2, 4)), min_size=2, max_size=5)

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from marl_ray.core.episode import Node
 from marl_ray.core.errors import UserError
 from marl_ray.core.preference import JointPreference, preferences_by_return
-from marl_ray.credit.groups import build_agent_batch, build_group
+from marl_ray.credit.groups import build_group
 from marl_ray.credit.preferences import joint_logprobs, preference_slope, preference_weights
 from tests.credit.trees import episode, node, random_tree, tree_config
+from tests.credit.whole_batches import build_agent_batch
 from tests.factories import make_config
 
 BETA = 0.3

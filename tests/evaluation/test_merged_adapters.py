@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from marl_ray.config import load, to_yaml
 from marl_ray.evaluation.evaluate import EvaluationRequest, plan_evaluation
 from marl_ray.evaluation.model_sources import merged_adapters
-from marl_ray.learning.arguments import local_learner_arguments
+from marl_ray.learning.arguments import learner_arguments
 from marl_ray.learning.learner import Learner
 from marl_ray.models.names import check_model
 from marl_ray.storage.run_folder import RunFolder
@@ -26,7 +26,7 @@ def test_adapters_are_merged_during_an_evaluation_only(tmp_path: Path) -> None:
     run.make()
     run.write_config(to_yaml(config), 0)
     for policy in config.policies:
-        Learner(*local_learner_arguments(config, policy, 1)).export(str(run.model(policy)), [])
+        Learner(*learner_arguments(config, policy, 1)).export(str(run.model(policy)), [])
     plan = plan_evaluation(
         config, EvaluationRequest(["base", str(run)], None, 1, [1], "parallel", True, tmp_path / "out", False)
     )

@@ -9,7 +9,9 @@ import pytest
 
 from marl_ray.config import from_tree
 from marl_ray.core.episode import Episode, Task, sibling_calls
+from marl_ray.environments import ENVIRONMENTS
 from marl_ray.evaluation.recombination import Recombiner
+from marl_ray.rollout.scorer import Scorer
 from tests.factories import make_completion, make_node
 from tests.rollout.helpers import NoExecutor
 
@@ -35,7 +37,10 @@ ALIKE = episodes([("ferry, sunrise", "ferry, sunrise"), ("ferry, leaves", "ferry
 
 def recombiner(enabled: bool = True) -> Recombiner:
     tree = {"model": {"name": "m"}, "dataset": {"name": "bundled:tags", "type": "tags"}}
-    return Recombiner(from_tree(tree, "magrpo"), [TEXT], enabled, NoExecutor())
+    config = from_tree(tree, "magrpo")
+    environment = ENVIRONMENTS.get("tags").from_config(config)
+    scorer = Scorer(config, environment, NoExecutor()) if enabled else None
+    return Recombiner(environment, scorer, config.training.discount, [TEXT])
 
 
 @pytest.mark.plugins("tags")

@@ -14,15 +14,15 @@ from marl_ray.config import Config, load, to_yaml
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
-from marl_ray.credit.groups import build_agent_batch
 from marl_ray.launch.replay import ReplayRange
-from marl_ray.learning.arguments import local_learner_arguments
+from marl_ray.learning.arguments import learner_arguments
 from marl_ray.learning.learner import Learner
 from marl_ray.storage.batch_log import LoggedStep
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.metrics import update_metrics
 from marl_ray.telemetry.sinks import JsonlSink
 from tests.credit.trees import episode, random_tree
+from tests.credit.whole_batches import build_agent_batch
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 STEPS, SAVED, CHANGED = 5, 2, 3
@@ -70,12 +70,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     learn(
         found,
         before,
-        [Learner(*local_learner_arguments(before, PolicyId((agent,)), SCHEDULE)) for agent in (0, 1)],
+        [Learner(*learner_arguments(before, PolicyId((agent,)), SCHEDULE)) for agent in (0, 1)],
         0,
         CHANGED,
     )
     found.write_config(to_yaml(after), CHANGED)
-    resumed = [Learner(*local_learner_arguments(after, PolicyId((agent,)), SCHEDULE)) for agent in (0, 1)]
+    resumed = [Learner(*learner_arguments(after, PolicyId((agent,)), SCHEDULE)) for agent in (0, 1)]
     for agent, learner in enumerate(resumed):
         learner.load(str(found.checkpoints.all()[-1] / PolicyId((agent,)).key), CHANGED)
     learn(found, after, resumed, CHANGED, STEPS)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from marl_ray import registry
-from marl_ray.learning.arguments import local_learner_arguments
+from marl_ray.learning.arguments import learner_arguments
 from tests.factories import quickstart_config
 
 OWN = """
@@ -37,6 +37,6 @@ def test_a_learner_knows_a_loss_by_its_name(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_named", [])
     config = quickstart_config(plugins=["own_loss"], **{"magrpo.loss": "own"})
-    arguments = pickle.dumps(local_learner_arguments(config, config.policies[0], 1))
+    arguments = pickle.dumps(learner_arguments(config, config.policies[0], 1))
     done = subprocess.run([sys.executable, "-c", LEARNER], input=arguments, capture_output=True, cwd=tmp_path)
     assert done.stdout == b"Own\n", done.stderr

@@ -9,10 +9,10 @@ from typing import Any
 
 from marl_ray.config import Config
 from marl_ray.core.episode import Completion, Episode, Generation, Outcome, SamplingSpec, Task
-from marl_ray.credit.groups import build_agent_batch
 from marl_ray.environments.base import Environment
 from marl_ray.rollout.turn_player import TurnPlayer
 from marl_ray.trainer.batch_builder import BatchBuilder
+from tests.credit.whole_batches import build_agent_batch
 from tests.factories import make_config
 from tests.rollout.helpers import NoExecutor
 

@@ -11,9 +11,10 @@ import pytest
 from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Completion, Episode, Generation, SamplingSpec, Task
 from marl_ray.core.errors import UserError
-from marl_ray.credit.groups import build_agent_batch, ordered_by_turn
+from marl_ray.credit.groups import ordered_by_turn
 from marl_ray.learning.micro_batches import MicroBatcher, trainable_rows
 from marl_ray.rollout.turn_player import TurnPlayer
+from tests.credit.whole_batches import build_agent_batch
 from tests.environments.talk import Talk
 from tests.factories import make_config
 from tests.rollout.helpers import NoExecutor

@@ -17,13 +17,13 @@ import torch
 from marl_ray.core.episode import Generation, JointAction, Node, Outcome, SamplingSpec, Task
 from marl_ray.credit.estimators.base import SiblingValues
 from marl_ray.credit.estimators.magrpo import Marloo
-from marl_ray.credit.groups import build_agent_batch
 from marl_ray.credit.returns import action_returns, completion_returns
 from marl_ray.results.run_summary import episode_text
 from marl_ray.rollout import JOINT_MODES
 from marl_ray.rollout.turn import sample_turn
 from marl_ray.rollout.turn_player import TurnPlayer
 from marl_ray.telemetry.metrics import episode_record
+from tests.credit.whole_batches import build_agent_batch
 from tests.environments.talk import Said, Talk
 from tests.factories import make_completion, make_config
 from tests.rollout.helpers import NoExecutor

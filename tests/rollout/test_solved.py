@@ -174,9 +174,10 @@ def test_settings_that_cannot_work_are_rejected(
 
 
 def test_a_discount_that_does_nothing_is_told() -> None:
-    assert unused_discount(make_config(num_turns=2, discount=0.9, handoff="all")) is None
-    assert unused_discount(make_config(num_turns=2)) is None
-    note = unused_discount(make_config(num_turns=2, discount=0.9, num_generations=8))
+    assert unused_discount(make_config(num_turns=2, discount=0.9, handoff="all").training, "magrpo") is None
+    assert unused_discount(make_config(num_turns=2).training, "magrpo") is None
+    note = unused_discount(make_config(num_turns=2, discount=0.9, num_generations=8).training, "magrpo")
     assert note is not None
     assert note.endswith("at the same budget with num_generations [8, 1]")
-    assert unused_discount(make_config(discount=0.9)) == "magrpo.discount 0.9 has no effect: there is one turn"
+    note = unused_discount(make_config(discount=0.9).training, "magrpo")
+    assert note == "magrpo.discount 0.9 has no effect: there is one turn"

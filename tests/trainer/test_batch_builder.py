@@ -15,9 +15,10 @@ from marl_ray.config import Config
 from marl_ray.core.batch import Batch, Group, GroupQueue
 from marl_ray.core.episode import Episode
 from marl_ray.core.ids import PolicyId
-from marl_ray.credit.groups import build_agent_batch, merge_batches
+from marl_ray.credit.groups import merge_batches
 from marl_ray.trainer.batch_builder import BatchBuilder, policy_batch, put_logged_groups
 from tests.credit.trees import episode, random_tree, tree_config
+from tests.credit.whole_batches import build_agent_batch
 
 
 def run_of(agents: int, depth: int, handoff: str, size: int | None, **section: object) -> Config:

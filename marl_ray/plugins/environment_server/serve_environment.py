@@ -29,7 +29,7 @@ def serve_environment(config: Config, request: EnvironmentRequest) -> None:
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     split = request.split or config.dataset.train_split
     tasks = load_tasks(config.dataset.name, split, config.dataset.type, config.dataset.on_bad_row)
-    check_served(config, environment, tasks)
+    check_served(environment, config.environment, config.external, tasks)
     sandboxes = LocalSandboxPool(sandbox_settings(config.sandbox), request.workers or os.cpu_count() or 1)
     with bind(HOST, request.port, "--port") as listening, StopSignals() as signals, sandboxes:
         app = EnvironmentApp(config, environment, tasks, sandboxes)

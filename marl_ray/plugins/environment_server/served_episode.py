@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from marl_ray.config import Config
+from marl_ray.config import Config, ExternalConfig
 from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Completion, Episode, Generation, Node, SamplingSpec, Task
 from marl_ray.core.errors import UserError
@@ -138,11 +138,11 @@ class ServedEpisode:
         return Observation(agent, role, prompt, reward, rewards, metrics, asked is None)
 
 
-def check_served(config: Config, environment: BaseEnvironment, tasks: Sequence[Task]) -> None:
+def check_served(environment: BaseEnvironment, name: str, external: ExternalConfig, tasks: Sequence[Task]) -> None:
     """Raise UserError for an environment or setting whose episodes need engines."""
     if isinstance(environment, ProgramEnvironment):
-        raise UserError(f"environment {config.environment} needs engines: serve an environment of prompts and answers")
-    if config.external.composition == "chat":
+        raise UserError(f"environment {name} needs engines: serve an environment of prompts and answers")
+    if external.composition == "chat":
         raise UserError("external.composition chat needs the engines' tokens: set it to prompt")
     if not tasks:
         raise UserError("the split has no tasks: give another --split")

@@ -17,14 +17,17 @@ from typing import Any
 from marl_ray.actors.run_actors import EvaluationActors
 from marl_ray.config import Config, from_tree
 from marl_ray.core.errors import UserError
+from marl_ray.environments import ENVIRONMENTS
 from marl_ray.plugins.gpu_check import recovery_checks
 from marl_ray.plugins.gpu_check.exercise import (
     GAPS,
+    PROMPTS,
     Machine,
     Numbers,
     below,
     count_tokens,
     exercise,
+    first_prompts,
     on_one_device,
     sample,
 )
@@ -187,7 +190,9 @@ async def _sample_only(config: Config) -> Numbers:
         [generators] = await actors.start_generators([config])
         found: Numbers = {"start s": time.perf_counter() - begun, "weights": "not synchronised: needs a third GPU"}
         begun = time.perf_counter()
-        sampled = await sample(config, generators)
+        environment = ENVIRONMENTS.get(config.environment).from_config(config)
+        prompts = first_prompts(environment, PROMPTS)
+        sampled = await sample(config.agents[0], config.training.group_sizes[0], generators, prompts)
         return found | {"tokens/s": count_tokens(sampled) / (time.perf_counter() - begun)}
     finally:
         await actors.close()

@@ -14,13 +14,14 @@ from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import Deadline
 from marl_ray.actors.run_actors import RunActors, start_actors
-from marl_ray.config import Config, from_tree
+from marl_ray.config import AgentConfig, Config, from_tree
 from marl_ray.core.batch import Batch, Group, GroupQueue, MiniBatch
 from marl_ray.core.chat import Prompt
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Generation, SamplingSpec, Task, sibling_calls
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
+from marl_ray.environments.base import BaseEnvironment
 
 Numbers = dict[str, Any]
 """Measurements of a check by name."""
@@ -71,7 +72,9 @@ class Exercise:
     saved: tuple[int, str] | None = None
 
     def __post_init__(self) -> None:
-        [self.learner], self.generators = self.actors.learners, self.actors.generators[0]
+        [self.learner] = self.actors.learners
+        self.generators = self.actors.generators[0]
+        self.environment = ENVIRONMENTS.get(self.config.environment).from_config(self.config)
 
     def checkpoint(self) -> tuple[int, str] | None:
         return self.saved
@@ -90,7 +93,8 @@ class Exercise:
 
     async def sample(self, prompts: int = PROMPTS) -> list[Generation]:
         """Return one group per prompt."""
-        return await sample(self.config, self.generators, prompts)
+        group = self.config.training.group_sizes[0]
+        return await sample(self.config.agents[0], group, self.generators, first_prompts(self.environment, prompts))
 
     async def compare(self, sampled: Sequence[Generation]) -> float:
         """Return the difference of the log-probabilities of engine and learner. Raises RuntimeError if it is too
@@ -111,7 +115,8 @@ class Exercise:
 
     async def stream(self, on_text: Callable[[str], None]) -> Generation:
         """Sample one completion of `max_new_tokens` tokens, whose text reaches `on_text` in parts."""
-        agent, [prompt] = self.config.agents[0], first_prompts(self.config, 1)
+        agent = self.config.agents[0]
+        [prompt] = first_prompts(self.environment, 1)
         tokens = agent.max_new_tokens
         spec = SamplingSpec(1, tokens, agent.temperature, 1.0, None, seed=0, min_new_tokens=tokens)
         return await self.generators.stream(prompt, spec, on_text)
@@ -143,19 +148,18 @@ async def exercise(machine: Machine, config: Config) -> AsyncIterator[tuple[Exer
         await actors.close()
 
 
-async def sample(config: Config, generators: GeneratorGroup, prompts: int = PROMPTS) -> list[Generation]:
-    """Return one group per prompt."""
-    agent, group = config.agents[0], config.training.group_sizes[0]
-    texts = first_prompts(config, prompts)
-    specs = [
-        SamplingSpec(group, agent.max_new_tokens, agent.temperature, 1.0, None, seed) for seed in range(len(texts))
-    ]
-    return await gather(*map(generators.generate, texts, specs))
+async def sample(
+    agent: AgentConfig, group: int, generators: GeneratorGroup, prompts: Sequence[Prompt]
+) -> list[Generation]:
+    """Return one group of `group` completions per prompt."""
+    specs = []
+    for seed in range(len(prompts)):
+        specs.append(SamplingSpec(group, agent.max_new_tokens, agent.temperature, 1.0, None, seed))
+    return await gather(*map(generators.generate, prompts, specs))
 
 
-def first_prompts(config: Config, number: int) -> list[Prompt]:
+def first_prompts(environment: BaseEnvironment, number: int) -> list[Prompt]:
     """Return the agent's first prompts of `number` toy tasks."""
-    environment = ENVIRONMENTS.get(config.environment).from_config(config)
     tasks: list[Task] = load_tasks("bundled:toy", "train")[:number]
     return [environment.first_prompts(task)[0] for task in tasks]
 

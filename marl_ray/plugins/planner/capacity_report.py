@@ -281,15 +281,17 @@ def _estimate(
     turns = config.training.num_turns
     new_tokens = agent.max_new_tokens
     item = DTYPE_BYTES[wire_dtype(agent, on_gpu)]
-    groups = config.training.rollout_buffer_size * nodes_per_episode(config)
-    completions = config.training.rollout_buffer_size * completions_per_episode(config)
+    groups = config.training.rollout_buffer_size * nodes_per_episode(config.training, config.num_agents)
+    completions = config.training.rollout_buffer_size * completions_per_episode(config.training, config.num_agents)
     sampled = completions * new_tokens
 
     # Each engine samples its share of a turn in waves of at most max_num_seqs sequences.
     limit, _ = engine_batch(engine, 0.0)
     width: float = max(1, round(engine.cpus))  # devices of one engine; on a CPU, a device is a core
     if on_gpu:
-        limit, _ = engine_batch(engine, device.memory, sequences_in_flight(config, policy))
+        served = config.generator_policies(policy)
+        in_flight = sequences_in_flight(config.training, config.environment, config.agents, served)
+        limit, _ = engine_batch(engine, device.memory, in_flight)
         width = placement.generator_gpus
     share = math.ceil(completions / (turns * engine.replicas))
     waves = math.ceil(share / limit)

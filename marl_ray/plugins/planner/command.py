@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from marl_ray.cli.parser import Parser
@@ -50,7 +51,7 @@ def _plan(options: argparse.Namespace) -> None:
     config, reason = decide_residency(config, models, nodes)
     if reason:
         sys.stderr.write(f"{reason}\n")
-    config = share_gpus(config, nodes)
+    config = replace(config, agents=share_gpus(config.agents, config.lora, config.resources, nodes))
     capacity = plan_capacity(config, models, nodes)
     # Standard output has the YAML alone, as in a dry run.
     for line in report_lines(config, models, capacity):

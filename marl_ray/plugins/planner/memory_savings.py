@@ -41,9 +41,9 @@ def memory_savings(config: Config, gpus: int) -> list[Saving]:
     has_gpus = gpus > 0
     for tokens in (2048, 512):
         if tokens < microbatch_tokens(config.training, has_gpus):
-            savings.append(_of_optimizer(config, "microbatch_tokens", tokens))
+            savings.append(_of_optimizer(config.algorithm, "microbatch_tokens", tokens))
     if not config.training.gradient_checkpointing:
-        savings.append(_of_optimizer(config, "gradient_checkpointing", True))
+        savings.append(_of_optimizer(config.algorithm, "gradient_checkpointing", True))
     for on_gpus, section, key, value, helps in SAVINGS_OF_ACTORS:
         if on_gpus in (None, has_gpus) and any(map(helps, config.agents)):
             savings.append(_of_actors(section, key, value))
@@ -90,8 +90,8 @@ def _has_a_whole_gpu(generator: GeneratorResources) -> bool:
     return generator.tensor_parallel == 1 and generator.gpus is None
 
 
-def _of_optimizer(config: Config, key: str, value: int | bool) -> Saving:
-    return Saving(f"{config.algorithm}.{key}", str(value).lower(), lambda config: _with_optimizer(config, key, value))
+def _of_optimizer(section: str, key: str, value: int | bool) -> Saving:
+    return Saving(f"{section}.{key}", str(value).lower(), lambda config: _with_optimizer(config, key, value))
 
 
 def _with_optimizer(config: Config, key: str, value: object) -> Config:

@@ -19,7 +19,7 @@ from marl_ray.core.episode import Completion, sibling_calls
 from marl_ray.core.errors import UserError
 from marl_ray.credit.groups import build_batch
 from marl_ray.credit.preferences import preference_slope
-from marl_ray.learning.arguments import local_learner_arguments
+from marl_ray.learning.arguments import learner_arguments
 from marl_ray.learning.learner import Learner
 from marl_ray.learning.micro_batches import unweighted_row
 from marl_ray.plugins.preferences.epochs import HeldOutFit, progress_bar
@@ -42,9 +42,7 @@ class PreferenceTrainer:
 
     def __init__(self, config: Config, steps: int, has_reference: bool) -> None:
         self.config = supervised(config, loss_aggregation="sequence_sum")
-        self.learners = {
-            policy: Learner(*local_learner_arguments(self.config, policy, steps)) for policy in config.policies
-        }
+        self.learners = {policy: Learner(*learner_arguments(self.config, policy, steps)) for policy in config.policies}
         self.has_reference = has_reference
         self._references: dict[int, float] = {}
         """Differences of the joint log-probabilities before training, by the identity of the preference."""

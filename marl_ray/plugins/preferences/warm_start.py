@@ -27,7 +27,7 @@ from marl_ray.core.files import complete_folder, output_folder
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.text import pluralize
 from marl_ray.credit.groups import build_batch, weight_group
-from marl_ray.learning.arguments import local_learner_arguments
+from marl_ray.learning.arguments import learner_arguments
 from marl_ray.learning.learner import Learner
 from marl_ray.learning.micro_batches import unweighted_row
 from marl_ray.models.names import check_model
@@ -83,8 +83,24 @@ def _fit_demonstrations(
     config: Config, request: WarmStartRequest, templates: Mapping[str, bool], folder: RunFolder
 ) -> str:
     """Train every policy on its demonstrations, and return the result as text."""
+    selection = request.selection or AnswerSelection(None, 1)
+    if request.run is not None:
+        groups_of = logged_groups(RunFolder(request.run), config.num_agents)
+    else:
+        assert request.answers is not None
+        groups_of, has_rewards = AnswersFile(request.answers, config, templates).groups()
+        groups_of = list(map(merged_by_prompt, groups_of))
+        if not has_rewards and request.selection is not None:
+            raise UserError(f"{request.answers} has no rewards: leave out --min-return and --best")
+        if not has_rewards:
+            selection = AnswerSelection(None, None)
+    by_policy: dict[PolicyId, list[Group]] = {}
+    for policy in config.policies:
+        by_policy[policy] = []
+        for agent in policy.agents:
+            by_policy[policy] += demonstrations(groups_of[agent], selection, f"agent {agent}")
     losses = []
-    for policy, groups in _demonstrations(config, request, templates).items():
+    for policy, groups in by_policy.items():
         parts = hold_out(groups, request.held_out, config.seed, policy.key)
         losses.append(f"{policy.key} {change(_train(config, policy, request, parts, folder.model(policy)))}")
     return f"held-out loss: {', '.join(losses)} nats per token"
@@ -111,27 +127,6 @@ def _fit_preferences(
     return f"held-out loss of preferences: {change(fits)}"
 
 
-def _demonstrations(
-    config: Config, request: WarmStartRequest, templates: Mapping[str, bool]
-) -> dict[PolicyId, list[Group]]:
-    """Return the demonstrations of every policy, from all of its agents."""
-    selection = request.selection or AnswerSelection(None, 1)
-    if request.run is not None:
-        of_agent, source = logged_groups(RunFolder(request.run), config.num_agents), str(request.run)
-    else:
-        assert request.answers is not None
-        of_agent, has_rewards = AnswersFile(request.answers, config, templates).groups()
-        of_agent, source = [merged_by_prompt(groups) for groups in of_agent], str(request.answers)
-        if not has_rewards and request.selection is not None:
-            raise UserError(f"{source} has no rewards: leave out --min-return and --best")
-        if not has_rewards:
-            selection = AnswerSelection(None, None)
-    return {
-        policy: [g for agent in policy.agents for g in demonstrations(of_agent[agent], selection, f"agent {agent}")]
-        for policy in config.policies
-    }
-
-
 def logged_groups(folder: RunFolder, agents: int) -> list[list[Group]]:
     """Return the groups of each agent in the batch log of a run. Raises UserError."""
     steps = folder.log.steps()
@@ -152,7 +147,7 @@ def _train(
     in nats per token."""
     config = supervised(config, request.learning_rate)
     steps = request.epochs * math.ceil(len(parts[0]) / request.batch_size)
-    learner = Learner(*local_learner_arguments(config, policy, steps))
+    learner = Learner(*learner_arguments(config, policy, steps))
     settings = config.agents[policy.first_agent]
 
     def step(groups: Sequence[Group]) -> float:

@@ -200,5 +200,6 @@ def test_the_number_of_open_episodes_is_limited(client: TestClient, monkeypatch:
 
 def test_environments_that_need_engines_are_refused() -> None:
     config = rollout_config(sections={"external": {"composition": "chat"}})
+    environment = ENVIRONMENTS.get(config.environment).from_config(config)
     with pytest.raises(UserError, match="composition"):
-        check_served(config, ENVIRONMENTS.get(config.environment).from_config(config), TASKS)
+        check_served(environment, config.environment, config.external, TASKS)

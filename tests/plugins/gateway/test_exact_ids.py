@@ -11,11 +11,11 @@ import pytest
 
 from marl_ray.core.batch import Batch, Group
 from marl_ray.core.episode import AgentCall, Completion, Episode
-from marl_ray.credit.groups import build_agent_batch
 from marl_ray.learning.micro_batches import MicroBatcher, trainable_rows
 from marl_ray.learning.prompt_rows import PromptRow
 from marl_ray.plugins.gateway.program_episode import ProgramEpisode
 from marl_ray.storage.batch_log import BatchLog, LoggedStep
+from tests.credit.whole_batches import build_agent_batch
 from tests.plugins.gateway.scripted_agents import CHATML, TASK, ScriptedAgent, chat_model, gateway_config, play
 
 HERE = "tests.plugins.gateway.test_exact_ids"

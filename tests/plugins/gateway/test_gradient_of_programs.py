@@ -13,10 +13,9 @@ import torch
 from marl_ray.config import Config
 from marl_ray.core.chat import Prompt, TokenPrompt
 from marl_ray.core.episode import Completion, Episode, Generation, SamplingSpec, Task
-from marl_ray.credit.groups import build_agent_batch
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.learning.arguments import local_learner_arguments
+from marl_ray.learning.arguments import learner_arguments
 from marl_ray.learning.gradient_accumulator import GradientAccumulator
 from marl_ray.learning.learner import Learner
 from marl_ray.learning.micro_batches import trainable_rows
@@ -25,6 +24,7 @@ from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.plugins.gateway.program_episode import ProgramEpisode
 from marl_ray.rollout.turn_player import TurnPlayer
 from marl_ray.sandbox import Sandbox
+from tests.credit.whole_batches import build_agent_batch
 from tests.factories import make_config
 from tests.rollout.helpers import DirectExecutor
 
@@ -80,7 +80,7 @@ async def plays(episode: ProgramEpisode) -> dict[str, Any]:
 
 def gradient(config: Config, episodes: list[Episode], agent: int) -> torch.Tensor:
     """Return the gradient that the optimizer would get, as one vector."""
-    learner = Learner(*local_learner_arguments(config, config.policy_of(agent), total_steps=1))
+    learner = Learner(*learner_arguments(config, config.policy_of(agent), total_steps=1))
     (mini_batch,) = build_agent_batch(episodes, agent, 0, config).mini_batches
     accumulator = GradientAccumulator(learner.logprob_model, learner.settings)
     accumulator.add(trainable_rows(mini_batch.groups), len(mini_batch.groups))

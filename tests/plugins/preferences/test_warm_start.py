@@ -21,7 +21,7 @@ from marl_ray.core.ids import PolicyId
 from marl_ray.credit.groups import build_batch, weight_group
 from marl_ray.data.loading import load_rows
 from marl_ray.evaluation.model_sources import find_model_sources
-from marl_ray.learning.arguments import local_learner_arguments
+from marl_ray.learning.arguments import learner_arguments
 from marl_ray.learning.learner import Learner
 from marl_ray.models.names import resolve_model
 from marl_ray.models.tokenization import load_tokenizer
@@ -48,7 +48,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_update_is_that_of_cross_entropy() -> None:
     config = supervised(quickstart_config(**{"magrpo.max_grad_norm": None}), 1e-3)
-    learner = Learner(*local_learner_arguments(config, PolicyId((0,)), 1))
+    learner = Learner(*learner_arguments(config, PolicyId((0,)), 1))
     tokens = [(1, 2, 3), (4, 5, 6, 7, 8)]
     groups = [demonstration((9, 10), Completion(ids, "", (0.0,) * len(ids), "stop", ())) for ids in tokens]
     model, losses = AutoModelForCausalLM.from_pretrained(resolve_model("bundled:toy-base"), dtype=torch.float32), []
@@ -94,7 +94,7 @@ def test_a_file_of_answers_makes_models_that_a_run_starts_from(
 
 def _loss(config: Config, answers: Path) -> float:
     """Return agent 1's mean loss per token on the answers of reward 1, without their prompts."""
-    learner = Learner(*local_learner_arguments(config, PolicyId((1,)), 1))
+    learner = Learner(*learner_arguments(config, PolicyId((1,)), 1))
     tokenizer = load_tokenizer(resolve_model(config.agents[1].name), config.model)
     rows = [json.loads(line) for line in answers.read_text().splitlines()]
     ids = [tuple(tokenizer(row["completions"][1]).input_ids) for row in rows if row["reward"]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from marl_ray.config import Config
 from marl_ray.core.chat import as_text
@@ -32,7 +31,8 @@ def make_reward_model(config: Config, request: RewardModelRequest) -> str:
     learning_rate = config.agents[0].learning_rate if request.learning_rate is None else request.learning_rate
     if learning_rate == 0:
         raise UserError("agent 0 has learning_rate 0: give --learning-rate")
-    pairs = text_pairs(config, request.preferences, request.pairs)
+    files = [PreferencesFile(path, config, {}) for path in request.preferences]
+    pairs = text_pairs(files, request.pairs)
     held = held_out_prompts([pair.prompt for pair in pairs], request.held_out, config.seed, "preferences")
     trained, held_out = ([pair for pair in pairs if (pair.prompt in held) is side] for side in (False, True))
     settings = config.section(RewardModelConfig)
@@ -52,11 +52,10 @@ def make_reward_model(config: Config, request: RewardModelRequest) -> str:
     )
 
 
-def text_pairs(config: Config, files: Sequence[Path], count: int) -> list[TextPair]:
+def text_pairs(files: Sequence[PreferencesFile], count: int) -> list[TextPair]:
     """Return the distinct pairs of all files, `count` per prompt of an episode. Raises UserError."""
     found: dict[TextPair, None] = {}
-    for path in files:
-        file = PreferencesFile(path, config, {})
+    for file in files:
         for pair in file.pairs(count):
             prompts = file.prompts_of(pair)
             texts = [joint_text(prompts, side.answers).text for side in (pair.chosen, pair.rejected)]

@@ -17,7 +17,6 @@ import pytest
 from marl_ray.config import Config
 from marl_ray.core.episode import Episode, Generation, Node
 from marl_ray.core.errors import UserError
-from marl_ray.credit.groups import build_agent_batch
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.reward import RewardEnvironment, prompt_task
 from marl_ray.learning.micro_batches import MicroBatcher, trainable_rows
@@ -27,6 +26,7 @@ from marl_ray.plugins.gateway.tool_use.environment import ToolUse
 from marl_ray.plugins.gateway.tool_use.tools import FunctionTool, ToolContext
 from marl_ray.sandbox import Sandbox
 from marl_ray.toy import BASE_PATH
+from tests.credit.whole_batches import build_agent_batch
 from tests.factories import make_config
 from tests.plugins.gateway.scripted_agents import ScriptedAgent, chat_model
 from tests.rollout.helpers import AUX, GOOD, TASK, DirectExecutor

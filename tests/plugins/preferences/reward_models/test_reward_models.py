@@ -19,6 +19,7 @@ from marl_ray.data.loading import load_rows, load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.models.names import resolve_model
+from marl_ray.plugins.preferences.preference_file import PreferencesFile
 from marl_ray.plugins.preferences.reward_models.environment import LearnedReward
 from marl_ray.plugins.preferences.reward_models.joint_text import joint_text
 from marl_ray.plugins.preferences.reward_models.make_reward_model import text_pairs
@@ -190,7 +191,7 @@ def written(folder: Path, count: int = 6) -> Path:
 
 def test_the_model_reads_what_the_environment_writes(tmp_path: Path) -> None:
     config = quickstart_config()
-    pair = text_pairs(config, [written(tmp_path)], 4)[0]
+    pair = text_pairs([PreferencesFile(written(tmp_path), config, {})], 4)[0]
     task, row = load_tasks("bundled:toy", "train[:1]")[0], load_rows("bundled:toy", "train[:1]")[0]
     attempt = scored(CodeGeneration(2)).attempt(task, [row["aux_solution"], row["main_solution"]], True)
     assert pair.chosen == attempt.text.text

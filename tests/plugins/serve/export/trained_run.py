@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from marl_ray.config import load, to_yaml
-from marl_ray.learning.arguments import local_learner_arguments
+from marl_ray.learning.arguments import learner_arguments
 from marl_ray.learning.learner import Learner
 from marl_ray.storage.run_folder import RunFolder
 from tests.factories import QUICKSTART
@@ -21,7 +21,7 @@ def make_run(path: Path, change: float = 0.01, **overrides: object) -> RunFolder
     run.make()
     run.write_config(to_yaml(config), 0)
     for policy in config.policies:
-        learner = Learner(*local_learner_arguments(config, policy, 1))
+        learner = Learner(*learner_arguments(config, policy, 1))
         with torch.no_grad():
             for parameter in learner.policy.parameters():
                 if parameter.requires_grad:
