@@ -193,7 +193,11 @@ def _methods_info(row: DataRow) -> list[Mapping[str, Any]]:
         return [dict(zip(columns, values, strict=True)) for values in rows]
     if not isinstance(infos, list | tuple):
         return []
-    return [info for info in infos if isinstance(info, Mapping)]
+    methods = []
+    for info in infos:
+        if isinstance(info, Mapping):
+            methods.append(info)
+    return methods
 
 
 def _source(method: FunctionNode, source: str) -> str:
