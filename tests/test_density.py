@@ -79,6 +79,7 @@ LIMITS = {
     "plugins/contests": (1.7, 0.0, 0.0, 40.8),
     "plugins/bug_fix": (1.7, 1.1, 0.0, 36.8),
     "plugins/code_completion": (2.9, 1.0, 0.0, 37.1),
+    "plugins/comlrl": (1.2, 0.0, 0.0, 42.1),
 }
 """Per room, the spine and the core: comprehensions, conditional expressions and assignments of unrelated values per 100
 lines of code, and characters per line of code. Lower a limit with the room that it measures."""
