@@ -65,6 +65,21 @@ LIMITS = {
     "plugins/serve": (2.4, 1.1, 0.0, 41.6),
     "plugins/gateway": (1.4, 0.8, 0.1, 40.4),
     "plugins/environment_server": (0.9, 0.0, 0.0, 42.5),
+    "plugins/preferences": (2.5, 0.4, 0.0, 41.8),
+    "plugins/builder": (2.2, 0.6, 0.0, 37.4),
+    "plugins/grid": (2.7, 0.0, 0.0, 39.9),
+    "plugins/tags": (2.6, 0.0, 0.0, 42.4),
+    "plugins/function_calls": (2.6, 0.3, 0.0, 36.4),
+    "plugins/solver_tester": (2.7, 0.0, 0.0, 39.2),
+    "plugins/gpu_check": (1.3, 0.0, 0.0, 37.0),
+    "plugins/travel": (2.3, 0.2, 0.0, 34.8),
+    "plugins/centralized": (2.0, 0.0, 0.0, 43.6),
+    "plugins/writing": (1.7, 0.0, 0.0, 39.7),
+    "plugins/games": (2.7, 0.0, 0.0, 34.0),
+    "plugins/contests": (1.7, 0.0, 0.0, 40.8),
+    "plugins/bug_fix": (1.7, 1.1, 0.0, 36.8),
+    "plugins/code_completion": (2.9, 1.0, 0.0, 37.1),
+    "plugins/comlrl": (1.2, 0.0, 0.0, 42.1),
 }
 """Per room, the spine and the core: comprehensions, conditional expressions and assignments of unrelated values per 100
 lines of code, and characters per line of code. Lower a limit with the room that it measures."""

@@ -78,7 +78,10 @@ class RepairAttempt:
     def diagnosed(self) -> bool:
         """Whether the diagnosis names a line that the reference changes, or the patches without a reference."""
         report = self.diagnosis
-        return report is not None and not report.problem and (self.reference or self.diff).changes(report.line)
+        if report is None or report.problem:
+            return False
+        change = self.reference or self.diff
+        return change.changes(report.line)
 
     @property
     def answers(self) -> list[str]:
@@ -89,7 +92,9 @@ class RepairAttempt:
             parsed.append("" if report.problem else f"line: {report.line}\nwhy: {report.why}")
         for patch in self.patches:
             parsed.append("\n\n".join(part.code for part in patch.parts))
-        return [answer or strip_fence(response) for answer, response in zip(parsed, self.responses, strict=True)]
+        for agent, response in enumerate(self.responses):
+            parsed[agent] = parsed[agent] or strip_fence(response)
+        return parsed
 
 
 def parse_bug_report(response: str, lines: int) -> BugReport:
@@ -131,7 +136,18 @@ def repair_attempt(task: Task, responses: Sequence[str], diagnoses: bool, visibl
         patches.append(_patch(response, names, buggy.text, reference))
         parts += patches[-1].parts
     patched, starts = apply_patches(buggy, parts)
-    before = Program(buggy.text + "\n", fields["tests"], fields["entry_point"], prompt=task.prompt, visible=visible)
+    before = Program(
+        buggy.text + "\n",
+        fields["tests"],
+        fields["entry_point"],
+        prompt=task.prompt,
+        visible=visible,
+    )
+    reference_diff = None
+    needed = 0
+    if reference:
+        reference_diff = _reference_diff(buggy.text, reference)
+        needed = count_changed_tokens(buggy.text, reference)
     return RepairAttempt(
         tuple(responses),
         buggy,
@@ -140,8 +156,8 @@ def repair_attempt(task: Task, responses: Sequence[str], diagnoses: bool, visibl
         starts,
         diff=diff_lines(buggy.text, patched),
         tokens=count_changed_tokens(buggy.text, patched),
-        reference=_reference_diff(buggy.text, reference) if reference else None,
-        needed=count_changed_tokens(buggy.text, reference) if reference else 0,
+        reference=reference_diff,
+        needed=needed,
         program=(replace(before, source=patched + "\n"), before),
     )
 

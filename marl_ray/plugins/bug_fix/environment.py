@@ -58,10 +58,12 @@ class BugFix(CodeEnvironment[RepairAttempt], AsksExpert):
 
     def first_prompts(self, task: Task) -> list[str]:
         buggy = parse_buggy_program(task.fields["buggy"])
-        return prompts.first_prompts(task.prompt, buggy, self.has_diagnosis, assign_functions(buggy, self.patchers))
+        shares = assign_functions(buggy, self.patchers)
+        return prompts.first_prompts(task.prompt, buggy, self.has_diagnosis, shares)
 
     def revisions(self, task: Task) -> list[str]:
-        shares = assign_functions(parse_buggy_program(task.fields["buggy"]), self.patchers)
+        buggy = parse_buggy_program(task.fields["buggy"])
+        shares = assign_functions(buggy, self.patchers)
         return prompts.revisions(self.has_diagnosis, shares)
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> RepairAttempt:
@@ -88,7 +90,9 @@ class BugFix(CodeEnvironment[RepairAttempt], AsksExpert):
             fixed = len(now - was) / failing
         accepted = runs and kept == fixed == 1.0
         # A patch that leaves a test failing earns nothing for its size, or the empty patch would earn most.
-        small = _smallness(attempt) if accepted else 0.0
+        small = 0.0
+        if accepted:
+            small = _smallness(attempt)
         levels = {
             "parses": PARSES * given * runs,
             "kept": KEPT * kept * runs,
@@ -109,12 +113,18 @@ class BugFix(CodeEnvironment[RepairAttempt], AsksExpert):
             levels["diagnosis"] = DIAGNOSIS * small * attempt.diagnosed
             metrics["diagnosis_given"] = float(not attempt.diagnosis.problem)
             metrics["diagnosis_right"] = float(accepted and attempt.diagnosed)
-        evidence = RepairEvidence(after, was)
-        return Outcome(math.fsum(levels.values()), levels, metrics, execution_counts(after), evidence=evidence)
+        return Outcome(
+            math.fsum(levels.values()),
+            levels,
+            metrics,
+            execution_counts(after),
+            evidence=RepairEvidence(after, was),
+        )
 
     def feedback(self, attempt: RepairAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
         patching = prompts.role_names(False, self.patchers)
-        return FEEDBACK_BY_MODE[mode](diagnose_repair(attempt, outcome, patching, agent, self._slice))
+        diagnosis = diagnose_repair(attempt, outcome, patching, agent, self._slice)
+        return FEEDBACK_BY_MODE[mode](diagnosis)
 
     def question(self, task: Task, attempt: RepairAttempt) -> str:
         return prompts.question(task.prompt, attempt.buggy, self.roles(task), attempt.answers)

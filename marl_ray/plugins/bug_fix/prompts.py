@@ -34,34 +34,51 @@ def role_names(diagnoses: bool, patchers: int) -> list[str]:
 def first_prompts(problem: str, program: BuggyProgram, diagnoses: bool, shares: Sequence[tuple[str, ...]]) -> list[str]:
     """Return the first prompts, one per agent. `shares`: the functions of each patcher."""
     problem = problem.strip("\n")
-    prompts = [f"{problem}\n\n{BUG}\n{program.text}\n\n{_patch(own, shares, diagnoses)}\n" for own in shares]
+    prompts = []
     if diagnoses:
         others = "Another agent corrects" if len(shares) == 1 else "Other agents correct"
         task = f"Find the bug. {others} the program. {FORM}"
-        prompts.insert(0, f"{problem}\n\n{BUG}\n{numbered(program)}\n\n{task}\n")
+        prompts.append(f"{problem}\n\n{BUG}\n{numbered(program)}\n\n{task}\n")
+    for own in shares:
+        task = _patch(own, shares, diagnoses)
+        prompts.append(f"{problem}\n\n{BUG}\n{program.text}\n\n{task}\n")
     return prompts
 
 
 def revisions(diagnoses: bool, shares: Sequence[tuple[str, ...]]) -> list[str]:
     """Return the closing instructions of later turns, one per agent."""
-    patches = [f"Revise your correction of {_named(own)}. {_form(own)}" for own in shares]
-    return [f"Revise your diagnosis of the bug. {FORM}", *patches] if diagnoses else patches
+    instructions = []
+    if diagnoses:
+        instructions.append(f"Revise your diagnosis of the bug. {FORM}")
+    for own in shares:
+        instructions.append(f"Revise your correction of {_named(own)}. {_form(own)}")
+    return instructions
 
 
 def question(problem: str, program: BuggyProgram, roles: Sequence[str], answers: Sequence[str]) -> str:
     """Return the question to an expert about a joint action."""
-    texts = {"program": numbered(program), "answers": labelled_answers(roles, answers), "names": ", ".join(roles)}
-    return EXPERT.format(problem=problem.strip(), **texts)
+    return EXPERT.format(
+        problem=problem.strip(),
+        program=numbered(program),
+        answers=labelled_answers(roles, answers),
+        names=", ".join(roles),
+    )
 
 
 def numbered(program: BuggyProgram) -> str:
     """Return the program with line numbers."""
-    return "\n".join(f"{number}: {line}".rstrip() for number, line in enumerate(program.lines, 1))
+    lines = []
+    for number, line in enumerate(program.lines, 1):
+        lines.append(f"{number}: {line}".rstrip())
+    return "\n".join(lines)
 
 
 def _patch(own: tuple[str, ...], shares: Sequence[tuple[str, ...]], diagnoses: bool) -> str:
     sentences = [f"Correct {_named(own)} and change as few lines as possible."]
-    others = [name for names in shares if names is not own for name in names]
+    others: list[str] = []
+    for names in shares:
+        if names is not own:
+            others += names
     if others:
         sentences.append(f"Other agents correct {_named(others)}.")
     if diagnoses:

@@ -17,14 +17,18 @@ def _bug_fix(row: DataRow, number: int) -> Task:
     Both solutions are complete programs, or the continuation of `declaration` if the row has one. HumanEvalPack also
     has `import` (code before the declaration) and `test_setup` (code before the test).
     """
-    setup, test = text_of(row, "test_setup"), text_of(row, "test")
-    task = task_of_humaneval({**row, "test": f"{setup}\n{test}"} if setup and test else row, "bug_fix", number)
-    buggy, reference = _program(row, "buggy_solution"), _program(row, "canonical_solution")
+    setup = text_of(row, "test_setup")
+    test = text_of(row, "test")
+    if setup and test:
+        row = {**row, "test": f"{setup}\n{test}"}
+    task = task_of_humaneval(row, "bug_fix", number)
+    buggy = _program(row, "buggy_solution")
+    reference = _program(row, "canonical_solution")
     if not buggy:
         raise UserError(f"task {task.id} has no buggy program (field buggy_solution)")
-    for field, program in (("buggy_solution", buggy), ("canonical_solution", reference)):
-        if program:
-            _check_program(task, field, program)
+    _check_program(task, "buggy_solution", buggy)
+    if reference:
+        _check_program(task, "canonical_solution", reference)
     if reference and not diff_lines(buggy, reference).size:
         raise UserError(f"task {task.id}: canonical_solution is the same program as buggy_solution")
     return checked(replace(task, fields={**task.fields, "buggy": buggy, "reference": reference}))
@@ -33,8 +37,15 @@ def _bug_fix(row: DataRow, number: int) -> Task:
 def _program(row: DataRow, field: str) -> str:
     """Return a program without surrounding blank lines, so line numbers start at its first line; empty if missing."""
     body = text_of(row, field)
-    above = [text_of(row, name).rstrip("\n") for name in ("import", "declaration") if body and text_of(row, name)]
-    return "\n".join([*above, body]).replace("\r", "\n").strip("\n").rstrip()
+    if not body:
+        return ""
+    parts = []
+    for name in ("import", "declaration"):
+        above = text_of(row, name)
+        if above:
+            parts.append(above.rstrip("\n"))
+    program = "\n".join([*parts, body])
+    return program.replace("\r", "\n").strip("\n").rstrip()
 
 
 def _check_program(task: Task, field: str, program: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -33,7 +32,10 @@ class Command:
     @property
     def volume(self) -> int:
         """The number of positions."""
-        return math.prod(high - low + 1 for low, high in zip(self.low, self.high, strict=True))
+        volume = 1
+        for low, high in zip(self.low, self.high, strict=True):
+            volume *= high - low + 1
+        return volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,12 @@ class Commands:
 
 
 def read_commands(
-    answer: str, name: str, blocks: Collection[str], size: Position, limit: int, stock: Mapping[str, int] | None = None
+    answer: str,
+    name: str,
+    blocks: Collection[str],
+    size: Position,
+    limit: int,
+    stock: Mapping[str, int] | None = None,
 ) -> Commands:
     """Return the commands in an answer, one per line: `/setblock x y z block`,
     or `/fill x y z x y z block` and `/kill`.
@@ -60,26 +67,30 @@ def read_commands(
         1
     """
     placed: list[Command] = []
-    kills = rejected = 0
+    kills = 0
+    rejected = 0
     used: Counter[str] = Counter()
     for line in _lines(answer):
         words = line.removeprefix("/").split()
-        if len(placed) + kills >= limit or not words:
-            rejected += bool(words)
+        if not words:
+            continue
+        if len(placed) + kills >= limit:
+            rejected += 1
             continue
         if name == FILL and words[0].lower() == KILL:
             kills += 1
             continue
         command = _command(words, name, blocks, size)
-        if command is not None and stock is not None and command.block != AIR:
-            if used[command.block] + command.volume > stock.get(command.block, 0):
-                command = None
-            else:
-                used[command.block] += command.volume
         if command is None:
             rejected += 1
-        else:
-            placed.append(command)
+            continue
+        if stock is not None and command.block != AIR:
+            total = used[command.block] + command.volume
+            if total > stock.get(command.block, 0):
+                rejected += 1
+                continue
+            used[command.block] = total
+        placed.append(command)
     return Commands(tuple(placed), kills, rejected)
 
 
@@ -87,8 +98,9 @@ def build(commands: Iterable[Command]) -> dict[Position, str]:
     """Return the blocks after all commands, in order, without air."""
     blocks: dict[Position, str] = {}
     for command in commands:
-        xs, ys, zs = (range(low, high + 1) for low, high in zip(command.low, command.high, strict=True))
-        blocks.update(dict.fromkeys(product(xs, ys, zs), command.block))
+        ranges = [range(low, high + 1) for low, high in zip(command.low, command.high, strict=True)]
+        for x, y, z in product(*ranges):
+            blocks[x, y, z] = command.block
     return {position: block for position, block in blocks.items() if block != AIR}
 
 
@@ -100,23 +112,28 @@ def _lines(answer: str) -> list[str]:
         text = re.sub(r"^[\w-]+[ \t]*\n", "", parts[1].strip())  # without the name of a language
     lines: list[str] = []
     for line in text.splitlines():
-        if line := _LIST_MARK.sub("", line.strip()).strip():
-            lines.append(line)
+        content = _LIST_MARK.sub("", line.strip()).strip()
+        if content:
+            lines.append(content)
     return lines
 
 
 def _command(words: list[str], name: str, blocks: Collection[str], size: Position) -> Command | None:
     """Return the command of these words, None if it is none or breaks a rule."""
     count = 3 if name == SETBLOCK else 6
-    if words[0].lower() != name or len(words) < count + 2 or (name == FILL and len(words) > count + 2):
+    if words[0].lower() != name or len(words) < count + 2:
         return None
-    if not all(map(_INTEGER.fullmatch, words[1 : count + 1])):
+    if name == FILL and len(words) > count + 2:
+        return None  # such as `replace`, which spares other blocks
+    coordinates = words[1 : count + 1]
+    if not all(map(_INTEGER.fullmatch, coordinates)):
         return None
-    numbers = list(map(int, words[1 : count + 1]))
     block = words[count + 1].removeprefix("minecraft:")
-    corners = list(zip(numbers[:3], numbers[-3:], strict=True))
     if block not in {*blocks, AIR}:
         return None
+    numbers = list(map(int, coordinates))
+    # The last three numbers of `/setblock` are its first three.
+    corners = list(zip(numbers[:3], numbers[-3:], strict=True))
     for (first, second), most in zip(corners, size, strict=True):
         if not (0 <= first < most and 0 <= second < most):
             return None

@@ -53,6 +53,16 @@ class Building(TextAttempt):
         """The positions with a block where the target has none."""
         return sorted(self.blocks.keys() - self.wanted.keys())
 
+    @property
+    def covered(self) -> int:
+        """The number of positions with a block where the target has one."""
+        return len(self.blocks.keys() & self.wanted.keys())
+
+    @property
+    def rejected_lines(self) -> float:
+        """The number of rejected lines of all agents."""
+        return float(sum(commands.rejected for commands in self.commands))
+
     def share(self, positions: Sequence[Position], agent: int) -> list[Position]:
         """Return the positions that feedback assigns to an agent: every N-th along each axis."""
         return [position for position in positions if sum(position) % len(self.answers) == agent]
@@ -68,7 +78,7 @@ class Builder(TextEnvironment[Building]):
         return prompts.roles(self.num_agents)
 
     def revisions(self, task: Task) -> list[str]:
-        return [prompts.revision(role) for role in self.roles(task)]
+        return list(map(prompts.revision, self.roles(task)))
 
     def limits(self) -> list[int]:
         """Return the maximum number of commands of each agent."""
@@ -85,7 +95,8 @@ class Builder(TextEnvironment[Building]):
         shown = [*lines, *details[:MAX_LISTED]]
         if len(details) > MAX_LISTED:
             shown.append(f"and {len(details) - MAX_LISTED} more")
-        if rejected := attempt.commands[agent].rejected:
+        rejected = attempt.commands[agent].rejected
+        if rejected:
             shown.append(f"lines of your answer that are no allowed command: {rejected}")
         return shown
 
@@ -110,8 +121,10 @@ class WordBuilder(Builder):
             raise UserError(f"environment word_builder has blocks for {len(PALETTES)} agents: set num_agents to 1 or 2")
 
     def first_prompts(self, task: Task) -> list[str]:
-        parts = zip(self.roles(task), PALETTES, self.limits(), strict=False)
-        return [prompts.word_prompt(task.prompt, *part, self.num_agents) for part in parts]
+        texts = []
+        for role, palette, limit in zip(self.roles(task), PALETTES, self.limits(), strict=False):
+            texts.append(prompts.word_prompt(task.prompt, role, palette, limit, self.num_agents))
+        return texts
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> Building:
         wanted, size = drawn_blocks(task.fields["target"])
@@ -123,17 +136,21 @@ class WordBuilder(Builder):
     def outcome(self, attempt: Building, report: None) -> Outcome:
         blocks = attempt.blocks
         wanted = attempt.wanted
-        covered = len(wanted.keys() & blocks.keys()) / len(wanted)
+        covered = attempt.covered / len(wanted)
         background = attempt.positions - len(wanted)
         outside = 0.0
         if background:
             outside = len(attempt.outside) / background
-        are_equal: list[bool] = []
+        pairs = 0
+        equal_pairs = 0
         for position, block in blocks.items():
-            are_equal += [blocks[other] == block for other in _neighbours(position) if other in blocks]
+            for neighbour in _neighbours(position):
+                if neighbour in blocks:
+                    pairs += 1
+                    equal_pairs += blocks[neighbour] == block
         touching = 0.0
-        if are_equal:
-            touching = sum(are_equal) / len(are_equal)
+        if pairs:
+            touching = equal_pairs / pairs
         used = set(blocks.values())
         unused = sum(not used.issuperset(palette) for palette in PALETTES[: self.num_agents])
         levels = {
@@ -147,15 +164,15 @@ class WordBuilder(Builder):
             "covered": covered,
             "outside": outside,
             "touching": touching,
-            "iou": len(wanted.keys() & blocks.keys()) / (len(wanted) + len(attempt.outside)),
-            "rejected_lines": float(sum(own.rejected for own in attempt.commands)),
+            "iou": attempt.covered / (len(wanted) + len(attempt.outside)),
+            "rejected_lines": attempt.rejected_lines,
             "all_passed": float(reward == COVERED),
         }
         return Outcome(reward, levels, metrics)
 
     def _summary(self, attempt: Building, outcome: Outcome) -> list[str]:
         return [
-            f"covered: {len(attempt.wanted.keys() & attempt.blocks.keys())} of {len(attempt.wanted)} positions",
+            f"covered: {attempt.covered} of {len(attempt.wanted)} positions",
             f"blocks outside of the drawing: {len(attempt.outside)}",
             f"neighbours that are the same block: {outcome.metrics['touching']:.0%}",
         ]
@@ -164,11 +181,14 @@ class WordBuilder(Builder):
         blocks = attempt.blocks
         missing = sorted(attempt.wanted.keys() - blocks.keys())
         touching = []
-        for position in sorted(blocks):
-            if blocks[position] in map(blocks.get, _neighbours(position)):
+        for position, block in sorted(blocks.items()):
+            if block in map(blocks.get, _neighbours(position)):
                 touching.append(position)
-        lines = [f"{position}: no block yet" for position in attempt.share(missing, agent)]
-        lines += [f"{position}: outside of the drawing" for position in attempt.share(attempt.outside, agent)]
+        lines = []
+        for position in attempt.share(missing, agent):
+            lines.append(f"{position}: no block yet")
+        for position in attempt.share(attempt.outside, agent):
+            lines.append(f"{position}: outside of the drawing")
         for position in attempt.share(touching, agent):
             lines.append(f"{position}: the same block as a neighbour, {blocks[position]}")
         return lines
@@ -183,8 +203,10 @@ class HouseBuilder(Builder):
     def first_prompts(self, task: Task) -> list[str]:
         stock = self._stock(task)
         attack = task.fields["attack"] > 0
-        parts = zip(self.roles(task), self.limits(), strict=True)
-        return [prompts.house_prompt(task.prompt, role, stock, limit, self.num_agents, attack) for role, limit in parts]
+        texts = []
+        for role, limit in zip(self.roles(task), self.limits(), strict=True):
+            texts.append(prompts.house_prompt(task.prompt, role, stock, limit, self.num_agents, attack))
+        return texts
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> Building:
         wanted, size = house_blocks(task.fields["layers"], task.fields["inventory"])
@@ -198,35 +220,46 @@ class HouseBuilder(Builder):
         return Building(tuple(responses), tuple(commands), _built(commands), wanted, size, attack)
 
     def outcome(self, attempt: Building, report: None) -> Outcome:
-        blocks, wanted = attempt.blocks, attempt.wanted
         wrong = len(_wrong(attempt))
-        levels = {"match": 1 - wrong / attempt.positions, "attack": -ATTACK * attempt.attack}
-        both = len(wanted.keys() & blocks.keys())
-        union = len(wanted) + len(attempt.outside)
+        match = 1 - wrong / attempt.positions
+        levels = {"match": match, "attack": -ATTACK * attempt.attack}
+        union = len(attempt.wanted) + len(attempt.outside)
+        iou = 0.0
+        if union:
+            iou = attempt.covered / union
         metrics = {
-            "match": levels["match"],
-            "iou": both / union if union else 0.0,
-            "rejected_lines": float(sum(own.rejected for own in attempt.commands)),
+            "match": match,
+            "iou": iou,
+            "rejected_lines": attempt.rejected_lines,
             "all_passed": float(not wrong and not attempt.attack),
         }
         return Outcome(math.fsum(levels.values()), levels, metrics)
 
     def _summary(self, attempt: Building, outcome: Outcome) -> list[str]:
         right = attempt.positions - len(_wrong(attempt))
-        spiders = ["spiders are attacking"] if attempt.attack else []
-        return [f"right: {right} of {attempt.positions} positions", *spiders]
+        lines = [f"right: {right} of {attempt.positions} positions"]
+        if attempt.attack:
+            lines.append("spiders are attacking")
+        return lines
 
     def _details(self, attempt: Building, agent: int) -> list[str]:
-        blocks, wanted = attempt.blocks, attempt.wanted
-        positions = attempt.share(_wrong(attempt), agent)
-        return [f"{p}: should be {wanted.get(p, AIR)}, is {blocks.get(p, AIR)}" for p in positions]
+        lines = []
+        for position in attempt.share(_wrong(attempt), agent):
+            wanted = attempt.wanted.get(position, AIR)
+            found = attempt.blocks.get(position, AIR)
+            lines.append(f"{position}: should be {wanted}, is {found}")
+        return lines
 
     def _stock(self, task: Task) -> dict[str, int]:
         """Return the number of blocks that each agent has: its share, rounded up, and half of its share."""
         wanted, _ = house_blocks(task.fields["layers"], task.fields["inventory"])
         counts = Counter(wanted.values())
-        names = (block for _, block in task.fields["inventory"] if block != AIR)
-        return {name: -(-counts[name] // self.num_agents) + counts[name] // (2 * self.num_agents) for name in names}
+        stock = {}
+        for _, block in task.fields["inventory"]:
+            if block != AIR:
+                share = math.ceil(counts[block] / self.num_agents)
+                stock[block] = share + counts[block] // (2 * self.num_agents)
+        return stock
 
 
 @lru_cache(maxsize=1024)
@@ -270,5 +303,7 @@ def _neighbours(position: Position) -> tuple[Position, Position]:
 
 def _wrong(attempt: Building) -> list[Position]:
     """Return the positions whose block is not the wanted one."""
-    blocks, wanted = attempt.blocks, attempt.wanted
-    return sorted(p for p in blocks.keys() | wanted.keys() if blocks.get(p) != wanted.get(p))
+    blocks = attempt.blocks
+    wanted = attempt.wanted
+    positions = blocks.keys() | wanted.keys()
+    return sorted(position for position in positions if blocks.get(position) != wanted.get(position))

@@ -36,7 +36,9 @@ X #...# .#.#. ..#.. .#.#. #...#
 Y #...# .#.#. ..#.. ..#.. ..#..
 Z ##### ...#. ..#.. .#... #####
 """
-GLYPHS = {line[0]: line.split()[1:] for line in _GLYPHS.split("\n") if line}
+GLYPHS = {}
+for _line in _GLYPHS.strip().split("\n"):
+    GLYPHS[_line[0]] = _line.split()[1:]
 SPACE = [EMPTY * WIDTH] * HEIGHT
 
 
@@ -47,5 +49,10 @@ def drawing(word: str) -> tuple[str, ...]:
         >>> drawing("li")[0]
         '#.........###.'
     """
-    letters = [SPACE if letter == " " else GLYPHS[letter] for letter in word.upper()]
-    return tuple((EMPTY * SPACING).join(letter[row] for letter in letters) for row in range(HEIGHT))
+    letters = []
+    for letter in word.upper():
+        letters.append(SPACE if letter == " " else GLYPHS[letter])
+    rows = []
+    for parts in zip(*letters, strict=True):
+        rows.append((EMPTY * SPACING).join(parts))
+    return tuple(rows)

@@ -9,22 +9,27 @@ ALONE = "builder"
 
 def roles(num_agents: int) -> list[str]:
     """Return the names of the agents."""
-    return [f"builder {number}" for number in range(1, num_agents + 1)] if num_agents > 1 else [ALONE]
+    if num_agents == 1:
+        return [ALONE]
+    return [f"builder {number}" for number in range(1, num_agents + 1)]
 
 
 def word_task(rows: Sequence[str]) -> str:
     """Return the description of a drawing on a wall."""
+    drawing = "\n".join(rows)
     return (
-        "Build this drawing from blocks. Rows are listed from top to bottom, and # stands for a block:\n"
-        + "\n".join(rows)
-        + f"\nx goes from 0 at the left to {len(rows[0]) - 1}, y from 0 at the bottom to {len(rows) - 1}, and z is 0."
+        f"Build this drawing from blocks. Rows are listed from top to bottom, and # stands for a block:\n{drawing}\n"
+        f"x goes from 0 at the left to {len(rows[0]) - 1}, y from 0 at the bottom to {len(rows) - 1}, and z is 0."
     )
 
 
 def house_task(layers: Sequence[Sequence[str]], inventory: Sequence[tuple[str, str]]) -> str:
     """Return the description of a house."""
     legend = ", ".join(f"{letter} = {block}" for letter, block in inventory)
-    floors = "\n".join(f"y = {y}:\n" + "\n".join(rows) for y, rows in enumerate(layers))
+    lines = []
+    for y, rows in enumerate(layers):
+        lines += [f"y = {y}:", *rows]
+    floors = "\n".join(lines)
     return (
         f"Build this house from blocks. Every layer shows the house from above at one height y. In a layer, x goes "
         f"from 0 at the left, and z from 0 in the first row. {legend}.\n{floors}"
@@ -44,7 +49,9 @@ def word_prompt(task: str, role: str, blocks: Sequence[str], limit: int, num_age
 def house_prompt(task: str, role: str, stock: Mapping[str, int], limit: int, num_agents: int, attack: bool) -> str:
     """Return the first prompt of a builder of houses."""
     owned = ", ".join(f"{count} {block}" for block, count in stock.items())
-    spiders = "Spiders attack the builders until one of you writes /kill.\n" if attack else ""
+    spiders = ""
+    if attack:
+        spiders = "Spiders attack the builders until one of you writes /kill.\n"
     return (
         f"{task.strip()}\n\n{_team(role, num_agents)}You have {owned}. {spiders}"
         f"Write at most {limit} commands, one per line, and nothing else: /fill x y z x y z block. A command fills the "

@@ -19,16 +19,19 @@ def _word(row: DataRow, number: int) -> Task:
     """Convert a row with `string`, a word that is drawn in letters of five by five positions, or `target`, a list of
     rows of `#` and `.` from top to bottom."""
     task_id = id_of(row, "word_builder", number)
-    rows, word = lines_of(row, "target"), text_of(row, "string").strip()
+    rows = lines_of(row, "target")
+    word = text_of(row, "string").strip()
     if not rows and not word:
         raise UserError(f"task {task_id} has no word (field string) and no drawing (field target)")
     try:
         rows = rows or drawing(word)
     except KeyError as error:
         raise UserError(f"task {task_id}: there is no drawing of {error.args[0]!r} in {word!r}") from None
-    if len({len(line) for line in rows}) != 1 or set("".join(rows)) | {EMPTY, FULL} != {EMPTY, FULL}:
+    widths = set(map(len, rows))
+    marks = set("".join(rows))
+    if len(widths) != 1 or not marks <= {EMPTY, FULL}:
         raise UserError(f"task {task_id}: target needs rows of equal length with {FULL} and {EMPTY}")
-    if FULL not in "".join(rows):
+    if FULL not in marks:
         raise UserError(f"task {task_id}: the drawing has no {FULL}")
     _check_size(task_id, len(rows) * len(rows[0]))
     return Task(task_id, word_task(rows), {"target": rows})
@@ -43,23 +46,37 @@ def _house(row: DataRow, number: int) -> Task:
     layers = list_of(spec if isinstance(spec, Mapping) else row, "layers", task_id)
     if not isinstance(inventory, Mapping) or not inventory or not layers:
         raise UserError(f"task {task_id} needs inventory (blocks by letter) and layers")
-    by_height = {layer.get("y"): lines_of(layer, "rows") for layer in layers if isinstance(layer, Mapping)}
+    by_height = {}
+    for layer in layers:
+        if isinstance(layer, Mapping):
+            by_height[layer.get("y")] = lines_of(layer, "rows")
     if sorted(by_height, key=str) != sorted(range(len(layers)), key=str):
         raise UserError(f"task {task_id}: layers need the heights 0 to {len(layers) - 1} (y)")
     rows = tuple(by_height[y] for y in range(len(layers)))
-    shapes = {(len(layer), len(line)) for layer in rows for line in layer}
+    shapes = set()
+    letters: set[str] = set()
+    for lines in rows:
+        for line in lines:
+            shapes.add((len(lines), len(line)))
+            letters.update(line)
     if len(shapes) != 1 or not all(rows):
         raise UserError(f"task {task_id}: all layers need the same number of rows of equal length")
-    blocks = tuple((str(letter), str(block).strip().removeprefix("minecraft:")) for letter, block in inventory.items())
-    if unknown := sorted(set("".join(line for layer in rows for line in layer)) - {letter for letter, _ in blocks}):
+    blocks = {}
+    for letter, name in inventory.items():
+        blocks[str(letter)] = str(name).strip().removeprefix("minecraft:")
+    unknown = sorted(letters - blocks.keys())
+    if unknown:
         raise UserError(f"task {task_id}: inventory has no block for {unknown[0]!r}")
-    if any(not block or len(block.split()) > 1 for _, block in blocks) or {block for _, block in blocks} <= {AIR}:
+    names = set(blocks.values())
+    if names <= {AIR} or not all(len(name.split()) == 1 for name in names):
         raise UserError(f"task {task_id}: inventory needs names of blocks without spaces, and a block other than {AIR}")
     attack = row.get("attack") or 0
     if not isinstance(attack, int | float) or not 0 <= attack <= 1:
         raise UserError(f"task {task_id}: attack should be a number from 0 to 1")
     _check_size(task_id, len(rows) * len(rows[0]) * len(rows[0][0]))
-    return Task(task_id, house_task(rows, blocks), {"layers": rows, "inventory": blocks, "attack": float(attack)})
+    pairs = tuple(blocks.items())
+    fields = {"layers": rows, "inventory": pairs, "attack": float(attack)}
+    return Task(task_id, house_task(rows, pairs), fields)
 
 
 def _check_size(task_id: str, positions: int) -> None:

@@ -58,13 +58,14 @@ class Centralized(WrappedEnvironment[AttemptInParts], DecidesSolved, HasProbes):
                 f"num_agents to 1 and centralized.team to the size of the team"
             )
         agents = config.agents * settings.team
-        return cls(base_environment(config, "centralized.environment", settings.environment, agents))
+        base = base_environment(config, "centralized.environment", settings.environment, agents)
+        return cls(base)
 
     def roles(self, task: Task) -> list[str]:
         return [ROLE]
 
     def first_prompts(self, task: Task) -> list[str]:
-        prompts = [as_text(prompt) for prompt in self.base.first_prompts(task)]
+        prompts = list(map(as_text, self.base.first_prompts(task)))
         return [first_prompt(self.base.roles(task), prompts)]
 
     def revisions(self, task: Task) -> list[str]:
@@ -78,16 +79,19 @@ class Centralized(WrappedEnvironment[AttemptInParts], DecidesSolved, HasProbes):
         return AttemptInParts(of_team, tagged / self.base.num_agents, (answers,))
 
     def outcome(self, attempt: AttemptInParts, report: Any) -> Outcome:
-        return self._of_one_agent(attempt, self.base.outcome(attempt.of_team, report))
+        outcome = self.base.outcome(attempt.of_team, report)
+        return self._of_one_agent(attempt, outcome)
 
     def _of_one_agent(self, attempt: AttemptInParts, outcome: Outcome) -> Outcome:
-        return replace(outcome, metrics={**outcome.metrics, "tagged_parts": attempt.tagged}, rewards=())
+        metrics = {**outcome.metrics, "tagged_parts": attempt.tagged}
+        return replace(outcome, metrics=metrics, rewards=())
 
     def feedback(self, attempt: AttemptInParts, outcome: Outcome, mode: str, agent: int) -> list[str]:
         """Return the feedback for all agents of the team, each line once."""
         lines: dict[str, None] = {}
         for member in range(self.base.num_agents):
-            lines.update(dict.fromkeys(self.base.feedback(attempt.of_team, outcome, mode, member)))
+            feedback = self.base.feedback(attempt.of_team, outcome, mode, member)
+            lines |= dict.fromkeys(feedback)
         return list(lines)
 
     def solved(self, attempt: AttemptInParts, outcome: Outcome, tests: str) -> bool:
@@ -96,6 +100,12 @@ class Centralized(WrappedEnvironment[AttemptInParts], DecidesSolved, HasProbes):
     def probes(self, attempt: AttemptInParts, report: Any) -> list[Any]:
         return abilities.probes(self.base, attempt.of_team, report)
 
-    def probed_outcome(self, attempt: AttemptInParts, report: Any, outcome: Outcome, reports: Sequence[Any]) -> Outcome:
+    def probed_outcome(
+        self,
+        attempt: AttemptInParts,
+        report: Any,
+        outcome: Outcome,
+        reports: Sequence[Any],
+    ) -> Outcome:
         probed = abilities.probed_outcome(self.base, attempt.of_team, report, outcome, reports)
         return self._of_one_agent(attempt, probed)

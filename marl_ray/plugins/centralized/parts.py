@@ -33,7 +33,10 @@ def join_parts(parts: Sequence[str]) -> str:
     >>> join_parts(["a", "b"])
     '<part_1>\\na\\n</part_1>\\n<part_2>\\nb\\n</part_2>'
     """
-    return "\n".join(f"<part_{number}>\n{part}\n</part_{number}>" for number, part in enumerate(parts, 1))
+    lines = []
+    for number, part in enumerate(parts, 1):
+        lines += [f"<part_{number}>", part, f"</part_{number}>"]
+    return "\n".join(lines)
 
 
 def split_parts(completion: str, count: int) -> tuple[list[str], int]:
@@ -54,7 +57,8 @@ def split_parts(completion: str, count: int) -> tuple[list[str], int]:
     found: dict[int, str] = {}
     for tag, end in zip(tags, ends[1:], strict=True):
         if not tag["closing"]:
-            found.setdefault(int(tag["number"]), completion[tag.end() : end].strip())
+            part = completion[tag.end() : end].strip()
+            found.setdefault(int(tag["number"]), part)
     numbers = range(1, count + 1)
     tagged = len(found.keys() & numbers)
     found.setdefault(1, completion[: ends[0]].strip())

@@ -32,8 +32,9 @@ def centralize(
     tokens = 0
     alike: list[dict[str, Any]] = []
     for entry in entries or [{}] * team:
-        alike.append({key: value for key, value in entry.items() if key not in PER_AGENT})
-        if alike[-1] != alike[0]:
+        common = {key: value for key, value in entry.items() if key not in PER_AGENT}
+        alike.append(common)
+        if common != alike[0]:
             raise UserError(
                 "environment centralized trains one policy, and the entries of agents differ: leave them out"
             )

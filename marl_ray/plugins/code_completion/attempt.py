@@ -50,21 +50,22 @@ class ClassAttempt:
         """Number of methods that parse and come from their own agent."""
         count = 0
         for agent, names in enumerate(self.shares):
-            count += sum(not self.problem(agent, name) for name in names)
+            for name in names:
+                count += not self.problem(agent, name)
         return count
 
     @property
-    def overlap(self) -> tuple[str, ...]:
+    def overlap(self) -> list[str]:
         """The methods that more than one agent wrote."""
         writers: Counter[str] = Counter()
         for answer in self.parsed:
             writers.update(answer.methods.keys())
-        return tuple(slot.name for slot in self.skeleton.slots if writers[slot.name] > 1)
+        return [name for name in self.skeleton.names if writers[name] > 1]
 
-    def foreign(self, agent: int) -> tuple[str, ...]:
+    def foreign(self, agent: int) -> list[str]:
         """Return the methods that the agent wrote for another agent."""
         foreign = self.parsed[agent].methods.keys() - self.shares[agent]
-        return tuple(slot.name for slot in self.skeleton.slots if slot.name in foreign)
+        return [name for name in self.skeleton.names if name in foreign]
 
 
 def shares_of(task: Task, strategy: str, num_agents: int) -> tuple[tuple[str, ...], ...]:
@@ -76,10 +77,12 @@ def class_attempt(
 ) -> ClassAttempt:
     """Parse a joint action. `visible` are the tests that feedback may mention, as in `Program`."""
     skeleton = _skeleton(task)
-    answers = tuple(_cached_methods(response, skeleton.class_name) for response in responses)
+    answers = []
+    for response in responses:
+        answers.append(_cached_methods(response, skeleton.class_name))
     source, starts = _merge(skeleton, shares, answers)
     program = Program(source, task.fields["tests"], skeleton.class_name, visible=visible)
-    return ClassAttempt(tuple(responses), skeleton, shares, answers, starts, program)
+    return ClassAttempt(tuple(responses), skeleton, shares, tuple(answers), starts, program)
 
 
 _cached_methods = lru_cache(maxsize=256)(extract_methods)
@@ -95,7 +98,9 @@ def _merge(
     skeleton: Skeleton, owned: Sequence[Sequence[str]], answers: Sequence[ClassAnswer]
 ) -> tuple[str, dict[str, int]]:
     """Return the program, and the line on which each method starts. The first of two equal helper methods is used."""
-    decorators = {slot.name: slot.decorators for slot in skeleton.slots}
+    decorators = {}
+    for slot in skeleton.slots:
+        decorators[slot.name] = slot.decorators
     future: dict[str, None] = {}
     imports: dict[str, None] = {}
     methods: dict[str, str] = {}
@@ -107,5 +112,6 @@ def _merge(
         imports |= dict.fromkeys(answer.imports_of(taken.values(), future=False))
         for name, method in taken.items():
             methods.setdefault(name, method.code(skeleton.indent, decorators.get(name, ())))
-    missing = [line for line in future if line not in skeleton.lines]
-    return merge_methods(skeleton, missing, imports, methods)
+    for line in skeleton.lines:
+        future.pop(line, None)  # the skeleton has it already
+    return merge_methods(skeleton, future, imports, methods)

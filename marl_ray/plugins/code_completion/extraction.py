@@ -52,7 +52,8 @@ class Method:
         """Return the source at another indentation, with `decorators` if the method has none."""
         lines: list[str] = []
         if not self.decorated:
-            lines += [indent + decorator for decorator in decorators]
+            for decorator in decorators:
+                lines.append(indent + decorator)
         for number, line in enumerate(self.lines):
             if number in self.inside or not line.strip():
                 lines.append(line)  # white space within a string is a part of the string
@@ -71,14 +72,16 @@ class ClassAnswer:
 
     def with_helpers(self, names: Collection[str], members: Collection[str]) -> dict[str, Method]:
         """Return the methods `names` and the methods that they need, except for other `members` of the class."""
-        taken = {name: method for name, method in self.methods.items() if name in names}
+        taken: dict[str, Method] = {}
+        wanted = set(names)
         while True:
-            mentioned = set[str]().union(*(method.attributes for method in taken.values()))
-            needed = mentioned - taken.keys() - set(members)
-            more = {name: method for name, method in self.methods.items() if name in needed}
+            more = {name: method for name, method in self.methods.items() if name in wanted}
             if not more:
                 return taken
             taken |= more
+            for method in more.values():
+                wanted |= method.attributes
+            wanted -= taken.keys() | set(members)
 
     def imports_of(self, methods: Collection[Method], future: bool) -> list[str]:
         """Return the imports that bind a name in these methods, or the `from __future__` imports."""
@@ -139,14 +142,16 @@ def _of_lines(lines: list[str]) -> ClassAnswer:
     methods: dict[str, Method] = {}
     broken: set[str] = set()
     rest: list[str] = []
-    index = cost = 0
+    index = 0
+    cost = 0
     decorated: int | None = None
     while index < len(lines) and cost <= MAX_PARSED:
         line = lines[index]
         code = line.lstrip(" \t")
         opening = OPENING.match(code)
         if code.startswith("@"):
-            decorated = index if decorated is None else decorated
+            if decorated is None:
+                decorated = index
         elif opening:
             start = index if decorated is None else decorated
             node, end, parsed = _definition(lines, start, indentation(line), MAX_PARSED - cost)
@@ -189,9 +194,10 @@ def _definition(lines: list[str], start: int, indent: str, budget: int) -> tuple
     if not isinstance(node, FunctionNode):
         return None, start, cost
     last = start + (node.end_lineno or node.lineno) - bool(indent)
-    is_last = cut and end < len(lines) and not any(line.strip() for line in lines[last:end])
-    if is_last and len(indentation(lines[end])) >= node.body[0].col_offset:
-        return None, last, cost  # the body goes on after the cut
+    is_last = not "".join(lines[last:end]).strip()
+    goes_on = end < len(lines) and len(indentation(lines[end])) >= node.body[0].col_offset
+    if cut and is_last and goes_on:
+        return None, last, cost
     return node, last, cost
 
 
@@ -212,14 +218,18 @@ def _method(node: FunctionNode, lines: list[str], enclosed: bool) -> Method:
     for part in ast.walk(node):
         if isinstance(part, ast.Constant | ast.JoinedStr):
             # All lines of a string but its first one begin within the string.
-            inside.update(range(part.lineno + 1 - enclosed - first, (part.end_lineno or 0) + 1 - enclosed - first))
+            start = part.lineno + 1 - enclosed - first
+            end = (part.end_lineno or 0) + 1 - enclosed - first
+            inside.update(range(start, end))
         elif isinstance(part, ast.Name):
             names.add(part.id)
         elif isinstance(part, ast.Attribute):
             attributes.add(part.attr)
     own: list[str] = []
     for number, line in enumerate(lines[first - 1 : last]):
-        own.append(line if number in inside else FORM_FEED.sub("", line))
+        if number not in inside:
+            line = FORM_FEED.sub("", line)
+        own.append(line)
     own[-1] = own[-1].removesuffix("\\")  # a line break after it is valid at the end of a text only
     return Method(
         node.name,

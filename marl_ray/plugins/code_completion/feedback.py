@@ -18,7 +18,7 @@ from marl_ray.environments.execution import (
     sliced,
 )
 from marl_ray.plugins.code_completion.attempt import ClassAttempt
-from marl_ray.plugins.code_completion.skeleton import methods_of
+from marl_ray.plugins.code_completion.skeleton import attributes_in, methods_of
 from marl_ray.sandbox import ExecutionReport, TestResult
 
 MAX_FAILURES = 8
@@ -47,8 +47,10 @@ def unit_tests(tests: str) -> Mapping[str, TestText]:
             continue
         for test in methods_of(node):
             if test.name.startswith("test"):
-                lines = [" ".join(ast.unparse(line).split()) for line in without_docstring(test.body)]
-                texts[f"{node.name}.{test.name}"] = TestText("; ".join(lines), _attributes(test))
+                lines = []
+                for statement in without_docstring(test.body):
+                    lines.append(" ".join(ast.unparse(statement).split()))
+                texts[f"{node.name}.{test.name}"] = TestText("; ".join(lines), attributes_in(test))
     return texts
 
 
@@ -59,12 +61,8 @@ def parse_test(tests: str | tuple[str, ...], source: str) -> TestText:
     tree = parse(source)
     mentions = frozenset[str]()
     if tree is not None:
-        mentions = _attributes(tree)
+        mentions = attributes_in(tree)
     return TestText(" ".join(source.split()), mentions)
-
-
-def _attributes(tree: ast.AST) -> frozenset[str]:
-    return frozenset(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
 
 
 Failure = tuple[TestResult, TestText]
@@ -88,7 +86,9 @@ class ClassDiagnosis:
         """All methods that do not count."""
         names: list[str] = []
         for problem_of in self.problems:
-            names += [name for name, problem in problem_of.items() if problem]
+            for name, problem in problem_of.items():
+                if problem:
+                    names.append(name)
         return names
 
     @property
@@ -122,10 +122,13 @@ def level_feedback(diagnosis: ClassDiagnosis, agent: int) -> list[str]:
     own = diagnosis.problems[agent]
     lines: list[str] = []
     for name, problem in own.items():
-        lines.append(f"{name}: missing ({problem})" if problem else f"{name}: found")
-    if foreign := diagnosis.attempt.foreign(agent):
+        state = f"missing ({problem})" if problem else "found"
+        lines.append(f"{name}: {state}")
+    foreign = diagnosis.attempt.foreign(agent)
+    if foreign:
         lines.append(f"not yours: {', '.join(foreign)}")
-    if others := [name for name in diagnosis.missing if name not in own]:
+    others = [name for name in diagnosis.missing if name not in own]
+    if others:
         lines.append(f"missing from others: {', '.join(others)}")
     lines.append(f"syntax: {describe_syntax(diagnosis.syntax)}")
     if diagnosis.syntax is not None:

@@ -30,8 +30,10 @@ keys are the programmers' names, its values are strings: a short suggestion, or 
 def first_prompts(skeleton: str, class_name: str, shares: Sequence[Sequence[str]]) -> list[str]:
     """Return the first prompts, one per agent: the skeleton and the names of the agent's methods."""
     skeleton = skeleton.strip("\n")
-    instructions = _instructions("Complete the class `{name}`: write {methods}.", class_name, shares)
-    return [f"{skeleton}\n\n{instruction}\n" for instruction in instructions]
+    prompts = []
+    for instruction in _instructions("Complete the class `{name}`: write {methods}.", class_name, shares):
+        prompts.append(f"{skeleton}\n\n{instruction}\n")
+    return prompts
 
 
 def revisions(class_name: str, shares: Sequence[Sequence[str]]) -> list[str]:
@@ -59,10 +61,14 @@ def _instructions(task: str, class_name: str, shares: Sequence[Sequence[str]]) -
             instructions.append(NOTHING.format(name=class_name))
             continue
         text = task.format(name=class_name, methods=_named(own))
-        writers = [methods for other, methods in enumerate(shares) if other != agent and methods]
+        writers = 0
+        others: list[str] = []
+        for other, methods in enumerate(shares):
+            if other != agent and methods:
+                writers += 1
+                others += methods
         if writers:
-            writes = "Another agent writes" if len(writers) == 1 else "Other agents write"
-            others = [name for methods in writers for name in methods]
+            writes = "Another agent writes" if writers == 1 else "Other agents write"
             pronoun = "it" if len(others) == 1 else "them"
             text += f" {writes} {_named(others)}: you may call {pronoun} but must not define {pronoun}."
         instructions.append(f"{text} {METHODS_ONLY}")
@@ -71,4 +77,7 @@ def _instructions(task: str, class_name: str, shares: Sequence[Sequence[str]]) -
 
 def _named(methods: Sequence[str]) -> str:
     """Return ``the method `a` `` or ``the methods `a` and `b` ``."""
-    return f"the method{'s' if len(methods) > 1 else ''} {listed([f'`{name}`' for name in methods])}"
+    names = listed([f"`{name}`" for name in methods])
+    if len(methods) == 1:
+        return f"the method {names}"
+    return f"the methods {names}"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import keyword
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from marl_ray.core.episode import Task
@@ -23,7 +23,14 @@ from marl_ray.core.errors import UserError
 from marl_ray.data.convert import Conversion, id_of, lines_of, text_of
 from marl_ray.data.loading import DataRow
 from marl_ray.environments.code_generation.extraction import first_line, parse
-from marl_ray.plugins.code_completion.skeleton import FunctionNode, class_in, is_stub, methods_of, parse_skeleton
+from marl_ray.plugins.code_completion.skeleton import (
+    FunctionNode,
+    attributes_in,
+    class_in,
+    is_stub,
+    methods_of,
+    parse_skeleton,
+)
 from marl_ray.sandbox import count_tests
 
 PLAIN_QUOTES = str.maketrans("“”„‟‘’‚‛", "\"\"\"\"''''")
@@ -34,7 +41,8 @@ def _task(row: DataRow, number: int) -> Task:
     """Convert a row with the fields class_name, skeleton and test. ClassEval's fields import_statement, methods_info
     and solution_code are optional. Without methods_info, the methods without a body are to be written."""
     task_id = id_of(row, "classeval", number)
-    name, tests = text_of(row, "class_name"), text_of(row, "test")
+    name = text_of(row, "class_name")
+    tests = text_of(row, "test")
     if not name.isidentifier() or keyword.iskeyword(name):
         raise UserError(f"task {task_id} has no class name (field class_name)")
     if not tests:
@@ -44,11 +52,18 @@ def _task(row: DataRow, number: int) -> Task:
     try:
         count_tests(tests, name)
         skeleton = _completed(_skeleton(row, name), methods_of_solution(row), name, tests)
-        methods = _to_write(row, skeleton, name)
-        parse_skeleton(skeleton, name, tuple(methods), tuple(methods.values()))
+        length_by_method = _to_write(row, skeleton, name)
+        methods = tuple(length_by_method)
+        lengths = tuple(length_by_method.values())
+        parse_skeleton(skeleton, name, methods, lengths)
     except ValueError as error:
         raise UserError(f"task {task_id}: {error}") from None
-    fields = {"class_name": name, "tests": tests, "methods": tuple(methods), "lengths": tuple(methods.values())}
+    fields = {
+        "class_name": name,
+        "tests": tests,
+        "methods": methods,
+        "lengths": lengths,
+    }
     return Task(task_id, skeleton, fields)
 
 
@@ -57,17 +72,25 @@ CLASSEVAL = Conversion("code_completion", _task)
 
 def _skeleton(row: DataRow, name: str) -> str:
     """Return the repaired skeleton with the row's imports, or for `class_in` to reject the row's own."""
-    named = {text_of(info, "method_name") for info in _methods_info(row)}
-    source = next((text for text in _repairs(row, name) if _defines(text, name, named)), text_of(row, "skeleton"))
+    source = text_of(row, "skeleton")
+    for repaired in _repairs(row, name):
+        if _defines(repaired, name, _named_methods(row)):
+            source = repaired
+            break
     tree = parse(source)
     if tree is None or "import_statement" not in row:
         return source
     lines = source.split("\n")
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            lines[node.lineno - 1 : node.end_lineno] = [""] * ((node.end_lineno or node.lineno) - node.lineno + 1)
+            # Blank lines in their place keep the numbers of all other lines.
+            for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                lines[number - 1] = ""
+    code = "\n".join(lines).strip("\n")
     imports = lines_of(row, "import_statement")
-    return "\n".join([*imports, *[""] * bool(imports), "\n".join(lines).strip("\n")]) + "\n"
+    if imports:
+        return "\n".join([*imports, "", code]) + "\n"
+    return f"{code}\n"
 
 
 def _repairs(row: DataRow, name: str) -> Iterator[str]:
@@ -84,23 +107,26 @@ def _without_quotes(text: str) -> str:
     with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
         value = ast.literal_eval(text)
         return value if isinstance(value, str) else text
-    quotes = ('"""', "'''", '"', "'")
-    quote = next((quote for quote in quotes if text.startswith(quote) and text.endswith(quote)), "")
-    return text[len(quote) : len(text) - len(quote)]
+    for quote in ('"""', "'''", '"', "'"):
+        if text.startswith(quote) and text.endswith(quote):
+            return text[len(quote) : len(text) - len(quote)]
+    return text
 
 
 def _defines(source: str, name: str, methods: set[str]) -> bool:
     """Return whether a module defines the class with these methods."""
     try:
-        return methods <= {method.name for method in methods_of(class_in(source, name))}
+        node = class_in(source, name)
     except ValueError:
         return False
+    return methods <= _names(methods_of(node))
 
 
 def _from_parts(row: DataRow, name: str) -> str:
     """Return a skeleton from class_description, class_constructor and the descriptions in methods_info."""
     _, _, constructor = text_of(row, "class_constructor").partition("\n")
-    parts = [f"class {name}:", text_of(row, "class_description").rstrip(), constructor.rstrip()]
+    description = text_of(row, "class_description")
+    parts = [f"class {name}:", description.rstrip(), constructor.rstrip()]
     for info in _methods_info(row):
         description = f"    {text_of(info, 'method_description').strip()}"
         if parse(f"class _:\n{description.translate(PLAIN_QUOTES)}") is None:
@@ -112,17 +138,21 @@ def _from_parts(row: DataRow, name: str) -> str:
 def _completed(skeleton: str, solution: Mapping[str, str], name: str, tests: str) -> str:
     """Return the skeleton with the solution's methods that the tests call and the skeleton lacks."""
     node = class_in(skeleton, name)
-    existing = {method.name for method in methods_of(node)}
-    called = {part.attr for part in ast.walk(ast.parse(tests)) if isinstance(part, ast.Attribute)}
-    given = [code for method, code in solution.items() if method in called - existing]
+    existing = _names(methods_of(node))
+    lacking = attributes_in(ast.parse(tests)) - existing
+    added = []
+    for method, code in solution.items():
+        if method in lacking:
+            added += ["", *code.split("\n")]
     lines = skeleton.split("\n")
-    lines[node.end_lineno : node.end_lineno] = [line for code in given for line in ["", *code.split("\n")]]
+    lines[node.end_lineno : node.end_lineno] = added
     return "\n".join(lines)
 
 
 def methods_of_solution(row: DataRow) -> dict[str, str]:
     """Return the sources of the reference's methods by name, empty without a reference."""
-    source, name = text_of(row, "solution_code"), text_of(row, "class_name")
+    source = text_of(row, "solution_code")
+    name = text_of(row, "class_name")
     if parse(source) is None or f"class {name}" not in source:
         return {}
     return {method.name: _source(method, source) for method in methods_of(class_in(source, name))}
@@ -131,13 +161,27 @@ def methods_of_solution(row: DataRow) -> dict[str, str]:
 def _to_write(row: DataRow, skeleton: str, name: str) -> dict[str, int]:
     """Return the methods to write with their lengths in characters, in the reference or else in the skeleton."""
     solution = methods_of_solution(row)
-    named = {text_of(info, "method_name") for info in _methods_info(row)}
+    named = _named_methods(row)
     members = methods_of(class_in(skeleton, name))
-    methods = [m for m in members if (m.name in named if named else is_stub(m))]
-    missing = sorted(named - {member.name for member in methods})
+    missing = sorted(named - _names(members))
     if missing:
         raise ValueError(f"the skeleton has no method {missing[0]} (field methods_info)")
-    return {m.name: len(solution.get(m.name, "") or _source(m, skeleton)) for m in methods}
+    lengths = {}
+    for method in members:
+        is_open = method.name in named if named else is_stub(method)
+        if is_open:
+            code = solution.get(method.name, "") or _source(method, skeleton)
+            lengths[method.name] = len(code)
+    return lengths
+
+
+def _names(methods: Iterable[FunctionNode]) -> set[str]:
+    return {method.name for method in methods}
+
+
+def _named_methods(row: DataRow) -> set[str]:
+    """Return the names of the methods in methods_info."""
+    return {text_of(info, "method_name") for info in _methods_info(row)}
 
 
 def _methods_info(row: DataRow) -> list[Mapping[str, Any]]:
@@ -145,8 +189,15 @@ def _methods_info(row: DataRow) -> list[Mapping[str, Any]]:
     infos = row.get("methods_info")
     if isinstance(infos, Mapping):
         columns = {field: values for field, values in infos.items() if isinstance(values, list | tuple)}
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=False)]
-    return [info for info in infos if isinstance(info, Mapping)] if isinstance(infos, list | tuple) else []
+        rows = zip(*columns.values(), strict=False)
+        return [dict(zip(columns, values, strict=True)) for values in rows]
+    if not isinstance(infos, list | tuple):
+        return []
+    methods = []
+    for info in infos:
+        if isinstance(info, Mapping):
+            methods.append(info)
+    return methods
 
 
 def _source(method: FunctionNode, source: str) -> str:

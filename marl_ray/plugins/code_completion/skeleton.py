@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -46,6 +47,11 @@ class Skeleton:
     slots: tuple[MethodSlot, ...]
     members: frozenset[str]
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the methods to write."""
+        return [slot.name for slot in self.slots]
+
 
 @functools.lru_cache(maxsize=256)
 def parse_skeleton(source: str, class_name: str, methods: tuple[str, ...], lengths: tuple[int, ...]) -> Skeleton:
@@ -58,7 +64,10 @@ def parse_skeleton(source: str, class_name: str, methods: tuple[str, ...], lengt
     for name in methods:
         if names.count(name) != 1:
             raise ValueError(f"the skeleton has the method {name} {names.count(name)} times")
-    slots = [_slot(member, lines, expected[member.name]) for member in members if member.name in expected]
+    slots = []
+    for member in members:
+        if member.name in expected:
+            slots.append(_slot(member, lines, expected[member.name]))
     if not slots:
         raise ValueError("the skeleton has no method to write")
     return Skeleton(
@@ -99,7 +108,10 @@ def class_in(source: str, class_name: str) -> ast.ClassDef:
     tree = parse(source)
     if tree is None:
         raise ValueError("the skeleton does not parse")
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name]
+    classes = []
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == class_name:
+            classes.append(node)
     if len(classes) != 1:
         raise ValueError(f"the skeleton defines the class {class_name} {len(classes)} times")
     return classes[0]
@@ -110,14 +122,21 @@ def methods_of(node: ast.ClassDef) -> list[FunctionNode]:
     return [member for member in node.body if isinstance(member, FunctionNode)]
 
 
+def attributes_in(tree: ast.AST) -> frozenset[str]:
+    """Return the names of all attributes in a tree, which include the called methods."""
+    return frozenset(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+
+
 def is_stub(method: FunctionNode) -> bool:
     """Return whether a method is a stub: at most a docstring, `pass`, or `raise NotImplementedError`. A constructor
     with only `pass` is no stub, because there may be nothing to do."""
     body = without_docstring(method.body)
     if not body:
         return method.name != "__init__" or not any(isinstance(node, ast.Pass) for node in method.body)
+    if not isinstance(body[0], ast.Raise):
+        return False
     names = [node.id for node in ast.walk(body[0]) if isinstance(node, ast.Name)]
-    return isinstance(body[0], ast.Raise) and names == ["NotImplementedError"]
+    return names == ["NotImplementedError"]
 
 
 def _slot(method: FunctionNode, lines: Sequence[str], length: int) -> MethodSlot:
@@ -129,14 +148,16 @@ def _slot(method: FunctionNode, lines: Sequence[str], length: int) -> MethodSlot
     arguments = method.args
     parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     parameters += filter(None, (arguments.vararg, arguments.kwarg))
+    decorators = [f"@{ast.unparse(decorator)}" for decorator in method.decorator_list]
+    missing = textwrap.indent(ast.unparse(stub), indent)
     return MethodSlot(
         method.name,
         first_line(method),
         method.end_lineno or method.lineno,
         len(parameters),
         length,
-        tuple(f"@{ast.unparse(decorator)}" for decorator in method.decorator_list),
-        "\n".join(indent + line for line in ast.unparse(stub).split("\n")),
+        tuple(decorators),
+        missing,
     )
 
 

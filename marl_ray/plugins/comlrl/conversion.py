@@ -98,22 +98,29 @@ SAMPLING = ("temperature", "top_p", "top_k")
 
 CENTRALIZED = "centralized_magrpo"
 """Section of the trainer in which one policy writes the parts of all agents."""
-_ROLLOUT: dict[str, Any] = {"max_new_tokens": 256, "num_turns": 2, "num_agents": 2, "agent_learning_rate": 5e-6}
-_EVALUATION: dict[str, Any] = {"eval_interval": 16, "eval_num_samples": 4}
+_COMMON: dict[str, Any] = {
+    "max_new_tokens": 256,
+    "num_turns": 2,
+    "num_agents": 2,
+    "agent_learning_rate": 5e-6,
+    "eval_interval": 16,
+    "eval_num_samples": 4,
+}
 REINFORCE: dict[str, Any] = {
     "num_train_epochs": 20,
     "num_generations": 4,
     "rollout_buffer_size": 2,
     "logging_steps": 50,
+    **_COMMON,
 }
-REINFORCE |= _ROLLOUT | _EVALUATION
 ACTOR_CRITIC: dict[str, Any] = {
     "num_train_epochs": 40,
     "num_generations": 1,
     "rollout_buffer_size": 8,
     "logging_steps": 1,
+    "value_loss_coef": 0.6,
+    **_COMMON,
 }
-ACTOR_CRITIC |= {"value_loss_coef": 0.6} | _ROLLOUT | _EVALUATION
 TRAINERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "magrpo": (REINFORCE, {}),
     "marloo": (REINFORCE, {"estimator": "marloo"}),
@@ -152,8 +159,11 @@ def is_comlrl(tree: Mapping[str, Any]) -> bool:
         return True
     for section in ("magrpo", "grpo"):
         trainer = tree.get(section)
-        if isinstance(trainer, Mapping) and any(name in OLDER_NAMES or advice(str(name)) for name in trainer):
-            return True
+        if not isinstance(trainer, Mapping):
+            continue
+        for name in trainer:
+            if name in OLDER_NAMES or advice(str(name)):
+                return True
     return False
 
 
@@ -186,9 +196,10 @@ def convert_comlrl(tree: Mapping[str, Any], algorithm: str = "magrpo") -> tuple[
     other_sections = dict(tree)
     del other_sections[trainer]
     other, notes, refused = convert_sections(other_sections)
-    given, more_notes, more_refused = _trainer_settings(trainer, tree[trainer])
-    notes += more_notes
-    if refused := [*refused, *more_refused]:
+    given, trainer_notes, trainer_refused = _trainer_settings(trainer, tree[trainer])
+    notes += trainer_notes
+    refused += trainer_refused
+    if refused:
         raise UserError(f"no counterpart: {'; '.join(refused)}")
     section = {**_by_name_here(defaults), **other.pop("magrpo", {}), **selected, **given}
     section["estimator"] = _estimator(section, algorithm, notes)
@@ -202,7 +213,10 @@ def convert_comlrl(tree: Mapping[str, Any], algorithm: str = "magrpo") -> tuple[
         notes.append(f"{trainer}.advantage_normalization is off: a batch of one completion has nothing to compare")
         section["normalize_advantages"] = False
     if trainer == CENTRALIZED:  # where max_new_tokens is the length of the whole completion
-        other |= {"centralized": {"environment": other.get("environment"), "team": section["num_agents"]}}
+        other["centralized"] = {
+            "environment": other.get("environment"),
+            "team": section["num_agents"],
+        }
         other["environment"] = "centralized"
         section["num_agents"] = 1
     return {"compat": "comlrl", **other, algorithm: section}, notes
@@ -216,21 +230,27 @@ def _trainer_settings(trainer: str, given: Mapping[str, Any]) -> tuple[dict[str,
     notes: list[str] = []
     refused: list[str] = []
     if TRAINERS[trainer][1].get("critic") == "iac":
-        separate = given.pop("use_separate_critic", True)
-        section["critic_body"] = "own" if separate else "shared"
-        of_critic = given.pop("critic_value_head_hidden_dim", None)
-        of_policy = given.pop("value_head_hidden_dim", None)
-        section["value_head_hidden_dim"] = of_critic if separate else of_policy
-        clip_range = given.pop("value_clip_range", 0.2)  # CoMLRL clips values of a shared model only
-        section["value_clip_range"] = None if separate else clip_range
+        is_separate = given.pop("use_separate_critic", True)
+        head_of_critic = given.pop("critic_value_head_hidden_dim", None)
+        head_of_policy = given.pop("value_head_hidden_dim", None)
+        clip_range = given.pop("value_clip_range", 0.2)
+        if is_separate:
+            section["critic_body"] = "own"
+            section["value_head_hidden_dim"] = head_of_critic
+            section["value_clip_range"] = None  # CoMLRL clips values of a shared model only
+        else:
+            section["critic_body"] = "shared"
+            section["value_head_hidden_dim"] = head_of_policy
+            section["value_clip_range"] = clip_range
     for name, value in given.items():
         if (trainer, name, value) == (CENTRALIZED, "collaboration_mode", "centralized"):
             continue
         values = DROPPED.get(name, ())
+        replacement = advice(name)
         if values is None:
             if value is not None:
-                notes.append(f"{trainer}.{name} is left out: {ADVICE[name]}")
-        elif (replacement := advice(name)) is None:
+                notes.append(f"{trainer}.{name} is left out: {replacement}")
+        elif replacement is None:
             section[name] = value
         elif value not in values:
             refused.append(f"{trainer}.{name} ({replacement})")
@@ -250,11 +270,14 @@ def _by_name_here(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _estimator(section: dict[str, Any], algorithm: str, notes: list[str]) -> str:
     """Return the estimator of a trainer's section."""
-    estimator = ESTIMATORS.get(section.pop("advantage_mode", None), section.get("estimator", algorithm))
+    mode = section.pop("advantage_mode", None)
+    estimator = ESTIMATORS.get(mode, section.get("estimator", algorithm))
     if estimator in ("marloo", "maremax") and section.get("normalize_advantages", True):
         notes.append(f"{estimator} is left out: {_SHIFTED}")
         estimator = algorithm
-    return algorithm if estimator == "magrpo" else estimator
+    if estimator == "magrpo":
+        return algorithm
+    return estimator
 
 
 def _move_sampling(trainer: str, section: dict[str, Any], other: dict[str, Any], notes: list[str]) -> None:

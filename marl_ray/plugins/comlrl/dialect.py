@@ -36,7 +36,9 @@ class ComlrlFiles:
     def advice(self, name: str) -> str | None:
         """Return what replaces a setting of CoMLRL that does not exist here, None for another name."""
         replacement = conversion.advice(name)
-        return None if replacement is None else f"known from CoMLRL: {replacement}"
+        if replacement is None:
+            return None
+        return f"known from CoMLRL: {replacement}"
 
 
 COMLRL = ComlrlFiles()

@@ -68,7 +68,12 @@ VALUES: Mapping[str, Mapping[Any, Any]] = {
         "house_builder": "house_builder",
         "box_builder": "house_builder",
     },
-    "model.model_kwargs.torch_dtype": {None: "auto", "bf16": "bfloat16", "fp16": "float16", "fp32": "float32"},
+    "model.model_kwargs.torch_dtype": {
+        None: "auto",
+        "bf16": "bfloat16",
+        "fp16": "float16",
+        "fp32": "float32",
+    },
 }
 """The value here of a value there, by key here."""
 WITHOUT_COUNTERPART: Mapping[str, LeftOut] = {
@@ -98,9 +103,18 @@ WITHOUT_COUNTERPART: Mapping[str, LeftOut] = {
         _WEIGHTS.format("function_calls"),
         (
             {
-                **{"parse_weight": 0.05, "function_weight": 0.25, "argument_weight": 0.35, "count_weight": 0.10},
-                **{"balance_weight": 0.15, "exact_bonus": 0.20, "overlap_penalty": 0.20, "lazy_agent_penalty": 0.15},
-                **{"extra_call_penalty": 0.05, "self_duplicate_penalty": 0.05, "min_reward": -0.4, "max_reward": 1.2},
+                "parse_weight": 0.05,
+                "function_weight": 0.25,
+                "argument_weight": 0.35,
+                "count_weight": 0.10,
+                "balance_weight": 0.15,
+                "exact_bonus": 0.20,
+                "overlap_penalty": 0.20,
+                "lazy_agent_penalty": 0.15,
+                "extra_call_penalty": 0.05,
+                "self_duplicate_penalty": 0.05,
+                "min_reward": -0.4,
+                "max_reward": 1.2,
             },
         ),
     ),
@@ -147,14 +161,14 @@ def convert_sections(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
                 notes.append(f"{key} is left out: {left_out.why}")
             continue
         place = PLACES.get(key, key)
-        if value is None and key in PLACES and place not in VALUES:  # their default
-            continue
+        if value is None and key in PLACES and place not in VALUES:
+            continue  # their default
         if key in SPLITS and str(value).startswith("["):
             value = f"train{value}"
-        if isinstance(value, list | dict) or value not in VALUES.get(place, {}):
-            _put(converted, place, value)
-        else:
-            _put(converted, place, VALUES[place][value])
+        values = VALUES.get(place, {})
+        if not isinstance(value, list | dict) and value in values:
+            value = values[value]
+        _put(converted, place, value)
     return converted, notes, refused
 
 
@@ -179,8 +193,11 @@ def _without_equal_critics(tree: Mapping[str, Any]) -> dict[str, Any]:
     for section in ("critic_model", "critic"):
         if isinstance(tree.get(section), Mapping) and tree[section].get("name") == agent:
             del rest[section]
-    if tree.get("critics") and tree["critics"] == (tree.get("agents") or [agent] * len(tree["critics"])):
-        del rest["critics"]
+    critics = tree.get("critics")
+    if critics:
+        agents = tree.get("agents") or [agent] * len(critics)
+        if critics == agents:
+            del rest["critics"]
     return rest
 
 
@@ -209,7 +226,10 @@ def _with_splits(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     if config_name:
         name = f"{name}:{config_name}"
     split = split or "train"
-    rest |= {"name": name, "type": rest.get("type", "travel"), "train_split": split, "eval_split": None}
+    rest["name"] = name
+    rest.setdefault("type", "travel")
+    rest["train_split"] = split
+    rest["eval_split"] = None
     if train is not None:
         # The rows for evaluation follow the rows for training.
         rest["train_split"] = f"{split}[:{train}]"

@@ -50,8 +50,10 @@ def function_task(task_id: str, question: str, name: str, starter: str, cases: S
         raise UserError(f"task {task_id} has no tests")
     declaration = _declaration(task_id, name, starter) or f"The function is `{name}`."
     nested = any(len(case.results) > 1 for case in cases)
-    asserts = [_assertion(task_id, name, case, nested) for case in cases]
-    fields = {"entry_point": name, "tests": (COMPARISON, *asserts)}
+    tests = [COMPARISON]
+    for case in cases:
+        tests.append(_assertion(task_id, name, case, nested))
+    fields = {"entry_point": name, "tests": tuple(tests)}
     return Task(task_id, f"{question.strip()}\n\n{declaration}\n", fields)
 
 
@@ -64,19 +66,25 @@ def apps_cases(task_id: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> l
         results = [_with_numbers_as_keys(output)]
         if isinstance(output, list) and output:
             results.append(_with_numbers_as_keys(output[0]))
-        cases.append(FunctionCase([_with_numbers_as_keys(argument) for argument in arguments], results))
+        cases.append(FunctionCase(list(map(_with_numbers_as_keys, arguments)), results))
     return cases
 
 
 def _with_numbers_as_keys(value: Any) -> Any:
     """Return a mapping with integers as keys if all keys are digits, since JSON has only texts; else the value."""
-    if isinstance(value, dict) and value and all(re.fullmatch(r"-?[0-9]{1,4000}", key) for key in value):
-        return {int(key): item for key, item in value.items()}
-    return value
+    if not isinstance(value, dict):
+        return value
+    by_number = {}
+    for key, item in value.items():
+        if not re.fullmatch(r"-?[0-9]{1,4000}", key):
+            return value
+        by_number[int(key)] = item
+    return by_number
 
 
 def _assertion(task_id: str, name: str, case: FunctionCase, nested: bool) -> str:
-    call = f"as_lists({name}({', '.join(map(repr, case.arguments))}), {nested})"
+    arguments = ", ".join(map(repr, case.arguments))
+    call = f"as_lists({name}({arguments}), {nested})"
     if len(case.results) == 1:
         source = f"assert {call} == {case.results[0]!r}"
     else:
@@ -108,7 +116,9 @@ def _declaration(task_id: str, name: str, starter: str) -> str:
             node.args.args.pop(0)
         mentioned = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
         _reject_own_classes(task_id, mentioned)
-        returned = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+        returned = ""
+        if node.returns:
+            returned = f" -> {ast.unparse(node.returns)}"
         line = f"def {name}({ast.unparse(node.args)}){returned}:"
         imported = sorted(mentioned & set(typing.__all__))
         if not imported:

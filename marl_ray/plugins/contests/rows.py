@@ -38,8 +38,9 @@ def _apps(row: DataRow, number: int) -> Task:
         raise UserError(f"task {task_id}: input_output should have as many outputs as inputs")
     if tests.get("fn_name"):
         question = _question(task_id, row, "question")
+        starter = text_of(row, "starter_code")
         cases = apps_cases(task_id, inputs, outputs)
-        return checked(function_task(task_id, question, str(tests["fn_name"]), text_of(row, "starter_code"), cases))
+        return checked(function_task(task_id, question, str(tests["fn_name"]), starter, cases))
     return _script_task(task_id, row, "question", list(zip(inputs, outputs, strict=True)))
 
 
@@ -106,14 +107,19 @@ def _script_task(task_id: str, row: DataRow, field: str, pairs: Sequence[tuple[A
     # A script has no function to call: its tests run the whole program.
     if not pairs:
         raise UserError(f"task {task_id} has no tests")
-    cases = [StdioCase(_text(stdin, task_id), _text(stdout, task_id)) for stdin, stdout in pairs]
-    return Task(task_id, question, {"entry_point": MAIN, "tests": stdio_tests(cases), "script": True})
+    cases = []
+    for stdin, stdout in pairs:
+        cases.append(StdioCase(_text(stdin, task_id), _text(stdout, task_id)))
+    fields = {"entry_point": MAIN, "tests": stdio_tests(cases), "script": True}
+    return Task(task_id, question, fields)
 
 
 def _text(value: Any, task_id: str) -> str:
     """Return an input or output. Some rows of APPS have a list of lines, or an integer in place of its text."""
+    if not isinstance(value, list):
+        value = [value]
     lines = []
-    for line in value if isinstance(value, list) else [value]:
+    for line in value:
         if type(line) is not int and not isinstance(line, str):  # True is an `int` too
             raise UserError(f"task {task_id}: inputs and outputs should be texts, not {value!r:.60}")
         lines.append(str(line))

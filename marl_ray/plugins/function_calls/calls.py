@@ -39,7 +39,10 @@ class FunctionCall:
         return self.name, normal_form(self.arguments)
 
     def __str__(self) -> str:
-        text = f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.arguments.items())})"
+        arguments = []
+        for name, value in self.arguments.items():
+            arguments.append(f"{name}={value!r}")
+        text = f"{self.name}({', '.join(arguments)})"
         return text.encode("utf-8", "backslashreplace").decode()  # names in JSON may have halves of characters
 
 
@@ -51,8 +54,12 @@ def normal_form(value: Any) -> Any:
         (('a', True), ('b', (1, 'new york')))
     """
     if isinstance(value, Mapping):
-        parts = [(str(name), normal_form(part)) for name, part in value.items()]
-        return tuple(sorted(parts, key=lambda part: part[0]))
+        parts = []
+        for name, part in value.items():
+            parts.append((str(name), normal_form(part)))
+        # Sorted by name alone: values need no order.
+        parts.sort(key=lambda part: part[0])
+        return tuple(parts)
     if isinstance(value, list | tuple):
         return tuple(map(normal_form, value))
     if value is None or isinstance(value, int | float):
@@ -61,8 +68,11 @@ def normal_form(value: Any) -> Any:
 
 
 def unique(calls: Iterable[FunctionCall]) -> list[FunctionCall]:
-    """Return the calls without repetitions."""
-    return list({call.key: call for call in reversed(list(calls))}.values())[::-1]
+    """Return the calls without repetitions: the first one of equal calls, at the place of the last one."""
+    by_key: dict[Any, FunctionCall] = {}
+    for call in calls:
+        by_key[call.key] = by_key.pop(call.key, call)
+    return list(by_key.values())
 
 
 def similarity(call: FunctionCall, expected: FunctionCall) -> tuple[float, bool]:
@@ -73,13 +83,14 @@ def similarity(call: FunctionCall, expected: FunctionCall) -> tuple[float, bool]
     if call.name != expected.name:
         return 0.0, False
     wanted = expected.arguments
-    if not wanted and call.arguments:
-        return 0.7, False
     if not wanted:
+        if call.arguments:
+            return 0.7, False
         return 1.0, True
     right = sum(_accepted(call.arguments, name, values) for name, values in wanted.items())
     more = len(call.arguments.keys() - wanted.keys())
-    return right / len(wanted) * len(wanted) / (len(wanted) + more), right == len(wanted) and not more
+    share = right / len(wanted) * len(wanted) / (len(wanted) + more)
+    return share, right == len(wanted) and not more
 
 
 def match(calls: Sequence[FunctionCall], expected: Sequence[FunctionCall]) -> tuple[float, frozenset[int]]:
@@ -112,15 +123,18 @@ def read_calls(answer: str, functions: str) -> list[FunctionCall]:
         ['f(a=1)']
     """
     text = normalise_text(answer).strip()
-    if blocks := _FENCED.findall(text):
+    blocks = _FENCED.findall(text)
+    if blocks:
         text = "\n".join(block.strip() for block in blocks)
     parameters = _parameters(functions)
-    calls = list(_from_json(text)) or list(_from_python(text, parameters))
+    calls = list(_from_json(text))
+    if not calls:
+        calls += _from_python(text, parameters)
     if not calls:
         for span in _spans(text, parameters):
             calls += _from_python(span, parameters)
     if not calls and "[" in text:  # a list within prose
-        calls = list(_from_json(text[text.index("[") : text.rfind("]") + 1]))
+        calls += _from_json(text[text.index("[") : text.rfind("]") + 1])
     return calls[:MAX_CALLS]
 
 
@@ -129,7 +143,8 @@ def expected_calls(calls: str) -> tuple[FunctionCall, ...]:
     """Return the expected calls of a task from JSON text: a list of `{name: {argument: [accepted values]}}`."""
     expected: list[FunctionCall] = []
     for call in json.loads(calls):
-        expected += [FunctionCall(name, arguments) for name, arguments in call.items()]
+        for name, arguments in call.items():
+            expected.append(FunctionCall(name, arguments))
     return tuple(expected)
 
 
@@ -139,26 +154,31 @@ def _parameters(functions: str) -> dict[str, list[str]]:
     names: dict[str, list[str]] = {}
     for function in json.loads(functions):
         schema = function.get("parameters") or {}
-        required, optional = schema.get("required") or (), schema.get("properties") or ()
+        required = schema.get("required") or ()
+        optional = schema.get("properties") or ()
         names[function["name"]] = list(dict.fromkeys([*required, *optional]))
     return names
 
 
 def _accepted(arguments: Mapping[str, Any], name: str, values: Any) -> bool:
     """Return whether an argument has one of the accepted values."""
-    choices = values if isinstance(values, list) else [values]
+    if not isinstance(values, list):
+        values = [values]
     if name not in arguments:
-        return "" in choices
-    return any(_equal(arguments[name], choice) for choice in choices)
+        return "" in values
+    return any(_equal(arguments[name], accepted) for accepted in values)
 
 
 def _equal(value: Any, wanted: Any) -> bool:
     """Return whether a value is the wanted one. Entries of a wanted object are lists of accepted values."""
     if isinstance(wanted, Mapping) and isinstance(value, Mapping):
-        return value.keys() <= wanted.keys() and all(_accepted(value, name, parts) for name, parts in wanted.items())
+        if not value.keys() <= wanted.keys():
+            return False
+        return all(_accepted(value, name, accepted) for name, accepted in wanted.items())
     if isinstance(wanted, list) and isinstance(value, list):
         return len(value) == len(wanted) and all(map(_equal, value, wanted))
-    first, second = normal_form(value), normal_form(wanted)
+    first = normal_form(value)
+    second = normal_form(wanted)
     if isinstance(first, int | float) and isinstance(second, int | float):
         try:
             return abs(first - second) < TOLERANCE
@@ -197,21 +217,31 @@ def _from_python(text: str, parameters: Mapping[str, Sequence[str]]) -> Iterator
         if isinstance(statement.value, ast.List | ast.Tuple):
             nodes = statement.value.elts
         for node in nodes:
-            if isinstance(node, ast.Call) and (name := _dotted(node.func)):
-                arguments = dict(zip(parameters.get(name, ()), map(_literal, node.args), strict=False))
-                for keyword in node.keywords:
-                    if keyword.arg:  # `**arguments` has no name
-                        arguments[keyword.arg] = _literal(keyword.value)
-                yield FunctionCall(name, arguments)
+            if not isinstance(node, ast.Call):
+                continue
+            name = _dotted(node.func)
+            if not name:
+                continue
+            arguments = {}
+            for parameter, value in zip(parameters.get(name, ()), node.args, strict=False):
+                arguments[parameter] = _literal(value)
+            for keyword in node.keywords:
+                if keyword.arg:  # `**arguments` has no name
+                    arguments[keyword.arg] = _literal(keyword.value)
+            yield FunctionCall(name, arguments)
 
 
 def _spans(text: str, names: Iterable[str]) -> Iterator[str]:
     """Yield the texts from a function's name to the parenthesis that closes its call."""
     names = sorted(map(re.escape, names), key=len, reverse=True)
+    if not names:
+        return
     opening = re.compile(rf"(?<![\w.])(?:{'|'.join(names)})\s*\(")
-    end = tries = 0
-    while names and tries < 2 * MAX_CALLS and (found := opening.search(text, end)):
-        tries += 1
+    end = 0
+    for _ in range(2 * MAX_CALLS):
+        found = opening.search(text, end)
+        if found is None:
+            return
         start = found.start()
         end = found.end()
         depth = 1
@@ -220,12 +250,15 @@ def _spans(text: str, names: Iterable[str]) -> Iterator[str]:
         for place in range(end, min(len(text), start + MAX_CALL_CHARS)):
             character = text[place]
             if quote:
-                quote = "" if character == quote and not escaped else quote
+                if character == quote and not escaped:
+                    quote = ""
                 escaped = character == "\\" and not escaped
             elif character in "\"'":
                 quote = character
-            else:
-                depth += (character in "([{") - (character in ")]}")
+            elif character in "([{":
+                depth += 1
+            elif character in ")]}":
+                depth -= 1
                 if depth == 0:
                     end = place + 1
                     yield text[start:end]
@@ -236,7 +269,8 @@ def _dotted(node: ast.expr) -> str:
     """Return a dotted name, or an empty string."""
     if isinstance(node, ast.Attribute):
         parent = _dotted(node.value)
-        return f"{parent}.{node.attr}" if parent else ""
+        if parent:
+            return f"{parent}.{node.attr}"
     if isinstance(node, ast.Name):
         return node.id
     return ""
@@ -249,10 +283,15 @@ def _literal(node: ast.expr) -> Any:
     if isinstance(node, ast.List | ast.Tuple):
         return list(map(_literal, node.elts))
     if isinstance(node, ast.Dict) and None not in node.keys:
-        return {str(_literal(key)): _literal(value) for key, value in zip(node.keys, node.values, strict=True) if key}
+        entries = {}
+        for key, value in zip(node.keys, node.values, strict=True):
+            if key is not None:  # as `**more` has no key
+                entries[str(_literal(key))] = _literal(value)
+        return entries
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
-        value = node.operand.value
-        return -value if isinstance(value, int | float) else ast.unparse(node)
+        number = node.operand.value
+        if isinstance(number, int | float):
+            return -number
     if isinstance(node, ast.Name):
         return _CONSTANTS.get(node.id, node.id)
     return ast.unparse(node)

@@ -55,15 +55,18 @@ class FunctionCalls(TextEnvironment[CollectedCalls]):
 
     def first_prompts(self, task: Task) -> list[str]:
         functions = task.fields["lines"]
-        return [prompts.first_prompt(task.prompt, functions, role, self.num_agents) for role in self.roles(task)]
+        texts = []
+        for role in self.roles(task):
+            texts.append(prompts.first_prompt(task.prompt, functions, role, self.num_agents))
+        return texts
 
     def revisions(self, task: Task) -> list[str]:
-        return [prompts.revision(role) for role in self.roles(task)]
+        return list(map(prompts.revision, self.roles(task)))
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> CollectedCalls:
         expected = expected_calls(task.fields["calls"])
-        written: list[tuple[FunctionCall, ...]] = []
-        own: list[tuple[FunctionCall, ...]] = []
+        written = []
+        own = []
         for response in responses:
             calls = read_calls(response, task.fields["functions"])
             written.append(tuple(calls))
@@ -112,7 +115,9 @@ class FunctionCalls(TextEnvironment[CollectedCalls]):
         partners = chain.from_iterable((*attempt.own[:agent], *attempt.own[agent + 1 :]))
         of_partners = {call.key for call in partners}
         for call in attempt.own[agent]:
-            verdict = "right" if call.key in right else "not right"
+            verdict = "not right"
+            if call.key in right:
+                verdict = "right"
             if call.key in of_partners:
                 verdict += ", also made by a partner"
             shown = " ".join(str(call).split())[:MAX_SHOWN]
@@ -124,7 +129,9 @@ class FunctionCalls(TextEnvironment[CollectedCalls]):
 
 def function_f1(calls: Sequence[FunctionCall], expected: Sequence[FunctionCall]) -> float:
     """Return the F1 score of the functions' names, each as often as it is called."""
-    common = (Counter(call.name for call in calls) & Counter(call.name for call in expected)).total()
+    called = Counter(call.name for call in calls)
+    wanted = Counter(call.name for call in expected)
+    common = (called & wanted).total()
     if not common:
         return 0.0
     return 2 * common / (len(calls) + len(expected))
@@ -139,5 +146,8 @@ def balance_of(counts: Sequence[int], expected: int) -> float:
         (1.0, 0.33333333333333337)
     """
     least, more = divmod(expected, len(counts))
-    away = sum(abs(count - least - (number < more)) for number, count in enumerate(counts))
+    away = 0
+    for number, count in enumerate(counts):
+        fair = least + (number < more)
+        away += abs(count - fair)
     return max(0.0, 1 - away / expected)

@@ -7,7 +7,9 @@ ALONE = "caller"
 
 def roles(num_agents: int) -> list[str]:
     """Return the names of the agents."""
-    return [f"caller {number}" for number in range(1, num_agents + 1)] if num_agents > 1 else [ALONE]
+    if num_agents == 1:
+        return [ALONE]
+    return [f"caller {number}" for number in range(1, num_agents + 1)]
 
 
 def first_prompt(request: str, functions: str, role: str, num_agents: int) -> str:

@@ -18,35 +18,59 @@ def _function_calls(row: DataRow, number: int) -> Task:
     `user_prompt`, or BFCL's `question` (conversations of one message). Lists may be JSON texts."""
     task_id = id_of(row, "function_calls", number, "id")
     request = text_of(row, "user_prompt") or _question(row, task_id)
-    functions, calls = (_filled(list_of(row, field, task_id)) for field in ("function", "ground_truth"))
+    functions = _filled(list_of(row, "function", task_id))
+    calls = _filled(list_of(row, "ground_truth", task_id))
     if not request or not functions or not calls:
         raise UserError(f"task {task_id} needs user_prompt (or question), function and ground_truth")
     for function in functions:
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise UserError(f"task {task_id}: each entry of function needs a name")
-        schema = function.get("parameters") or {}
-        parts = schema if isinstance(schema, Mapping) else {"properties": schema}
-        if not isinstance(parts.get("properties") or {}, Mapping) or not isinstance(parts.get("required") or [], list):
+        parameters = function.get("parameters") or {}
+        if not isinstance(parameters, Mapping) or not _is_schema(parameters):
             message = "should be an object with the object `properties` and the list `required`"
             raise UserError(f"task {task_id}: parameters of {function['name']} {message}")
     for call in calls:
-        if not isinstance(call, Mapping) or len(call) != 1 or not isinstance(next(iter(call.values())), Mapping):
+        if not _is_call(call):
             raise UserError(f"task {task_id}: each entry of ground_truth should be {{name: {{argument: values}}}}")
-    lines = "\n".join(json.dumps(function, ensure_ascii=False) for function in functions)
-    fields = {"functions": json.dumps(functions), "lines": lines, "calls": json.dumps(calls)}
+    lines = [json.dumps(function, ensure_ascii=False) for function in functions]
+    fields = {
+        "functions": json.dumps(functions),
+        "lines": "\n".join(lines),
+        "calls": json.dumps(calls),
+    }
     return Task(task_id, request.strip(), fields)
+
+
+def _is_schema(parameters: Mapping[str, Any]) -> bool:
+    properties = parameters.get("properties") or {}
+    required = parameters.get("required") or []
+    return isinstance(properties, Mapping) and isinstance(required, list)
+
+
+def _is_call(call: Any) -> bool:
+    """Return whether a value is `{name: {argument: values}}`."""
+    if not isinstance(call, Mapping) or len(call) != 1:
+        return False
+    (arguments,) = call.values()
+    return isinstance(arguments, Mapping)
 
 
 def _filled(value: Any) -> Any:
     """Return a value without the empty entries of its objects, which tables add to give all rows the same names."""
     if isinstance(value, Mapping):
         return {name: _filled(part) for name, part in value.items() if part is not None}
-    return list(map(_filled, value)) if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return list(map(_filled, value))
+    return value
 
 
 def _question(row: DataRow, task_id: str) -> str:
     """Return the user's messages of BFCL's field `question`: a text, messages, or a list of conversations."""
-    parts: list[Any] = [row["question"]] if isinstance(row.get("question"), str) else list_of(row, "question", task_id)
+    parts: list[Any]
+    if isinstance(row.get("question"), str):
+        parts = [row["question"]]
+    else:
+        parts = list_of(row, "question", task_id)
     texts: list[str] = []
     while parts:
         part = parts.pop(0)

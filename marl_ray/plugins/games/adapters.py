@@ -71,8 +71,14 @@ class SeatedGame:
         by_role: dict[str, list[float]] = {}
         for seat, role in self.seats.items():
             by_role.setdefault(role, []).append(totals.get(seat, 0.0))
-        means = {role: fmean(own) for role, own in by_role.items()}
-        return {"rewards": means, "reward": fmean(means.values()), "metrics": {"illegal": float(len(illegal))}}
+        means = {}
+        for role, role_totals in by_role.items():
+            means[role] = fmean(role_totals)
+        return {
+            "rewards": means,
+            "reward": fmean(means.values()),
+            "metrics": {"illegal": float(len(illegal))},
+        }
 
 
 async def play_aec(
@@ -80,7 +86,7 @@ async def play_aec(
 ) -> dict[str, Any]:
     """Play an AEC environment of PettingZoo and return the result. `seed` None: the result of `seed_of`."""
     game = SeatedGame(episode, **rules)
-    env.reset(seed=seed_of(episode) if seed is None else seed)
+    env.reset(seed=_seed(episode, seed))
     try:
         for seat in env.agent_iter():
             observation, reward, terminated, truncated, _ = env.last()
@@ -101,12 +107,12 @@ async def play_parallel(
 ) -> dict[str, Any]:
     """Play a parallel environment of PettingZoo, whose agents act at the same time, and return the result."""
     game = SeatedGame(episode, **rules)
-    observations, _ = env.reset(seed=seed_of(episode) if seed is None else seed)
+    observations, _ = env.reset(seed=_seed(episode, seed))
     try:
         while env.agents:
             acting = list(env.agents)
-            found = await gather(*(game.action(seat, observations[seat]) for seat in acting))
-            actions = dict(zip(acting, found, strict=True))
+            asked = [game.action(seat, observations[seat]) for seat in acting]
+            actions = dict(zip(acting, await gather(*asked), strict=True))
             illegal = [seat for seat, action in actions.items() if action is None]
             if illegal:
                 return game.result(*illegal)
@@ -127,19 +133,20 @@ async def play_text_arena(
     needs `remembers=False`. TextArena shuffles with the random numbers of the process, which games at the same time
     share: repeated games of chance differ.
     """
-    game = SeatedGame(
-        episode, {str(player): role for player, role in seats.items()}, _text_arena_messages, remembers=remembers
-    )
-    env.reset(num_players=len(seats), seed=seed_of(episode) if seed is None else seed)
+    roles = {str(player): role for player, role in seats.items()}
+    game = SeatedGame(episode, roles, _text_arena_messages, remembers=remembers)
+    env.reset(num_players=len(seats), seed=_seed(episode, seed))
     done = False
     while not done:
         player, observation = env.get_observation()
-        done, _ = env.step(await game.action(str(player), observation))
+        action = await game.action(str(player), observation)
+        done, _ = env.step(action)
     rewards, players = env.close()
     for player, reward in rewards.items():
         game.add(str(player), reward)
     result = game.result()
-    result["metrics"]["illegal"] = float(sum(player["invalid_move"] for player in players.values()))
+    invalid_moves = sum(player["invalid_move"] for player in players.values())
+    result["metrics"]["illegal"] = float(invalid_moves)
     return result
 
 
@@ -147,7 +154,11 @@ def _text_arena_messages(seat: str, observation: Any) -> str:
     """Return the messages to a player. Its own actions are its answers."""
     if isinstance(observation, str):
         return observation
-    return "\n".join(text for sender, text, _ in observation if str(sender) != seat)
+    texts = []
+    for sender, text, _ in observation:
+        if str(sender) != seat:
+            texts.append(text)
+    return "\n".join(texts)
 
 
 async def play_text_game(
@@ -161,10 +172,11 @@ async def play_text_game(
 ) -> dict[str, Any]:
     """Play a text game of one seat with Gymnasium's interface, whose observations and actions are texts."""
     game = SeatedGame(episode, {"player": role}, remembers=remembers)
-    observation, _ = env.reset(seed=seed_of(episode) if seed is None else seed)
+    observation, _ = env.reset(seed=_seed(episode, seed))
     try:
         for _ in range(max_steps):
-            observation, reward, terminated, truncated, _ = env.step(await game.action("player", observation))
+            action = await game.action("player", observation)
+            observation, reward, terminated, truncated, _ = env.step(action)
             game.add("player", reward)
             if terminated or truncated:
                 break
@@ -177,3 +189,9 @@ def seed_of(episode: ProgramEpisode) -> int:
     """Return the seed of an episode's environment. Siblings have the same seed, so that they begin in one state."""
     seed, key = episode.key
     return stream_seed(seed, "game", *key[:-1]) % 2**31
+
+
+def _seed(episode: ProgramEpisode, given: int | None) -> int:
+    if given is None:
+        return seed_of(episode)
+    return given

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from marl_ray.plugins.gpu_check.device_checks import CHECKS
 from marl_ray.plugins.gpu_check.device_facts import used_gpu_memory
@@ -40,8 +40,14 @@ class Result:
     @property
     def summary(self) -> str:
         if self.outcome == "ok":
-            return ", ".join(f"{name} {_show(value)}" for name, value in self.numbers.items())
-        return self.output.strip().splitlines()[-1] if self.output.strip() else "no output"
+            parts = []
+            for name, value in self.numbers.items():
+                parts.append(f"{name} {_show(value)}")
+            return ", ".join(parts)
+        output = self.output.strip()
+        if not output:
+            return "no output"
+        return output.splitlines()[-1]
 
 
 def run_checks(names: Sequence[str], machine: Machine, deadline_s: float, show: Callable[[str], None]) -> list[Result]:
@@ -50,9 +56,13 @@ def run_checks(names: Sequence[str], machine: Machine, deadline_s: float, show: 
     used = used_gpu_memory()
     for name in names:
         show(f"{name}: {CHECKS[name][1]} ...")
-        results.append(result := run_in_subprocess(name, machine, deadline_s))
+        result = run_in_subprocess(name, machine, deadline_s)
+        results.append(result)
         show(f"    {result.outcome} after {result.seconds:.0f} s: {result.summary}")
-        if machine.gpus and (left := wait_for_memory(used)):
+        if not machine.gpus:
+            continue
+        left = wait_for_memory(used)
+        if left:
             show(f"    {left:,.0f} MB of GPU memory are still in use {MEMORY_WAIT_S:g} s after the check")
     return results
 
@@ -61,22 +71,25 @@ def run_in_this_process(name: str, machine: Machine, result: Path) -> None:
     """Run one check and write its result to the file `result`."""
     from marl_ray.cluster.ray_connection import connect, disconnect
 
-    check = CHECKS[name][0]
+    check, _ = CHECKS[name]
+    found: dict[str, Any]
     try:
         if name not in ("training", "options"):  # these checks start Ray themselves
             connect(verbose=False)
-        result.write_text(json.dumps({"outcome": "ok", "numbers": check(machine)}), encoding="utf-8")
+        found = {"outcome": "ok", "numbers": check(machine)}
     except Skipped as reason:
-        result.write_text(json.dumps({"outcome": "skipped", "output": str(reason)}), encoding="utf-8")
+        found = {"outcome": "skipped", "output": str(reason)}
     finally:
         disconnect()
+    result.write_text(json.dumps(found), encoding="utf-8")
 
 
 def run_in_subprocess(name: str, machine: Machine, deadline_s: float) -> Result:
     """Run one check in a new process group, which is killed after `deadline_s` seconds."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        answer, log = Path(folder, "answer.json"), Path(folder, "log")
+        answer = Path(folder, "answer.json")
+        log = Path(folder, "log")
         command = [
             sys.executable,
             "-m",
@@ -84,14 +97,19 @@ def run_in_subprocess(name: str, machine: Machine, deadline_s: float) -> Result:
             name,
             str(machine.gpus),
             machine.model,
+            str(answer),
         ]
-        command.append(str(answer))
+        # A check starts Ray anew, and joins no cluster that this process belongs to.
         environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
         if not machine.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ""
         with log.open("w", encoding="utf-8") as output:
             process = subprocess.Popen(
-                command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
             )
             late = ""
             try:
@@ -105,20 +123,22 @@ def run_in_subprocess(name: str, machine: Machine, deadline_s: float) -> Result:
         seconds = time.monotonic() - begun
         if status == 0 and answer.exists():
             found = json.loads(answer.read_text(encoding="utf-8"))
-            return Result(name, found["outcome"], seconds, found.get("numbers", {}), found.get("output", ""))
-        output_tail = "\n".join(log.read_text(errors="replace", encoding="utf-8").splitlines()[-LAST_LINES:])
-        return Result(name, "failed", seconds, output=output_tail + late)
+            return Result(name, seconds=seconds, **found)
+        lines = log.read_text(errors="replace", encoding="utf-8").splitlines()
+        last_lines = "\n".join(lines[-LAST_LINES:])
+        return Result(name, "failed", seconds, output=last_lines + late)
 
 
 def table(results: list[Result]) -> str:
     """Return an aligned table: check, outcome, seconds and measurements."""
     rows = [("check", "outcome", "s", "numbers")]
-    rows += [(r.name, r.outcome, f"{r.seconds:.0f}", r.summary) for r in results]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return "\n".join(
-        f"{name:<{widths[0]}}  {outcome:<{widths[1]}}  {seconds:>{widths[2]}}  {numbers}"
-        for name, outcome, seconds, numbers in rows
-    )
+    for result in results:
+        rows.append((result.name, result.outcome, f"{result.seconds:.0f}", result.summary))
+    name_width, outcome_width, seconds_width, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+    lines = []
+    for name, outcome, seconds, numbers in rows:
+        lines.append(f"{name:<{name_width}}  {outcome:<{outcome_width}}  {seconds:>{seconds_width}}  {numbers}")
+    return "\n".join(lines)
 
 
 def report(results: list[Result], facts: Mapping[str, str]) -> str:
@@ -130,17 +150,21 @@ def report(results: list[Result], facts: Mapping[str, str]) -> str:
         "",
         f"{passed} of {len(results)} checks passed, {len(failed)} failed.",
         "",
-        *(f"- {name}: {value}" for name, value in facts.items()),
+    ]
+    for name, value in facts.items():
+        lines.append(f"- {name}: {value}")
+    lines += [
         "",
         "| check | description | outcome | seconds | numbers |",
         "|---|---|---|---|---|",
-        *(
-            f"| {r.name} | {CHECKS[r.name][1]} | {r.outcome} | {r.seconds:.0f} | {r.summary.replace('|', '/')} |"
-            for r in results
-        ),
     ]
+    for result in results:
+        _, description = CHECKS[result.name]
+        summary = result.summary.replace("|", "/")
+        lines.append(f"| {result.name} | {description} | {result.outcome} | {result.seconds:.0f} | {summary} |")
     for result in failed:
-        lines += ["", f"## {result.name}", "", "```", result.output.replace("```", "'''"), "```"]
+        output = result.output.replace("```", "'''")
+        lines += ["", f"## {result.name}", "", "```", output, "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -148,15 +172,21 @@ def wait_for_memory(used_before: float) -> float:
     """Wait until processes of a check have released their GPU memory. Return the memory in use beyond `used_before`,
     in MB; 0 if it is released within MEMORY_WAIT_S."""
     end = time.monotonic() + MEMORY_WAIT_S
-    while (left := used_gpu_memory() - used_before) > MEMORY_SLACK_MB:
+    while True:
+        left = used_gpu_memory() - used_before
+        if left <= MEMORY_SLACK_MB:
+            return 0.0
         if time.monotonic() > end:
             return left
         time.sleep(0.5)
-    return 0.0
 
 
 def _show(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    if isinstance(value, str):
+        return value
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
 
 
 if __name__ == "__main__":

@@ -24,12 +24,41 @@ def main(argv: Sequence[str]) -> int:
         epilog="example:\n  marl-ray doctor --gpu --out report.md",
     )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--gpu", action="store_true", help="run all checks on the GPUs of this machine")
-    where.add_argument("--cpu", action="store_true", help="run the checks that work on a CPU, without using a GPU")
-    parser.add_argument("--model", metavar="NAME", help=f"model (default {MODELS[True]}, on a CPU {MODELS[False]})")
-    parser.add_argument("--only", nargs="+", metavar="CHECK", default=(), help="run only these checks")
-    parser.add_argument("--deadline", type=float, default=240.0, metavar="S", help="seconds per check (default 240)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write a Markdown report to this file")
+    where.add_argument(
+        "--gpu",
+        action="store_true",
+        help="run all checks on the GPUs of this machine",
+    )
+    where.add_argument(
+        "--cpu",
+        action="store_true",
+        help="run the checks that work on a CPU, without using a GPU",
+    )
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help=f"model (default {MODELS[True]}, on a CPU {MODELS[False]})",
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="CHECK",
+        default=(),
+        help="run only these checks",
+    )
+    parser.add_argument(
+        "--deadline",
+        type=float,
+        default=240.0,
+        metavar="S",
+        help="seconds per check (default 240)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write a Markdown report to this file",
+    )
     return parser.run(_doctor, argv)
 
 
@@ -47,17 +76,23 @@ def _doctor(options: argparse.Namespace) -> None:
         print(f"{name}: {value}")
     if not options.gpu and not options.cpu:
         return
-    gpus = 0 if options.cpu else count_gpus()
-    if options.gpu and not gpus:
-        raise UserError("no GPU found: --cpu runs the checks that work on a CPU")
+    gpus = 0
+    where = "the CPU"
+    if options.gpu:
+        gpus = count_gpus()
+        if not gpus:
+            raise UserError("no GPU found: --cpu runs the checks that work on a CPU")
+        where = pluralize(gpus, "GPU")
     machine = Machine(gpus, options.model or MODELS[gpus > 0])
     names = list(options.only or CHECKS)
-    print(f"\n{pluralize(len(names), 'check')} with {machine.model} on {pluralize(gpus, 'GPU') if gpus else 'the CPU'}")
+    print(f"\n{pluralize(len(names), 'check')} with {machine.model} on {where}")
     with StopSignals():
         results = run_checks(names, machine, options.deadline, lambda line: print(line, flush=True))
     print("\n" + table(results))
     if options.out:
-        options.out.write_text(report(results, facts | {"model": machine.model}), encoding="utf-8")
+        facts["model"] = machine.model
+        options.out.write_text(report(results, facts), encoding="utf-8")
         print(f"\nreport written to {options.out}")
-    if failed := [result.name for result in results if result.outcome == "failed"]:
+    failed = [result.name for result in results if result.outcome == "failed"]
+    if failed:
         raise UserError(f"{pluralize(len(failed), 'check')} failed: {', '.join(failed)}")

@@ -38,19 +38,19 @@ PHASES = ("play", "asleep", "learn", "awake")
 
 def transfer_on_one_device(machine: Machine) -> Numbers:
     """Share one GPU between engine and learner, with weights sent by CUDA IPC; on a CPU, by Ray's object store."""
-    return asyncio.run(_standard(machine, machine.config(resources=on_one_device(machine))))
+    return _run(machine, resources=on_one_device(machine))
 
 
 def transfer_between_devices(machine: Machine) -> Numbers:
     """Give engine and learner one GPU each, with weights sent by NCCL."""
     machine.require(2)
-    return asyncio.run(_standard(machine, machine.config()))
+    return _run(machine)
 
 
 def two_replicas(machine: Machine) -> Numbers:
     """Send weights to two engines at once; the learner has a GPU of its own."""
     machine.require(3)
-    return asyncio.run(_standard(machine, machine.config(resources={"generator": {"replicas": 2}})))
+    return _run(machine, resources={"generator": {"replicas": 2}})
 
 
 def colocated(machine: Machine) -> Numbers:
@@ -76,46 +76,54 @@ def colocated_on_all(machine: Machine) -> Numbers:
 
 def sharded_learner(machine: Machine) -> Numbers:
     """Shard the learner over all GPUs except the engine's; on a CPU, over two processes."""
+    ranks = 2
     if machine.gpus:
         machine.require(3)
-    ranks = machine.gpus - 1 if machine.gpus else 2
-    config = machine.config(resources={"learner": {"ranks": ranks}})
-    return {"ranks": ranks} | asyncio.run(_standard(machine, config))
+        ranks = machine.gpus - 1
+    numbers = _run(machine, resources={"learner": {"ranks": ranks}})
+    return {"ranks": ranks} | numbers
 
 
 def offloaded_shards(machine: Machine) -> Numbers:
     """Keep the shards of a learner with two ranks in host memory (`learner.cpu_offload`)."""
     machine.require(3)
-    return asyncio.run(_standard(machine, machine.config(resources={"learner": {"ranks": 2, "cpu_offload": True}})))
+    return _run(machine, resources={"learner": {"ranks": 2, "cpu_offload": True}})
 
 
 def tensor_parallel(machine: Machine) -> Numbers:
     """Run an engine on two GPUs and synchronise its weights; without a third GPU for the learner, only sample."""
     machine.require(2)
     with tempfile.TemporaryDirectory() as folder:
-        config = machine.config(model=write_two_head_model(folder), resources={"generator": {"tensor_parallel": 2}})
-        work = _standard(machine, config) if machine.gpus > 2 else _sample_only(config)
-        return asyncio.run(work)
+        model = write_two_head_model(folder)
+        resources = {"generator": {"tensor_parallel": 2}}
+        if machine.gpus > 2:
+            return _run(machine, model=model, resources=resources)
+        return asyncio.run(_sample_only(machine.config(model=model, resources=resources)))
 
 
 def lora(machine: Machine) -> Numbers:
     """Train adapters of a frozen base model, and send the merged weights."""
-    config = machine.config(lora={"rank": 8, "in_engine": False}, resources=on_one_device(machine))
-    return asyncio.run(_standard(machine, config))
+    lora = {"rank": 8, "in_engine": False}
+    return _run(machine, lora=lora, resources=on_one_device(machine))
 
 
 def adapters(machine: Machine) -> Numbers:
     """Train adapters of a frozen base model, and send the adapters only to an engine that has the base model."""
-    config = machine.config(lora={"rank": 8, "in_engine": True}, resources=on_one_device(machine))
-    return asyncio.run(_standard(machine, config))
+    lora = {"rank": 8, "in_engine": True}
+    return _run(machine, lora=lora, resources=on_one_device(machine))
 
 
 def training(machine: Machine) -> Numbers:
     """Train two agents for two steps, colocated on one device."""
     last = _train(machine, {})
-    gap = max(float(last[f"agent_{agent}/logprob_gap"]) for agent in (0, 1))
-    memory = {f"{phase} MB": float(last[f"memory/device_0/{phase}"]) for phase in PHASES}
-    return {"step s": float(last["time/step"]), "gap": below(gap, GAPS[machine.dtype])} | memory
+    gap = max(last["agent_0/logprob_gap"], last["agent_1/logprob_gap"])
+    numbers = {
+        "step s": last["time/step"],
+        "gap": below(gap, GAPS[machine.dtype]),
+    }
+    for phase in PHASES:
+        numbers[f"{phase} MB"] = last[f"memory/device_0/{phase}"]
+    return numbers
 
 
 def options(machine: Machine) -> Numbers:
@@ -124,7 +132,7 @@ def options(machine: Machine) -> Numbers:
     if machine.gpus:
         settings["optimizer"] = "adamw_8bit"
     last = _train(machine, settings, top_p=0.9)
-    return {name: float(last[f"agent_0/{name}"]) for name in ("loss", "critic_loss", "grad_norm")}
+    return {name: last[f"agent_0/{name}"] for name in ("loss", "critic_loss", "grad_norm")}
 
 
 CHECKS: dict[str, tuple[Callable[[Machine], Numbers], str]] = {
@@ -152,13 +160,17 @@ CHECKS: dict[str, tuple[Callable[[Machine], Numbers], str]] = {
 
 
 def _colocated(machine: Machine, resources: dict[str, Any]) -> Numbers:
-    found = asyncio.run(_standard(machine, machine.config(resources={"colocate": "turns", **resources})))
-    play, asleep, learn, awake = (float(found[f"{phase} MB"]) for phase in PHASES)
+    found = _run(machine, resources={"colocate": "turns", **resources})
+    play, asleep, learn, awake = (found[f"{phase} MB"] for phase in PHASES)
     if not asleep < min(play, awake) or not asleep <= learn:
         raise RuntimeError(
             f"sleeping freed no memory: rollout {play:g} MB, asleep {asleep:g}, learning {learn:g}, awake {awake:g}"
         )
     return found
+
+
+def _run(machine: Machine, **sections: Any) -> Numbers:
+    return asyncio.run(_standard(machine, machine.config(**sections)))
 
 
 async def _standard(machine: Machine, config: Config) -> Numbers:
@@ -167,18 +179,24 @@ async def _standard(machine: Machine, config: Config) -> Numbers:
         found |= await running.engine_facts()
         begun = time.perf_counter()
         sampled = await running.sample()
-        found["tokens/s"] = count_tokens(sampled) / (time.perf_counter() - begun)
+        seconds = time.perf_counter() - begun
+        found["tokens/s"] = count_tokens(sampled) / seconds
         found["gap"] = await running.compare(sampled)
         await running.learner.update_weights(changed=False)
         await running.learn(sampled)
         found |= await running.update_weights()
         again = await running.sample()
-        if {c.weight_version for g in again for c in g.completions} != {1}:
-            raise RuntimeError("tokens after the update were not sampled with the new weights")
+        for generation in again:
+            for completion in generation.completions:
+                if completion.weight_version != 1:
+                    raise RuntimeError("tokens after the update were not sampled with the new weights")
         found["gap after the update"] = await running.compare(again)
         memory = running.actors.pop_memory_metrics(0)
-        names = {f"memory/device_0/{phase}": f"{phase} MB" for phase in PHASES}
-        return found | {name: memory[key] for key, name in names.items() if key in memory}
+        for phase in PHASES:
+            key = f"memory/device_0/{phase}"
+            if key in memory:
+                found[f"{phase} MB"] = memory[key]
+        return found
 
 
 async def _sample_only(config: Config) -> Numbers:
@@ -188,12 +206,16 @@ async def _sample_only(config: Config) -> Numbers:
     await actors.start()
     try:
         [generators] = await actors.start_generators([config])
-        found: Numbers = {"start s": time.perf_counter() - begun, "weights": "not synchronised: needs a third GPU"}
-        begun = time.perf_counter()
+        started = time.perf_counter()
         environment = ENVIRONMENTS.get(config.environment).from_config(config)
         prompts = first_prompts(environment, PROMPTS)
         sampled = await sample(config.agents[0], config.training.group_sizes[0], generators, prompts)
-        return found | {"tokens/s": count_tokens(sampled) / (time.perf_counter() - begun)}
+        seconds = time.perf_counter() - started
+        return {
+            "start s": started - begun,
+            "weights": "not synchronised: needs a third GPU",
+            "tokens/s": count_tokens(sampled) / seconds,
+        }
     finally:
         await actors.close()
 
@@ -208,10 +230,20 @@ def _train(machine: Machine, settings: dict[str, Any], **model: Any) -> dict[str
         resources["generator"] = {"gpus": 0.5, "gpu_memory_utilization": 0.4}
     with tempfile.TemporaryDirectory() as folder:
         tree = {
-            "model": {"name": machine.model, "model_kwargs": {"torch_dtype": machine.dtype}, "max_length": 1024}
-            | model,
+            "model": {
+                "name": machine.model,
+                "model_kwargs": {"torch_dtype": machine.dtype},
+                "max_length": 1024,
+                **model,
+            },
             "dataset": {"name": "bundled:toy", "eval_split": None},
-            "magrpo": {"num_agents": 2, "max_steps": 2, "rollout_buffer_size": 4, "max_new_tokens": 48, **settings},
+            "magrpo": {
+                "num_agents": 2,
+                "max_steps": 2,
+                "rollout_buffer_size": 4,
+                "max_new_tokens": 48,
+                **settings,
+            },
             "resources": resources,
             "output": {"base_dir": folder, "run_name": "check"},
         }

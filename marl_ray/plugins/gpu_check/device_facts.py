@@ -6,6 +6,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import textwrap
 
 from marl_ray.core.installed_versions import versions
 
@@ -27,33 +28,42 @@ print(f"NCCL\\t{'.'.join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_a
 
 def machine_facts() -> dict[str, str]:
     """Return facts by name. A child process asks torch, so that this process allocates no GPU memory."""
+    driver = _nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")
     facts = {
         "system": platform.platform(),
-        "driver": _nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader"),
+        "driver": driver.partition("\n")[0] or "none found",
     }
-    facts["driver"] = facts["driver"].partition("\n")[0] or "none found"
-    facts |= dict(
-        line.split("\t", 1) for line in _run(sys.executable, "-c", _TORCH_SCRIPT).splitlines() if "\t" in line
-    )
-    if topology := _nvidia_smi("topo", "-m"):
-        facts["topology"] = "\n\n" + "\n".join("      " + line for line in topology.splitlines()) + "\n"
+    for line in _run(sys.executable, "-c", _TORCH_SCRIPT).splitlines():
+        name, tab, value = line.partition("\t")
+        if tab:
+            facts[name] = value
+    topology = _nvidia_smi("topo", "-m")
+    if topology:
+        facts["topology"] = f"\n\n{textwrap.indent(topology, '      ')}\n"
     return facts | versions()
 
 
 def count_gpus() -> int:
     """Return the number of GPUs that torch can use."""
-    return int(_run(sys.executable, "-c", "import torch; print(torch.cuda.device_count())") or 0)
+    count = _run(sys.executable, "-c", "import torch; print(torch.cuda.device_count())")
+    return int(count or 0)
 
 
 def used_gpu_memory() -> float:
     """Return the memory in use over all GPUs in MB; 0 without nvidia-smi."""
-    lines = _nvidia_smi("--query-gpu=memory.used", "--format=csv,noheader,nounits").splitlines()
-    return sum(float(line) for line in lines if line.strip().isdigit())
+    total = 0.0
+    for line in _nvidia_smi("--query-gpu=memory.used", "--format=csv,noheader,nounits").splitlines():
+        if line.strip().isdigit():
+            total += float(line)
+    return total
 
 
 def _nvidia_smi(*arguments: str) -> str:
-    return _run("nvidia-smi", *arguments) if shutil.which("nvidia-smi") else ""
+    if not shutil.which("nvidia-smi"):
+        return ""
+    return _run("nvidia-smi", *arguments)
 
 
 def _run(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, timeout=QUERY_S, encoding="utf-8").stdout.strip()
+    done = subprocess.run(command, capture_output=True, timeout=QUERY_S, encoding="utf-8")
+    return done.stdout.strip()

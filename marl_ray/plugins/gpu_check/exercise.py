@@ -26,7 +26,9 @@ from marl_ray.environments.base import BaseEnvironment
 Numbers = dict[str, Any]
 """Measurements of a check by name."""
 
-PROMPTS, TOKENS, GROUP = 8, 64, 8
+PROMPTS = 8
+TOKENS = 64
+GROUP = 8
 GAPS = {"float32": 1e-3, "bfloat16": 0.1}
 """Maximum mean absolute difference between the log-probabilities of engine and learner, in nats per token."""
 
@@ -44,14 +46,31 @@ class Machine:
 
     @property
     def dtype(self) -> str:
-        return "bfloat16" if self.gpus else "float32"
+        if self.gpus:
+            return "bfloat16"
+        return "float32"
 
     def config(self, model: str | None = None, **sections: Any) -> Config:
         """Return a config with one agent on the toy tasks. `sections` are sections of a config file."""
-        grpo = {"num_generations": GROUP, "max_new_tokens": TOKENS, "learning_rate": 1e-4} | sections.pop("grpo", {})
-        resources = {"sandbox": {"workers": 1, "cpus": 0.1}} | sections.pop("resources", {})
-        name = {"name": model or self.model, "max_length": 512, "model_kwargs": {"torch_dtype": self.dtype}}
-        tree = {"model": name, "dataset": {"name": "bundled:toy"}, "grpo": grpo, "resources": resources, **sections}
+        grpo = {
+            "num_generations": GROUP,
+            "max_new_tokens": TOKENS,
+            "learning_rate": 1e-4,
+        }
+        grpo |= sections.pop("grpo", {})
+        resources: dict[str, Any] = {"sandbox": {"workers": 1, "cpus": 0.1}}
+        resources |= sections.pop("resources", {})
+        tree = {
+            "model": {
+                "name": model or self.model,
+                "max_length": 512,
+                "model_kwargs": {"torch_dtype": self.dtype},
+            },
+            "dataset": {"name": "bundled:toy"},
+            "grpo": grpo,
+            "resources": resources,
+            **sections,
+        }
         return from_tree(tree, "grpo")
 
     def require(self, gpus: int) -> None:
@@ -89,7 +108,11 @@ class Exercise:
         if result is None or result.failed:
             raise RuntimeError(f"weight synchronisation failed: {result}")
         seconds = time.perf_counter() - begun
-        return {"sent MB": result.sent_bytes / 2**20, "sync s": seconds, "checksum": f"{result.checksum:x}"}
+        return {
+            "sent MB": result.sent_bytes / 2**20,
+            "sync s": seconds,
+            "checksum": f"{result.checksum:x}",
+        }
 
     async def sample(self, prompts: int = PROMPTS) -> list[Generation]:
         """Return one group per prompt."""
@@ -99,15 +122,17 @@ class Exercise:
     async def compare(self, sampled: Sequence[Generation]) -> float:
         """Return the difference of the log-probabilities of engine and learner. Raises RuntimeError if it is too
         large."""
-        return below(await self.learner.logprob_gap(groups_of(sampled)), GAPS[self.machine.dtype])
+        gap = await self.learner.logprob_gap(groups_of(sampled))
+        return below(gap, GAPS[self.machine.dtype])
 
     async def learn(self, sampled: Sequence[Generation]) -> None:
         """Take an optimizer step. Raises RuntimeError if it changes no weights."""
         groups = groups_of(sampled)
-        batch = Batch(len(self.batches), (MiniBatch(tuple(groups), len(groups)),))
+        mini_batch = MiniBatch(tuple(groups), len(groups))
+        batch = Batch(len(self.batches), (mini_batch,))
         self.batches.append(batch)
         queue = GroupQueue(batch.step)
-        queue.put(batch.mini_batches[0].groups)
+        queue.put(groups)
         queue.close(batch)
         stats = await self.learner.learn(queue)
         if not stats.optimizer_steps or not stats.grad_norm > 0:
@@ -130,7 +155,8 @@ class Exercise:
     async def engine_facts(self) -> Numbers:
         """Return the engine's model runner, attention backend and scheduling mode."""
         deadline = Deadline(60.0, "sync_s", "to describe its engine")
-        return await self.generators.replicas.serving()[0].call(GenerationActor.engine_facts).within(deadline)
+        replica = self.generators.replicas.serving()[0]
+        return await replica.call(GenerationActor.engine_facts).within(deadline)
 
 
 @asynccontextmanager
@@ -139,11 +165,15 @@ async def exercise(machine: Machine, config: Config) -> AsyncIterator[tuple[Exer
     begun = time.perf_counter()
     actors = await start_actors(config, 8)
     try:
-        found: Numbers = {"start s": time.perf_counter() - begun, "transport": actors.transport}
+        found: Numbers = {
+            "start s": time.perf_counter() - begun,
+            "transport": actors.transport,
+        }
         with tempfile.TemporaryDirectory() as folder:
             running = Exercise(machine, config, actors, Path(folder))
             await running.learner.connect(running.generators, running)
-            yield running, found | await running.update_weights()
+            found |= await running.update_weights()
+            yield running, found
     finally:
         await actors.close()
 
@@ -175,15 +205,20 @@ def groups_of(sampled: Sequence[Generation]) -> list[Group]:
     """Return groups with returns that differ within a group: the index of each completion."""
     groups = []
     for answer in sampled:
-        returns = tuple(float(index) for index in range(len(answer.completions)))
+        returns = tuple(map(float, range(len(answer.completions))))
         mean = sum(returns) / len(returns)
         weights = tuple((value - mean) / len(returns) for value in returns)
-        groups.append(Group(0, sibling_calls(answer.prompt_ids, answer.completions), returns, weights))
+        calls = sibling_calls(answer.prompt_ids, answer.completions)
+        groups.append(Group(0, calls, returns, weights))
     return groups
 
 
 def count_tokens(sampled: Sequence[Generation]) -> int:
-    return sum(len(completion.token_ids) for answer in sampled for completion in answer.completions)
+    count = 0
+    for answer in sampled:
+        for completion in answer.completions:
+            count += len(completion.token_ids)
+    return count
 
 
 def below(gap: float, bound: float) -> float:

@@ -14,6 +14,9 @@ from marl_ray.plugins.gpu_check.small_models import write_wide_model
 
 NUM_SHAPES = 16
 LARGE_BYTES = 2**30 * 9 // 8
+"""Bytes of an embedding that fills more than one message."""
+FEW = {"num_generations": 2, "max_new_tokens": 4}
+"""Little sampling with a large model."""
 
 
 def restart(machine: Machine) -> Numbers:
@@ -26,7 +29,8 @@ def restart(machine: Machine) -> Numbers:
 
 
 async def _restart(machine: Machine) -> Numbers:
-    async with exercise(machine, machine.config(resources={"colocate": "turns"})) as (running, found):
+    config = machine.config(resources={"colocate": "turns"})
+    async with exercise(machine, config) as (running, found):
         await running.learn(await running.sample())
         running.saved = (1, str(running.folder / "checkpoint"))
         await running.learner.save(running.saved[1])
@@ -45,7 +49,9 @@ async def _restart(machine: Machine) -> Numbers:
         is_equal = before["checksum"] == after["checksum"]
         if not is_equal and not machine.gpus:
             raise RuntimeError(f"the restored learner has other weights: {before['checksum']}, {after['checksum']}")
-        found["weights"] = "equal" if is_equal else "not equal"
+        found["weights"] = "not equal"
+        if is_equal:
+            found["weights"] = "equal"
         sampled = await running.sample()
         found["gap after the restart"] = await running.compare(sampled)
         await running.learn(sampled)
@@ -54,12 +60,15 @@ async def _restart(machine: Machine) -> Numbers:
 
 def in_flight(machine: Machine) -> Numbers:
     """Update weights while the engine samples: requests in flight continue, or are finished first."""
-    return asyncio.run(_in_flight(machine, "continue")) | asyncio.run(_in_flight(machine, "drain"))
+    continued = asyncio.run(_in_flight(machine, "continue"))
+    drained = asyncio.run(_in_flight(machine, "drain"))
+    return continued | drained
 
 
 async def _in_flight(machine: Machine, mode: Literal["continue", "drain"]) -> Numbers:
     grpo = {"inflight": mode, "max_staleness": 1, "max_new_tokens": 256}
-    async with exercise(machine, machine.config(grpo=grpo, resources=on_one_device(machine))) as (running, _):
+    config = machine.config(grpo=grpo, resources=on_one_device(machine))
+    async with exercise(machine, config) as (running, _):
         await running.learn(await running.sample())
         has_begun = asyncio.Event()
         sampling = asyncio.ensure_future(running.stream(lambda _: has_begun.set()))
@@ -68,10 +77,16 @@ async def _in_flight(machine: Machine, mode: Literal["continue", "drain"]) -> Nu
         await running.update_weights()
         [completion] = (await sampling).completions
         versions = [version for version, _ in completion.spans]
-        if versions != ([0, 1] if mode == "continue" else [0]):
+        expected = [0]
+        if mode == "continue":
+            expected = [0, 1]
+        if versions != expected:
             raise RuntimeError(f"the tokens of a request in flight were sampled with the weights {versions}")
         gap = await running.compare(await running.sample())
-        return {f"{mode}: versions": " ".join(map(str, versions)), f"{mode}: gap": gap}
+        return {
+            f"{mode}: versions": " ".join(map(str, versions)),
+            f"{mode}: gap": gap,
+        }
 
 
 def lost_generator(machine: Machine) -> Numbers:
@@ -80,11 +95,14 @@ def lost_generator(machine: Machine) -> Numbers:
     On GPUs the model has two messages, and the generator is killed between them, while the second one is sent.
     """
     if not machine.gpus:
-        return asyncio.run(_lost_generator(machine.config(resources=on_one_device(machine)), machine, 3))
+        config = machine.config(resources=on_one_device(machine))
+        return asyncio.run(_lost_generator(config, machine, 3))
+    resources = {}
+    if machine.gpus == 1:
+        resources = on_one_device(machine)
     with tempfile.TemporaryDirectory() as folder:
-        resources = on_one_device(machine) if machine.gpus < 2 else {}
-        few = {"num_generations": 2, "max_new_tokens": 4}
-        config = machine.config(model=write_wide_model(folder, LARGE_BYTES), grpo=few, resources=resources)
+        model = write_wide_model(folder, LARGE_BYTES)
+        config = machine.config(model=model, grpo=FEW, resources=resources)
         return asyncio.run(_lost_generator(config, machine, 0))
 
 
@@ -109,14 +127,15 @@ def large_tensor(machine: Machine) -> Numbers:
     if not machine.gpus:
         raise Skipped("packed messages are used between GPUs only")
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(_large_tensor(machine, write_wide_model(folder, LARGE_BYTES)))
+        model = write_wide_model(folder, LARGE_BYTES)
+        config = machine.config(model=model, grpo=FEW, resources=on_one_device(machine))
+        return asyncio.run(_large_tensor(machine, config))
 
 
-async def _large_tensor(machine: Machine, model: str) -> Numbers:
-    few = {"num_generations": 2, "max_new_tokens": 4}
-    config = machine.config(model=model, grpo=few, resources=on_one_device(machine))
+async def _large_tensor(machine: Machine, config: Config) -> Numbers:
     async with exercise(machine, config) as (running, found):
-        return found | {"gap": await running.compare(await running.sample(1))}
+        found["gap"] = await running.compare(await running.sample(1))
+        return found
 
 
 def shapes(machine: Machine) -> Numbers:
@@ -136,10 +155,14 @@ async def _shapes(machine: Machine) -> Numbers:
             times.append(1000 * (time.perf_counter() - begun))
         return times
 
-    async with exercise(machine, machine.config(resources=on_one_device(machine))) as (running, _):
+    config = machine.config(resources=on_one_device(machine))
+    async with exercise(machine, config) as (running, _):
         groups = await running.sample(NUM_SHAPES)
-        first, second = await learn_each(running, groups), await learn_each(running, groups)
-    names = {"first": first, "second": second}
-    return {f"{name} ms": median(times) for name, times in names.items()} | {
-        f"{name} max ms": max(times) for name, times in names.items()
+        first = await learn_each(running, groups)
+        second = await learn_each(running, groups)
+    return {
+        "first ms": median(first),
+        "second ms": median(second),
+        "first max ms": max(first),
+        "second max ms": max(second),
     }

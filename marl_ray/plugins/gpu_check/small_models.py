@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from marl_ray.models.names import resolve_model
@@ -17,7 +18,7 @@ def write_two_head_model(folder: str) -> str:
 def write_wide_model(folder: str, embedding_bytes: int) -> str:
     """Write a model with an embedding of at least `embedding_bytes` in 16 bits, and return its folder."""
     hidden = 8 * HEAD_DIM
-    rows = -(-embedding_bytes // (2 * hidden))
+    rows = math.ceil(embedding_bytes / (2 * hidden))
     return _write(folder, hidden_size=hidden, num_attention_heads=8, num_key_value_heads=8, vocab_size=rows)
 
 

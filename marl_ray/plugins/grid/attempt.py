@@ -25,12 +25,15 @@ class FilledGrid(TextAttempt):
     def marks(self) -> list[list[str]]:
         """The mark of each cell: `right`; `elsewhere` if the letter belongs in another cell that is not right (each
         such cell counts once, in reading order); else `wrong`."""
-        pairs = [list(zip(row, wanted, strict=True)) for row, wanted in zip(self.rows, self.target, strict=True)]
-        missing = Counter(wanted for row in pairs for letter, wanted in row if letter != wanted)
+        missing: Counter[str] = Counter()
+        for row, target_row in zip(self.rows, self.target, strict=True):
+            for letter, wanted in zip(row, target_row, strict=True):
+                if letter != wanted:
+                    missing[wanted] += 1
         marks: list[list[str]] = []
-        for row in pairs:
-            marks.append([])
-            for letter, wanted in row:
+        for row, target_row in zip(self.rows, self.target, strict=True):
+            row_marks = []
+            for letter, wanted in zip(row, target_row, strict=True):
                 if letter == wanted:
                     mark = "right"
                 elif missing[letter] > 0:
@@ -38,7 +41,8 @@ class FilledGrid(TextAttempt):
                     mark = "elsewhere"
                 else:
                     mark = "wrong"
-                marks[-1].append(mark)
+                row_marks.append(mark)
+            marks.append(row_marks)
         return marks
 
 

@@ -28,13 +28,13 @@ class LetterGrid(TextEnvironment[FilledGrid]):
             raise UserError(f"task {task.id}: {rows} rows cannot be divided equally between {self.num_agents} agents")
 
     def roles(self, task: Task) -> list[str]:
-        return [prompts.role(rows) for rows in self._rows(task)]
+        return list(map(prompts.role, self._rows(task)))
 
     def first_prompts(self, task: Task) -> list[str]:
-        return [prompts.first_prompt(task.prompt, rows) for rows in self._rows(task)]
+        return [prompts.first_prompt(task.prompt, rows, {}) for rows in self._rows(task)]
 
     def revisions(self, task: Task) -> list[str]:
-        return [prompts.revision(rows) for rows in self._rows(task)]
+        return list(map(prompts.revision, self._rows(task)))
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> FilledGrid:
         target = task.fields["target"]
@@ -52,9 +52,10 @@ class LetterGrid(TextEnvironment[FilledGrid]):
         right = _count_right(attempt) / len(letters)
         complete = float(attempt.rows == attempt.target)
         levels = {"cells": right, "complete": complete}
+        filled = len(letters) - letters.count(prompts.EMPTY)
         metrics = {
             "cells_right": right,
-            "cells_filled": (len(letters) - letters.count(prompts.EMPTY)) / len(letters),
+            "cells_filled": filled / len(letters),
             "all_passed": complete,
         }
         return Outcome(math.fsum(levels.values()), levels, metrics)
@@ -75,7 +76,8 @@ class LetterGrid(TextEnvironment[FilledGrid]):
     def _rows(self, task: Task) -> list[range]:
         """Return the rows of each agent, as numbers from 1."""
         size = len(task.fields["target"]) // self.num_agents
-        return [range(agent * size + 1, (agent + 1) * size + 1) for agent in range(self.num_agents)]
+        starts = range(1, self.num_agents * size + 1, size)
+        return [range(start, start + size) for start in starts]
 
 
 class PrivateGrid(LetterGrid):
@@ -104,7 +106,10 @@ class PrivateGrid(LetterGrid):
         return texts
 
     def _details(self, attempt: FilledGrid) -> list[str]:
-        return [f"row {number}: {prompts.spaced(row)}" for number, row in enumerate(attempt.rows, 1)]
+        lines = []
+        for number, row in enumerate(attempt.rows, 1):
+            lines.append(f"row {number}: {prompts.spaced(row)}")
+        return lines
 
 
 def _count_right(attempt: FilledGrid) -> int:
@@ -121,5 +126,7 @@ def single_agent_bound(rows: int, width: int, letters: int) -> float:
         >>> single_agent_bound(2, 3, 3)  # half of the cells, a third of the others, and 1 / 27 for a complete grid
         0.7037037037037037
     """
+    cells = rows * width
     guessed = (rows - rows // 2) * width
-    return (rows * width - guessed + guessed / letters) / (rows * width) + letters**-guessed
+    right = cells - guessed + guessed / letters
+    return right / cells + letters**-guessed

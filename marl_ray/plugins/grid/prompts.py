@@ -15,7 +15,9 @@ def description(rows: int, width: int, letters: str) -> str:
 
 def role(rows: range) -> str:
     """Return the name of the agent that writes these rows, numbered from 1."""
-    return f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]} to {rows[-1]}"
+    if len(rows) == 1:
+        return f"row {rows[0]}"
+    return f"rows {rows[0]} to {rows[-1]}"
 
 
 def spaced(row: str) -> str:
@@ -23,9 +25,11 @@ def spaced(row: str) -> str:
     return " ".join(row)
 
 
-def first_prompt(task: str, rows: range, known: Mapping[int, str] | None = None) -> str:
+def first_prompt(task: str, rows: range, known: Mapping[int, str]) -> str:
     """Return the prompt of the first turn. `known` are the rows of the target that the agent knows, by number."""
-    facts = "".join(f"Row {number} should be: {spaced(row)}\n" for number, row in (known or {}).items())
+    facts = ""
+    for number, row in known.items():
+        facts += f"Row {number} should be: {spaced(row)}\n"
     return f"{task.strip()}\n{facts}Write {role(rows)}.\n"
 
 

@@ -17,9 +17,13 @@ def _grid(dataset: str, row: DataRow, number: int) -> Task:
     target = lines_of(row, "target")
     if not target:
         raise UserError(f"task {task_id} has no target (field target, a list of rows)")
-    letters = text_of(row, "letters") or "".join(sorted(set("".join(target))))
-    is_valid = all(letter.isalpha() and letter.islower() for letter in letters) and set("".join(target)) <= set(letters)
-    if not is_valid or len({len(line) for line in target}) != 1:
+    used = set("".join(target))
+    letters = text_of(row, "letters") or "".join(sorted(used))
+    is_valid = used <= set(letters)
+    for letter in letters:
+        is_valid = is_valid and letter.isalpha() and letter.islower()
+    widths = set(map(len, target))
+    if not is_valid or len(widths) != 1:
         raise UserError(f"task {task_id}: the rows of a target need equal lengths and lower-case letters of `letters`")
     prompt = description(len(target), len(target[0]), letters)
     return Task(task_id, prompt, {"target": target, "letters": letters})

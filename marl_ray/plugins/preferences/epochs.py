@@ -44,18 +44,25 @@ def train_epochs(
     trained, held_out = parts
     total = len(trained) + len(held_out)
     logger.info(f"{name}: {pluralize(total, what)}, {len(held_out)} of them held out")
-    fits, steps = [fit(held_out)], epochs * math.ceil(len(trained) / batch_size)
+    before = fit(held_out)
+    fits = [before]
+    steps = epochs * math.ceil(len(trained) / batch_size)
     with progress_bar(steps, name) as bar:
         for epoch in range(epochs):
-            order, losses = random_stream(seed, *stream, epoch).sample(range(len(trained)), len(trained)), []
+            order = random_stream(seed, *stream, epoch).sample(range(len(trained)), len(trained))
+            losses = []
             for start in range(0, len(order), batch_size):
-                losses.append(step([trained[number] for number in order[start : start + batch_size]]))
-                bar.set_postfix_str(f"loss {losses[-1]:.3f}", refresh=False)
+                batch = [trained[number] for number in order[start : start + batch_size]]
+                loss = step(batch)
+                losses.append(loss)
+                bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
                 bar.update()
-            fits.append(fit(held_out))
-            means = f"loss {fmean(losses):.3f}, held-out loss {fits[-1].loss:.3f} (before: {fits[0].loss:.3f})"
-            accuracy = "" if fits[-1].accuracy is None else f", accuracy {fits[-1].accuracy:.0%}"
-            logger.info(f"{name}: epoch {epoch + 1} of {epochs}: {means}{accuracy}")
+            after = fit(held_out)
+            fits.append(after)
+            text = f"loss {fmean(losses):.3f}, held-out loss {after.loss:.3f} (before: {before.loss:.3f})"
+            if after.accuracy is not None:
+                text += f", accuracy {after.accuracy:.0%}"
+            logger.info(f"{name}: epoch {epoch + 1} of {epochs}: {text}")
     best = min(range(len(fits)), key=lambda epoch: fits[epoch].loss)
     if best < epochs:
         logger.warning(f"{name}: the held-out loss rose after epoch {best}: lower --epochs or --learning-rate")
@@ -69,7 +76,8 @@ def progress_bar(total: int, name: str) -> Any:
 
 def change(fits: Sequence[HeldOutFit]) -> str:
     """Return the first and the last loss, and accuracies if there are any, as text."""
-    before, *_, after = fits
+    before = fits[0]
+    after = fits[-1]
     losses = f"{before.loss:.3f} to {after.loss:.3f}"
     if before.accuracy is None or after.accuracy is None:
         return losses

@@ -24,13 +24,12 @@ from marl_ray.core.batch import Group
 from marl_ray.core.chat import Prompt
 from marl_ray.core.errors import UserError
 from marl_ray.core.preference import preferences_by_return
-from marl_ray.core.text import did_you_mean, pluralize
-from marl_ray.plugins.preferences.written_answers import AnswersFile, JointAnswer
+from marl_ray.core.text import pluralize
+from marl_ray.plugins.preferences.command import PAIRS
+from marl_ray.plugins.preferences.written_answers import AnswersFile, JointAnswer, check_keys
 
 logger = logging.getLogger(__name__)
 KEYS = ("task_id", "prompts", "chosen", "rejected")
-PAIRS = 4
-"""Default number of pairs per prompt that are made from episodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +68,18 @@ class PreferencesFile(AnswersFile):
     def preferences(self, count: int = PAIRS) -> list[WrittenPreference]:
         """Return the preferences whose answers are short enough, `count` per prompt of an episode. Raises UserError."""
         left_out: Counter[str] = Counter()
-        found: list[WrittenPreference] = []
+        preferences = []
         for pair in self.pairs(count):
-            sides = [self._side(answer, left_out) for answer in (pair.chosen, pair.rejected)]
-            if sides[0] is not None and sides[1] is not None:
-                found.append(WrittenPreference(sides[0], sides[1]))
+            # Both sides are read, so that every answer that is too long is counted.
+            chosen = self._side(pair.chosen, left_out)
+            rejected = self._side(pair.rejected, left_out)
+            if chosen is not None and rejected is not None:
+                preferences.append(WrittenPreference(chosen, rejected))
         for reason, number in left_out.items():
             logger.warning(f"{pluralize(number, 'answer')} left out, with their pairs: longer than {reason}")
-        if not found:
+        if not preferences:
             raise UserError(f"{self.what} {self.path} has no pair: raise {' or '.join(left_out)}")
-        return found
+        return preferences
 
     def pairs(self, count: int = PAIRS) -> list[JointPair]:
         """Return the preferences as text, `count` per prompt of an episode. Raises UserError without a pair."""
@@ -88,23 +89,28 @@ class PreferencesFile(AnswersFile):
             if "nodes" not in row:
                 yield self._of_pair(row)
                 return
-            for prompts, one in self._of_node(row):
-                compared.setdefault(prompts, {}).setdefault(tuple(one.joint.answers), one)
+            for prompts, answer in self._of_node(row):
+                of_prompts = compared.setdefault(prompts, {})
+                of_prompts.setdefault(tuple(answer.joint.answers), answer)
 
-        found = self._read(written_pairs)
+        pairs = self._read(written_pairs)
         for of_prompts in compared.values():
             answers = list(of_prompts.values())
-            for pair in preferences_by_return([one.reward for one in answers], count):
-                chosen, rejected = answers[pair.chosen], answers[pair.rejected]
-                found.append(JointPair(chosen.joint, rejected.joint, chosen.task_id))
-        if not found:
+            rewards = [answer.reward for answer in answers]
+            for preference in preferences_by_return(rewards, count):
+                chosen = answers[preference.chosen]
+                rejected = answers[preference.rejected]
+                pairs.append(JointPair(chosen.joint, rejected.joint, chosen.task_id))
+        if not pairs:
             equal = ": all rewards of a prompt are equal" if compared else ""
             raise UserError(f"{self.what} {self.path} has no pair{equal}")
-        return found
+        return pairs
 
     def prompts_of(self, pair: JointPair) -> list[Prompt]:
         """Return the agents' prompts before any agent answers."""
-        return list(pair.chosen.prompts if pair.task_id is None else self.first_prompts(pair.task_id))
+        if pair.task_id is None:
+            return list(pair.chosen.prompts)
+        return list(self.first_prompts(pair.task_id))
 
     def _of_node(self, row: Mapping[str, Any]) -> Iterator[tuple[str, RewardedAnswer]]:
         """Yield the joint answers of an episode, each with a key of its prompts."""
@@ -114,20 +120,23 @@ class PreferencesFile(AnswersFile):
                 yield key, RewardedAnswer(joint, reward, str(row["task"]))
 
     def _of_pair(self, row: Mapping[str, Any]) -> JointPair:
-        if unknown := next((key for key in row if key not in KEYS), None):
-            raise UserError(f"unknown key {unknown!r}{did_you_mean(unknown, KEYS)}")
-        context = {key: row[key] for key in ("task_id", "prompts") if key in row}
+        check_keys(row, KEYS)
         for name in ("chosen", "rejected"):
             if not isinstance(row.get(name), list):
                 raise UserError(f"{name} should be a list of one text per agent")
-        chosen, rejected = (self._of_line(context | {"completions": row[name]}) for name in ("chosen", "rejected"))
-        return JointPair(chosen, rejected, str(row["task_id"]) if "task_id" in row else None)
+        context = {key: row[key] for key in ("task_id", "prompts") if key in row}
+        chosen = self._of_line({**context, "completions": row["chosen"]})
+        rejected = self._of_line({**context, "completions": row["rejected"]})
+        task_id = str(row["task_id"]) if "task_id" in row else None
+        return JointPair(chosen, rejected, task_id)
 
     def _side(self, joint: JointAnswer, left_out: Counter[str]) -> tuple[Group, ...] | None:
         """Return the agents' answers of one side of a pair; None if one of them is too long."""
-        groups = [
-            self._group(joint, agent, self.tokenizers[settings.name], left_out)
-            for agent, settings in enumerate(self.config.agents)
-        ]
-        known = tuple(group for group in groups if group is not None)
-        return known if len(known) == len(groups) else None
+        groups = []
+        for agent in range(self.config.num_agents):
+            group = self._group(joint, agent, left_out)
+            if group is not None:
+                groups.append(group)
+        if len(groups) < self.config.num_agents:
+            return None
+        return tuple(groups)

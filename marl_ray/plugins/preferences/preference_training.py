@@ -8,7 +8,7 @@ are in this process at once, because the weight of a pair depends on all of them
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -17,6 +17,7 @@ from marl_ray.config import Config
 from marl_ray.core.batch import Group
 from marl_ray.core.episode import Completion, sibling_calls
 from marl_ray.core.errors import UserError
+from marl_ray.core.ids import PolicyId
 from marl_ray.credit.groups import build_batch
 from marl_ray.credit.preferences import preference_slope
 from marl_ray.learning.arguments import learner_arguments
@@ -24,7 +25,6 @@ from marl_ray.learning.learner import Learner
 from marl_ray.learning.micro_batches import unweighted_row
 from marl_ray.plugins.preferences.epochs import HeldOutFit, progress_bar
 from marl_ray.plugins.preferences.preference_file import WrittenPreference
-from marl_ray.plugins.preferences.selection import hold_out
 from marl_ray.plugins.preferences.supervised import supervised
 
 PromptAndCompletion = tuple[tuple[int, ...], Completion]
@@ -42,7 +42,10 @@ class PreferenceTrainer:
 
     def __init__(self, config: Config, steps: int, has_reference: bool) -> None:
         self.config = supervised(config, loss_aggregation="sequence_sum")
-        self.learners = {policy: Learner(*learner_arguments(self.config, policy, steps)) for policy in config.policies}
+        self.learners: dict[PolicyId, Learner] = {}
+        for policy in config.policies:
+            arguments = learner_arguments(self.config, policy, steps)
+            self.learners[policy] = Learner(*arguments)
         self.has_reference = has_reference
         self._references: dict[int, float] = {}
         """Differences of the joint log-probabilities before training, by the identity of the preference."""
@@ -54,95 +57,124 @@ class PreferenceTrainer:
         with progress_bar(len(preferences), "reference") as bar:
             for start in range(0, len(preferences), SCORED_AT_ONCE):
                 part = preferences[start : start + SCORED_AT_ONCE]
-                self._references |= {id(one): value for one, value in zip(part, self._differences(part), strict=True)}
+                differences = self._differences(part)
+                for preference, difference in zip(part, differences, strict=True):
+                    self._references[id(preference)] = difference
                 bar.update(len(part))
 
     def differences(self, preferences: Sequence[WrittenPreference]) -> list[float]:
         """Return log pi(chosen) - log pi(rejected) of the joint policy, less the reference's, per preference."""
-        current = self._differences(preferences)
-        return [value - self._references.get(id(one), 0.0) for one, value in zip(preferences, current, strict=True)]
+        differences = self._differences(preferences)
+        for number, preference in enumerate(preferences):
+            differences[number] -= self._references.get(id(preference), 0.0)
+        return differences
 
     def fit(self, preferences: Sequence[WrittenPreference]) -> HeldOutFit:
         """Return the loss on these preferences, a mean over preferences and agents, and the share of them whose chosen
         joint answer is more likely, relative to the reference, than the rejected one."""
         differences = self.differences(preferences)
-        return HeldOutFit(self._loss(differences), sum(d > 0 for d in differences) / len(differences))
+        correct = sum(difference > 0 for difference in differences)
+        return HeldOutFit(self._loss(differences), correct / len(differences))
 
     def step(self, preferences: Sequence[WrittenPreference]) -> float:
         """Take one optimizer step per policy and return the loss before. Raises UserError for a loss that is not
         finite."""
         differences = self.differences(preferences)
         for policy, learner in self.learners.items():
-            weights: dict[PromptAndCompletion, float] = {}
-            for preference, difference in zip(preferences, differences, strict=True):
-                for agent in policy.agents:
-                    slope = preference_slope(difference, self.config.agents[agent].preference_beta)
-                    for weight, side in ((slope, preference.chosen), (-slope, preference.rejected)):
-                        answer = answer_of(side[agent])
-                        weights[answer] = weights.get(answer, 0.0) + weight
-            groups = grouped(list(weights))
+            weights = self._weights(policy, preferences, differences)
+            groups = grouped(weights)
             # The learner divides by the number of groups, and the loss is the mean over pairs and agents.
             scale = len(groups) / (len(preferences) * len(policy.agents))
-            weighted = [
-                replace(group, weights=tuple(scale * weights[one] for one in answers)) for group, answers in groups
-            ]
-            if learner.update(build_batch(weighted, learner.step, self.config.training)).skipped_steps:
+            weighted = []
+            for group in groups:
+                scaled = [scale * weights[answer] for answer in answers_of(group)]
+                weighted.append(replace(group, weights=tuple(scaled)))
+            stats = learner.update(build_batch(weighted, learner.step, self.config.training))
+            if stats.skipped_steps:
                 raise UserError(f"{policy}: the loss is not finite in step {learner.step}: lower --learning-rate")
         return self._loss(differences)
 
     def export(self, policy_folder: dict[str, Path], prompts: Sequence[WrittenPreference]) -> None:
         """Write the model of each policy to its folder, by the policy's key."""
         for policy, learner in self.learners.items():
-            texts = [learner.tokenizer.decode(one.chosen[policy.first_agent].prompt_ids) for one in prompts]
+            texts = []
+            for preference in prompts:
+                group = preference.chosen[policy.first_agent]
+                texts.append(learner.tokenizer.decode(group.prompt_ids))
             learner.export(str(policy_folder[policy.key]), texts)
 
+    def _weights(
+        self, policy: PolicyId, preferences: Sequence[WrittenPreference], differences: Sequence[float]
+    ) -> dict[PromptAndCompletion, float]:
+        """Return the weight of each distinct answer of a policy: the sum over its pairs."""
+        weights: dict[PromptAndCompletion, float] = {}
+        for preference, difference in zip(preferences, differences, strict=True):
+            for agent in policy.agents:
+                beta = self.config.agents[agent].preference_beta
+                slope = preference_slope(difference, beta)
+                (chosen,) = answers_of(preference.chosen[agent])
+                weights[chosen] = weights.get(chosen, 0.0) + slope
+                (rejected,) = answers_of(preference.rejected[agent])
+                weights[rejected] = weights.get(rejected, 0.0) - slope
+        return weights
+
     def _loss(self, differences: Sequence[float]) -> float:
-        betas = [agent.preference_beta for agent in self.config.agents]
-        return fmean(softplus(-beta * difference) for difference in differences for beta in betas)
+        losses = []
+        for difference in differences:
+            for agent in self.config.agents:
+                losses.append(softplus(-agent.preference_beta * difference))
+        return fmean(losses)
 
     def _differences(self, preferences: Sequence[WrittenPreference]) -> list[float]:
+        """Return log pi(chosen) - log pi(rejected) of the joint policy, the sum over all agents, per preference."""
         totals = [0.0] * len(preferences)
         for policy, learner in self.learners.items():
-            sides = [side for one in preferences for side in (one.chosen, one.rejected)]
-            groups = grouped([answer_of(side[agent]) for side in sides for agent in policy.agents])
-            rows = [unweighted_row(group) for group, _ in groups]
-            scored = learner.logprob_model.logprobs(rows, learner.settings.tokens_per_microbatch)
-            answers = [answer for _, of_prompt in groups for answer in of_prompt]
-            sums = {answer: float(own.double().sum()) for answer, own in zip(answers, scored, strict=True)}
-            for number, one in enumerate(preferences):
+            answers: list[PromptAndCompletion] = []
+            for preference in preferences:
+                for side in (preference.chosen, preference.rejected):
+                    for agent in policy.agents:
+                        answers += answers_of(side[agent])
+            logprobs = answer_logprobs(learner, answers)
+            for number, preference in enumerate(preferences):
                 for agent in policy.agents:
-                    totals[number] += sums[answer_of(one.chosen[agent])] - sums[answer_of(one.rejected[agent])]
+                    (chosen,) = answers_of(preference.chosen[agent])
+                    (rejected,) = answers_of(preference.rejected[agent])
+                    totals[number] += logprobs[chosen] - logprobs[rejected]
         return totals
 
 
-def answer_of(group: Group) -> PromptAndCompletion:
-    """Return the prompt and the completion of a group of one completion."""
-    return group.prompt_ids, group.completions[0]
+def answer_logprobs(learner: Learner, answers: Iterable[PromptAndCompletion]) -> dict[PromptAndCompletion, float]:
+    """Return the log-probability of each distinct answer, summed over its tokens."""
+    groups = grouped(answers)
+    rows = [unweighted_row(group) for group in groups]
+    token_logprobs = learner.logprob_model.logprobs(rows, learner.settings.tokens_per_microbatch)
+    scored: list[PromptAndCompletion] = []
+    for group in groups:
+        scored += answers_of(group)
+    sums: dict[PromptAndCompletion, float] = {}
+    for answer, logprobs in zip(scored, token_logprobs, strict=True):
+        sums[answer] = float(logprobs.double().sum())
+    return sums
 
 
-def grouped(answers: Sequence[PromptAndCompletion]) -> list[tuple[Group, list[PromptAndCompletion]]]:
+def answers_of(group: Group) -> list[PromptAndCompletion]:
+    """Return the completions of a group, each with its prompt."""
+    return [(group.prompt_ids, completion) for completion in group.completions]
+
+
+def grouped(answers: Iterable[PromptAndCompletion]) -> list[Group]:
     """Return the distinct answers, each prompt's as one group, whose prompt is computed once."""
-    of_prompt: dict[tuple[int, ...], list[PromptAndCompletion]] = {}
-    for answer in dict.fromkeys(answers):
-        of_prompt.setdefault(answer[0], []).append(answer)
-    groups: list[tuple[Group, list[PromptAndCompletion]]] = []
-    for prompt, found in of_prompt.items():
-        calls = sibling_calls(prompt, [completion for _, completion in found])
-        groups.append((Group(0, calls, (0.0,) * len(found)), found))
+    completions: dict[tuple[int, ...], list[Completion]] = {}
+    for prompt, completion in dict.fromkeys(answers):
+        completions.setdefault(prompt, []).append(completion)
+    groups = []
+    for prompt, of_prompt in completions.items():
+        calls = sibling_calls(prompt, of_prompt)
+        groups.append(Group(0, calls, (0.0,) * len(of_prompt)))
     return groups
-
-
-def hold_out_preferences(
-    preferences: Sequence[WrittenPreference], share: float, seed: int
-) -> tuple[list[WrittenPreference], list[WrittenPreference]]:
-    """Return the preferences to train on and the held-out ones, of a random `share` of the first agent's prompts and at
-    least one. Raises UserError if all have one prompt."""
-    groups = [one.chosen[0] for one in preferences]
-    held = {group.prompt_ids for group in hold_out(groups, share, seed, "preferences")[1]}
-    parts = [[one for one in preferences if (one.chosen[0].prompt_ids in held) is side] for side in (False, True)]
-    return parts[0], parts[1]
 
 
 def softplus(value: float) -> float:
     """Return log(1 + exp(value))."""
+    # The exponential function of a large positive number overflows.
     return max(value, 0.0) + math.log1p(math.exp(-abs(value)))

@@ -7,7 +7,6 @@ language models").
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -18,6 +17,7 @@ from marl_ray.core.episode import Completion, sibling_calls
 from marl_ray.core.errors import UserError
 from marl_ray.core.random_streams import random_stream
 
+E = TypeVar("E")
 P = TypeVar("P", str, tuple[int, ...])
 """A prompt, as text or token ids."""
 
@@ -37,12 +37,15 @@ class AnswerSelection:
             >>> AnswerSelection(None, 1).accepted([0.0, 2.0, 2.0]), AnswerSelection(2.0, None).accepted([0.0, 2.0, 2.0])
             ([1], [1, 2])
         """
-        indices: Iterable[int] = range(len(returns))
-        if self.best is not None:
-            above = [index for index in indices if returns[index] > fmean(returns)]
-            indices = sorted(above, key=lambda index: -returns[index])[: self.best]
-        least = -math.inf if self.min_return is None else self.min_return
-        return sorted(index for index in indices if returns[index] >= least)
+        indices = list(range(len(returns)))
+        if returns and self.best is not None:
+            mean = fmean(returns)
+            above = [index for index in indices if returns[index] > mean]
+            above.sort(key=lambda index: -returns[index])  # stable: the first of equal returns is taken
+            indices = sorted(above[: self.best])
+        if self.min_return is None:
+            return indices
+        return [index for index in indices if returns[index] >= self.min_return]
 
     def describe(self, returns: Sequence[float]) -> str:
         """Return the reason why no answer was accepted, from the returns of all answers."""
@@ -57,17 +60,22 @@ def demonstrations(groups: Sequence[Group], selection: AnswerSelection, whose: s
 
     Raises UserError, in the name of `whose`, if no answer is accepted.
     """
-    found: dict[tuple[tuple[int, ...], tuple[int, ...]], Group] = {}
+    distinct: dict[tuple[tuple[int, ...], tuple[int, ...]], Group] = {}
     for group in groups:
         for index in selection.accepted(group.returns):
             call = group.calls[index]
-            if call.completion.token_ids:
-                answer = (call.prompt_ids, call.completion.token_ids)
-                found.setdefault(answer, demonstration(call.prompt_ids, call.completion))
-    if not found:
-        returns = [value for group in groups for value in group.returns]
-        raise UserError(f"{whose} has no demonstration: " + (selection.describe(returns) if returns else "no answer"))
-    return list(found.values())
+            answer_ids = call.completion.token_ids
+            if not answer_ids:
+                continue  # there is no token to learn
+            answer = (call.prompt_ids, answer_ids)
+            distinct.setdefault(answer, demonstration(call.prompt_ids, call.completion))
+    if distinct:
+        return list(distinct.values())
+    returns: list[float] = []
+    for group in groups:
+        returns += group.returns
+    reason = selection.describe(returns) if returns else "no answer"
+    raise UserError(f"{whose} has no demonstration: {reason}")
 
 
 def demonstration(prompt_ids: tuple[int, ...], completion: Completion) -> Group:
@@ -75,23 +83,28 @@ def demonstration(prompt_ids: tuple[int, ...], completion: Completion) -> Group:
     return Group(0, sibling_calls(prompt_ids, [completion]), returns=(1.0,))
 
 
-def hold_out(groups: Sequence[Group], share: float, seed: int, whose: str) -> tuple[list[Group], list[Group]]:
-    """Return the groups to train on and the held-out groups, a random `share` of the prompts and at least one.
+def hold_out(
+    examples: Sequence[E], prompts: Sequence[P], share: float, seed: int, whose: str
+) -> tuple[list[E], list[E]]:
+    """Return the examples to train on and the held-out ones: all examples of a random `share` of the distinct prompts,
+    at least one prompt and not all. `prompts` has the prompt of each example.
 
-    Raises UserError if all groups have one prompt.
+    Raises UserError if all examples have one prompt.
     """
-    held_out = held_out_prompts([group.prompt_ids for group in groups], share, seed, whose)
-    parts = [[group for group in groups if (group.prompt_ids in held_out) is held] for held in (False, True)]
-    return parts[0], parts[1]
-
-
-def held_out_prompts(prompts: Iterable[P], share: float, seed: int, whose: str) -> set[P]:
-    """Return a random `share` of the distinct prompts, at least one and not all. Raises UserError for one prompt."""
     distinct = sorted(set(prompts))
     if len(distinct) < 2:
         raise UserError(f"{whose} has answers to one prompt only, and one is held out: give more prompts")
-    count = min(max(1, round(share * len(distinct))), len(distinct) - 1)
-    return set(random_stream(seed, "held_out", whose).sample(distinct, count))
+    wanted = max(1, round(share * len(distinct)))
+    count = min(wanted, len(distinct) - 1)
+    held_prompts = set(random_stream(seed, "held_out", whose).sample(distinct, count))
+    trained = []
+    held_out = []
+    for example, prompt in zip(examples, prompts, strict=True):
+        if prompt in held_prompts:
+            held_out.append(example)
+        else:
+            trained.append(example)
+    return trained, held_out
 
 
 def merged_by_prompt(groups: Iterable[Group]) -> list[Group]:

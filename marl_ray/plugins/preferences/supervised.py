@@ -21,7 +21,9 @@ def supervised(
     """
     agents = []
     for number, agent in enumerate(config.agents):
-        rate = agent.learning_rate if learning_rate is None else learning_rate
+        rate = agent.learning_rate
+        if learning_rate is not None:
+            rate = learning_rate
         if rate == 0:
             raise UserError(f"agent {number} has learning_rate 0: give --learning-rate")
         agents.append(replace(agent, estimator="mareinforce", reference_kl_coef=0.0, learning_rate=rate))

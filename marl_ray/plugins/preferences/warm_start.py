@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from marl_ray.config import Config, from_tree, to_tree, to_yaml
@@ -31,9 +31,10 @@ from marl_ray.learning.arguments import learner_arguments
 from marl_ray.learning.learner import Learner
 from marl_ray.learning.micro_batches import unweighted_row
 from marl_ray.models.names import check_model
+from marl_ray.plugins.preferences.command import PAIRS, WarmStartRequest
 from marl_ray.plugins.preferences.epochs import HeldOutFit, change, train_epochs
-from marl_ray.plugins.preferences.preference_file import PAIRS, PreferencesFile
-from marl_ray.plugins.preferences.preference_training import PreferenceTrainer, hold_out_preferences
+from marl_ray.plugins.preferences.preference_file import PreferencesFile, WrittenPreference
+from marl_ray.plugins.preferences.preference_training import PreferenceTrainer
 from marl_ray.plugins.preferences.selection import AnswerSelection, demonstrations, hold_out, merged_by_prompt
 from marl_ray.plugins.preferences.supervised import supervised
 from marl_ray.plugins.preferences.written_answers import AnswersFile
@@ -43,38 +44,22 @@ PROBES = 64
 """Number of prompts on which the saved tokenizer is compared with the model's."""
 
 
-@dataclass(frozen=True, slots=True)
-class WarmStartRequest:
-    """The arguments of `marl-ray warmstart`, other than the config: the source of answers, `run`, `answers` or
-    `preferences`, and the training settings. Without `learning_rate` each agent has its own; without `selection` the
-    best answer of each group is taken, or all answers of a file without rewards."""
-
-    run: Path | None
-    answers: Path | None
-    folder: Path
-    selection: AnswerSelection | None
-    epochs: int
-    batch_size: int
-    learning_rate: float | None
-    held_out: float
-    preferences: tuple[Path, ...] = ()
-    pairs: int = PAIRS
-    """Preferences per prompt that are made from episodes."""
-    has_reference: bool = True
-    """Whether the loss of preferences compares with the models before training."""
-
-
 def warm_start(config: Config, request: WarmStartRequest) -> str:
     """Train and write all policies, and return a summary. The folder is complete or absent. Raises UserError."""
-    target = output_folder(request.folder)
-    names = dict.fromkeys(agent.name for agent in config.agents)
-    templates = {name: check_model(name, config.model)[0] for name in names}
-    fit_models = _fit_demonstrations if not request.preferences else _fit_preferences
+    target = output_folder(request.to)
+    templates: dict[str, bool] = {}
+    for agent in config.agents:
+        if agent.name not in templates:
+            has_template, _ = check_model(agent.name, config.model)
+            templates[agent.name] = has_template
+    fit_models = _fit_preferences if request.preferences else _fit_demonstrations
     with complete_folder(target) as path:
         hidden = RunFolder(path)
         hidden.models.mkdir(parents=True)
         result = fit_models(config, request, templates, hidden)
-        hidden.config.write_text(to_yaml(_config_of_models(config, RunFolder(target), templates)), encoding="utf-8")
+        # The config names the models where they will be, not in the hidden folder.
+        config_of_models = _config_of_models(config, RunFolder(target), templates)
+        hidden.config.write_text(to_yaml(config_of_models), encoding="utf-8")
     command = f"marl-ray train {config.algorithm} --config {shlex.quote(str(RunFolder(target).config))}"
     return f"{pluralize(len(config.policies), 'model')} in {target}; {result}; next: {command}"
 
@@ -83,26 +68,12 @@ def _fit_demonstrations(
     config: Config, request: WarmStartRequest, templates: Mapping[str, bool], folder: RunFolder
 ) -> str:
     """Train every policy on its demonstrations, and return the result as text."""
-    selection = request.selection or AnswerSelection(None, 1)
-    if request.run is not None:
-        groups_of = logged_groups(RunFolder(request.run), config.num_agents)
-    else:
-        assert request.answers is not None
-        groups_of, has_rewards = AnswersFile(request.answers, config, templates).groups()
-        groups_of = list(map(merged_by_prompt, groups_of))
-        if not has_rewards and request.selection is not None:
-            raise UserError(f"{request.answers} has no rewards: leave out --min-return and --best")
-        if not has_rewards:
-            selection = AnswerSelection(None, None)
-    by_policy: dict[PolicyId, list[Group]] = {}
-    for policy in config.policies:
-        by_policy[policy] = []
-        for agent in policy.agents:
-            by_policy[policy] += demonstrations(groups_of[agent], selection, f"agent {agent}")
     losses = []
-    for policy, groups in by_policy.items():
-        parts = hold_out(groups, request.held_out, config.seed, policy.key)
-        losses.append(f"{policy.key} {change(_train(config, policy, request, parts, folder.model(policy)))}")
+    for policy, groups in _demonstrations(config, request, templates).items():
+        prompts = [group.prompt_ids for group in groups]
+        parts = hold_out(groups, prompts, request.held_out, config.seed, policy.key)
+        fits = _train(config, policy, request, parts, folder.model(policy))
+        losses.append(f"{policy.key} {change(fits)}")
     return f"held-out loss: {', '.join(losses)} nats per token"
 
 
@@ -110,21 +81,57 @@ def _fit_preferences(
     config: Config, request: WarmStartRequest, templates: Mapping[str, bool], folder: RunFolder
 ) -> str:
     """Train all policies together on joint preferences, and return the result as text."""
-    files = [PreferencesFile(path, config, templates) for path in request.preferences]
-    preferences = [one for file in files for one in file.preferences(request.pairs)]
-    parts = hold_out_preferences(preferences, request.held_out, config.seed)
+    preferences: list[WrittenPreference] = []
+    for path in request.preferences:
+        file = PreferencesFile(path, config, templates)
+        preferences += file.preferences(request.pairs or PAIRS)
+    prompts = [preference.chosen[0].prompt_ids for preference in preferences]
+    parts = hold_out(preferences, prompts, request.held_out, config.seed, "preferences")
     if request.learning_rate is not None:
-        agents = tuple(replace(agent, learning_rate=request.learning_rate) for agent in config.agents)
-        config = replace(config, agents=agents)
+        agents = [replace(agent, learning_rate=request.learning_rate) for agent in config.agents]
+        config = replace(config, agents=tuple(agents))
     steps = request.epochs * math.ceil(len(parts[0]) / request.batch_size)
-    trainer = PreferenceTrainer(config, steps, request.has_reference)
+    trainer = PreferenceTrainer(config, steps, not request.no_reference)
     trainer.set_reference(preferences)
-    sizes = (request.epochs, request.batch_size)
     fits = train_epochs(
-        "policies", "preference", parts, *sizes, config.seed, ["preferences"], trainer.step, trainer.fit
+        "policies",
+        "preference",
+        parts,
+        request.epochs,
+        request.batch_size,
+        config.seed,
+        ["preferences"],
+        trainer.step,
+        trainer.fit,
     )
-    trainer.export({policy.key: folder.model(policy) for policy in config.policies}, preferences[:PROBES])
+    folders = {policy.key: folder.model(policy) for policy in config.policies}
+    trainer.export(folders, preferences[:PROBES])
     return f"held-out loss of preferences: {change(fits)}"
+
+
+def _demonstrations(
+    config: Config, request: WarmStartRequest, templates: Mapping[str, bool]
+) -> dict[PolicyId, list[Group]]:
+    """Return the demonstrations of every policy, from all of its agents."""
+    selection = AnswerSelection(request.min_return, request.best)
+    is_given = selection != AnswerSelection(None, None)
+    if request.run is not None:
+        candidates = logged_groups(RunFolder(request.run), config.num_agents)
+        has_rewards = True
+    else:
+        assert request.answers is not None
+        answers, has_rewards = AnswersFile(request.answers, config, templates).groups()
+        candidates = [merged_by_prompt(groups) for groups in answers]
+        if is_given and not has_rewards:
+            raise UserError(f"{request.answers} has no rewards: leave out --min-return and --best")
+    if has_rewards and not is_given:
+        selection = AnswerSelection(None, 1)
+    accepted: dict[PolicyId, list[Group]] = {}
+    for policy in config.policies:
+        accepted[policy] = []
+        for agent in policy.agents:
+            accepted[policy] += demonstrations(candidates[agent], selection, f"agent {agent}")
+    return accepted
 
 
 def logged_groups(folder: RunFolder, agents: int) -> list[list[Group]]:
@@ -132,8 +139,13 @@ def logged_groups(folder: RunFolder, agents: int) -> list[list[Group]]:
     steps = folder.log.steps()
     if not steps:
         raise UserError(f"{folder} has no logged batch: a run with output.keep_batches: true keeps all of its batches")
-    batches = [folder.log.read(step, agents).batches for step in steps]
-    return [[g for of_step in batches for part in of_step[a].mini_batches for g in part.groups] for a in range(agents)]
+    groups: list[list[Group]] = [[] for _ in range(agents)]
+    for step in steps:
+        batches = folder.log.read(step, agents).batches
+        for agent in range(agents):
+            for mini_batch in batches[agent].mini_batches:
+                groups[agent] += mini_batch.groups
+    return groups
 
 
 def _train(
@@ -162,9 +174,19 @@ def _train(
 
     stream: list[str | int] = ["warmstart", policy.first_agent]
     fits = train_epochs(
-        policy.key, "demonstration", parts, request.epochs, request.batch_size, config.seed, stream, step, fit
+        policy.key,
+        "demonstration",
+        parts,
+        request.epochs,
+        request.batch_size,
+        config.seed,
+        stream,
+        step,
+        fit,
     )
-    texts = [learner.tokenizer.decode(group.prompt_ids) for group in (*parts[1], *parts[0])[:PROBES]]
+    trained, held_out = parts
+    probes = [*held_out, *trained][:PROBES]
+    texts = [learner.tokenizer.decode(group.prompt_ids) for group in probes]
     learner.export(str(folder), texts)
     return fits
 
@@ -173,7 +195,12 @@ def mean_loss(learner: Learner, groups: Sequence[Group]) -> float:
     """Return the mean negative log-probability of the answers' tokens, in nats."""
     rows = [unweighted_row(group) for group in groups]
     logprobs = learner.logprob_model.logprobs(rows, learner.settings.tokens_per_microbatch)
-    return -sum(float(of_answer.double().sum()) for of_answer in logprobs) / sum(map(len, logprobs))
+    total = 0.0
+    tokens = 0
+    for of_answer in logprobs:
+        total += float(of_answer.double().sum())
+        tokens += len(of_answer)
+    return -total / tokens
 
 
 def _config_of_models(config: Config, folder: RunFolder, templates: Mapping[str, bool]) -> Config:
@@ -181,11 +208,11 @@ def _config_of_models(config: Config, folder: RunFolder, templates: Mapping[str,
 
     A folder's name does not tell whether its model is a chat model, so use_chat_template becomes explicit.
     """
-    agents = range(config.num_agents)
-    changes: dict[str, object] = {
-        f"agents.{agent}.name": str(folder.model(config.policy_of(agent))) for agent in agents
-    }
-    changes["output.run_name"] = None
-    if config.model.use_chat_template is None and len(set(templates.values())) == 1:
-        changes["model.use_chat_template"] = next(iter(templates.values()))
+    changes: dict[str, object] = {"output.run_name": None}
+    for agent in range(config.num_agents):
+        model = folder.model(config.policy_of(agent))
+        changes[f"agents.{agent}.name"] = str(model)
+    formats = set(templates.values())
+    if config.model.use_chat_template is None and len(formats) == 1:
+        (changes["model.use_chat_template"],) = formats
     return from_tree(to_tree(config), config.algorithm, changes)

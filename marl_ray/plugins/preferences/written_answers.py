@@ -57,7 +57,9 @@ class AnswersFile:
     what: ClassVar[str] = "answers file"
 
     def __init__(self, path: Path, config: Config, templates: Mapping[str, bool]) -> None:
-        self.path, self.config, self.templates = expand_home(path), config, templates
+        self.path = expand_home(path)
+        self.config = config
+        self.templates = templates
 
     def groups(self) -> tuple[list[list[Group]], bool]:
         """Return each agent's groups of one answer, and whether the answers have rewards. Raises UserError."""
@@ -68,34 +70,38 @@ class AnswersFile:
         if len(known) > 1:
             raise UserError(f"{self.what} {self.path} has answers with and without reward: give all of them a reward")
         left_out: Counter[str] = Counter()
-        agents = range(self.config.num_agents)
-        groups = [
-            [
-                group
-                for answer in joint
-                if (group := self._group(answer, agent, self.tokenizers[self.config.agents[agent].name], left_out))
-            ]
-            for agent in agents
-        ]
+        groups = []
+        for agent in range(self.config.num_agents):
+            groups_of_agent = []
+            for answer in joint:
+                group = self._group(answer, agent, left_out)
+                if group is not None:
+                    groups_of_agent.append(group)
+            groups.append(groups_of_agent)
         for reason, count in left_out.items():
             logger.warning(f"{pluralize(count, 'answer')} left out: longer than {reason}")
-        if missing := [agent for agent in agents if not groups[agent]]:
-            raise UserError(f"all answers of agent {missing[0]} are too long: raise {' or '.join(left_out)}")
+        for agent, groups_of_agent in enumerate(groups):
+            if not groups_of_agent:
+                raise UserError(f"all answers of agent {agent} are too long: raise {' or '.join(left_out)}")
         return groups, known == {True}
 
     @cached_property
     def tokenizers(self) -> dict[str, Any]:
         """The tokenizer of each model by its name."""
-        names = dict.fromkeys(agent.name for agent in self.config.agents)
-        return {name: load_tokenizer(resolve_model(name), self.config.model) for name in names}
+        tokenizers: dict[str, Any] = {}
+        for agent in self.config.agents:
+            if agent.name not in tokenizers:
+                tokenizers[agent.name] = load_tokenizer(resolve_model(agent.name), self.config.model)
+        return tokenizers
 
-    def _group(self, joint: JointAnswer, agent: int, tokenizer: Any, left_out: Counter[str]) -> Group | None:
+    def _group(self, joint: JointAnswer, agent: int, left_out: Counter[str]) -> Group | None:
         """Return an agent's answer as a group. Return None if it is too long to be sampled, counted in `left_out`."""
         from jinja2 import TemplateError
 
         settings = self.config.agents[agent]
-        prompt = with_system_prompt(joint.prompts[agent], settings.system_prompt)
+        tokenizer = self.tokenizers[settings.name]
         template = self.templates[settings.name]
+        prompt = with_system_prompt(joint.prompts[agent], settings.system_prompt)
         try:
             prompt_ids = tuple(encode_prompt(tokenizer, prompt, template, settings.chat_template_kwargs))
         except (TemplateError, TypeError, ValueError) as error:
@@ -106,15 +112,22 @@ class AnswersFile:
         if len(answer_ids) > settings.max_new_tokens:
             left_out[f"{self.config.algorithm}.max_new_tokens ({settings.max_new_tokens})"] += 1
             return None
-        if len(prompt_ids) + len(answer_ids) > self.config.model.max_length:
-            left_out[f"model.max_length ({self.config.model.max_length}), with the prompt"] += 1
+        max_length = self.config.model.max_length
+        if len(prompt_ids) + len(answer_ids) > max_length:
+            left_out[f"model.max_length ({max_length}), with the prompt"] += 1
             return None
-        completion = Completion(answer_ids, joint.answers[agent], (0.0,) * len(answer_ids), "stop", ())
+        unknown_logprobs = (0.0,) * len(answer_ids)
+        completion = Completion(answer_ids, joint.answers[agent], unknown_logprobs, "stop", ())
         returned = joint.rewards[agent] if joint.rewards else 1.0
         return Group(0, sibling_calls(prompt_ids, [completion]), (returned,))
 
     def _joint_answers(self) -> list[JointAnswer]:
-        return self._read(lambda row: self._of_episode(row) if "nodes" in row else [self._of_line(row)])
+        def answers(row: Mapping[str, Any]) -> Iterable[JointAnswer]:
+            if "nodes" in row:
+                return self._of_episode(row)
+            return [self._of_line(row)]
+
+        return self._read(answers)
 
     def _read(self, items: Callable[[Mapping[str, Any]], Iterable[Item]]) -> list[Item]:
         """Return the items of all lines but evaluation episodes. Raises UserError."""
@@ -134,18 +147,30 @@ class AnswersFile:
         return found
 
     def _of_line(self, row: Mapping[str, Any]) -> JointAnswer:
-        if unknown := next((key for key in row if key not in KEYS), None):
-            raise UserError(f"unknown key {unknown!r}{did_you_mean(unknown, KEYS)}")
-        answers, reward, agents = row.get("completions"), row.get("reward"), self.config.num_agents
+        check_keys(row, KEYS)
+        answers = row.get("completions")
+        agents = self.config.num_agents
         if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
             raise UserError("completions should be a list of one text per agent")
         if len(answers) != agents:
             raise UserError(f"{pluralize(len(answers), 'completion')} for {pluralize(agents, 'agent')}")
-        if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
+        reward = row.get("reward")
+        if reward is None:
+            rewards = None
+        elif isinstance(reward, int | float) and not isinstance(reward, bool):
+            rewards = [float(reward)] * agents
+        else:
             raise UserError(f"reward should be a number, not {reward!r:.40}")
+        return JointAnswer(self._prompts_of_line(row, answers), answers, rewards)
+
+    def _prompts_of_line(self, row: Mapping[str, Any], answers: Sequence[str]) -> list[Prompt]:
         if ("prompts" in row) == ("task_id" in row):
             raise UserError("give either prompts or a task_id")
-        prompts = row["prompts"] if "prompts" in row else self._prompts(str(row["task_id"]), answers)
+        if "prompts" in row:
+            prompts = row["prompts"]
+        else:
+            prompts = self._prompts(str(row["task_id"]), answers)
+        agents = self.config.num_agents
         if isinstance(prompts, str):
             prompts = [prompts] * agents
         if not isinstance(prompts, list) or len(prompts) != agents:
@@ -154,7 +179,7 @@ class AnswersFile:
             check_prompts("the file", prompts, agents)
         except (TypeError, ValueError):
             raise UserError("a prompt should be a text, or chat messages that end with one of role user") from None
-        return JointAnswer(prompts, answers, None if reward is None else [float(reward)] * agents)
+        return prompts
 
     def _of_episode(self, row: Mapping[str, Any]) -> Iterator[JointAnswer]:
         """Yield the joint answers of all turns; with composition chat, whose later prompts continue a conversation, of
@@ -173,32 +198,39 @@ class AnswersFile:
             if len(node["prompts"]) != self.config.num_agents:
                 agents = pluralize(len(node["prompts"]), "agent")
                 raise UserError(f"an episode of {agents}, and the config has {self.config.num_agents}")
-            found = []
+            rewarded_answers = []
             for action in node["joint_actions"]:
-                indices = action["indices"]
-                prompts = [recorded_prompt(node, agent, index) for agent, index in enumerate(indices)]
-                answers = [node["responses"][agent][index] for agent, index in enumerate(indices)]
-                rewards = action.get("rewards", [action["reward"]] * len(indices))
-                found.append((JointAnswer(prompts, answers, rewards), float(action["reward"])))
-            yield node, found
+                prompts = []
+                answers = []
+                for agent, index in enumerate(action["indices"]):
+                    prompts.append(recorded_prompt(node, agent, index))
+                    answers.append(node["responses"][agent][index])
+                reward = action["reward"]
+                rewards = action.get("rewards", [reward] * len(answers))
+                rewarded_answers.append((JointAnswer(prompts, answers, rewards), float(reward)))
+            yield node, rewarded_answers
 
     def _prompts(self, name: str, answers: Sequence[str]) -> list[Prompt]:
         """Return the agents' prompts of a training task. Agents of a later round read the earlier answers."""
-        task, environment = self._task(name), self._environment
+        task = self._task(name)
+        environment = self._environment
         prompts = list(self.first_prompts(name))
         earlier: dict[int, str] = {}
         for round_agents in abilities.order(environment, task):
-            for agent in round_agents if earlier else ():
-                prompts[agent] = abilities.prompt_after(environment, task, agent, prompts[agent], earlier)
-            earlier = earlier | {agent: answers[agent] for agent in round_agents}
+            if earlier:
+                for agent in round_agents:
+                    prompts[agent] = abilities.prompt_after(environment, task, agent, prompts[agent], earlier)
+            # Agents of one round do not read each other's answers.
+            earlier |= {agent: answers[agent] for agent in round_agents}
         return prompts
 
     def first_prompts(self, name: str) -> Sequence[Prompt]:
         """Return the prompts of a training task before any agent answers. Raises UserError for an unknown task."""
-        task, environment = self._task(name), self._environment
-        given: Sequence[Prompt] = environment.first_prompts(task)
-        check_prompts(qualified_method_name(environment, "first_prompts"), given, self.config.num_agents)
-        return given
+        environment = self._environment
+        prompts: Sequence[Prompt] = environment.first_prompts(self._task(name))
+        method = qualified_method_name(environment, "first_prompts")
+        check_prompts(method, prompts, self.config.num_agents)
+        return prompts
 
     def _task(self, name: str) -> Task:
         if name not in self._tasks:
@@ -214,3 +246,10 @@ class AnswersFile:
     @cached_property
     def _environment(self) -> Any:
         return ENVIRONMENTS.get(self.config.environment).from_config(self.config)
+
+
+def check_keys(row: Mapping[str, Any], keys: Sequence[str]) -> None:
+    """Raise UserError for a key of a line that is none of `keys`."""
+    for key in row:
+        if key not in keys:
+            raise UserError(f"unknown key {key!r}{did_you_mean(key, keys)}")

@@ -47,7 +47,10 @@ class SolutionAttempt:
         """Each agent's parsed answer, or its whole response if nothing could be parsed."""
         parsed = ["\n".join(tests) for tests in self.written]
         parsed.append(self.part.code)
-        return [text or strip_fence(response) for text, response in zip(parsed, self.responses, strict=True)]
+        for agent, response in enumerate(self.responses):
+            if not parsed[agent]:
+                parsed[agent] = strip_fence(response)
+        return parsed
 
 
 def solution_attempt(task: Task, responses: Sequence[str], visible: int | None) -> SolutionAttempt:
@@ -59,8 +62,8 @@ def solution_attempt(task: Task, responses: Sequence[str], visible: int | None) 
     written: list[tuple[str, ...]] = []
     programs = [solution.program]
     for response in responses[:-1]:
-        found = written_tests(response, function, parameters)
-        tests = tuple(test for test in found if not _is_shown(test, task.prompt))
+        tests = written_tests(response, function, parameters)
+        tests = tuple(test for test in tests if not _is_shown(test, task.prompt))
         written.append(tests)
         if tests:
             for source in (solution.program.source, reference):
@@ -80,9 +83,13 @@ def written_tests(response: str, function: str, parameters: tuple[str, ...] = ()
     seen: list[dict[str | int, Any]] = []
     for node in _asserts(strip_fence(response)):
         test = _canonical_test(node.test, function)
-        if test and len(test) <= MAX_TEST_CHARS and (arguments := _arguments(node.test, parameters)) not in seen:
-            tests.append(test)
-            seen.append(arguments)
+        if not test or len(test) > MAX_TEST_CHARS:
+            continue
+        arguments = _arguments(node.test, parameters)
+        if arguments in seen:
+            continue
+        tests.append(test)
+        seen.append(arguments)
         if len(tests) == MAX_TESTS:
             break
     return tuple(tests)
@@ -104,16 +111,19 @@ def _compact(text: str) -> str:
 def _parameters(reference: str, function: str) -> tuple[str, ...]:
     """Return the names of the function's parameters in the reference."""
     tree = parse(reference)
-    names: list[str] = []
-    for node in tree.body if tree else ():
+    if tree is None:
+        return ()
+    for node in reversed(tree.body):
         if isinstance(node, ast.FunctionDef) and node.name == function:  # the last definition counts
-            names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
-    return tuple(names)
+            arguments = node.args.posonlyargs + node.args.args
+            return tuple(argument.arg for argument in arguments)
+    return ()
 
 
 def _arguments(test: ast.expr, parameters: tuple[str, ...]) -> dict[str | int, Any]:
     """Return the arguments of a canonical test by parameter, or by position without one."""
-    call = test.left if isinstance(test, ast.Compare) else test
+    assert isinstance(test, ast.Compare), "a canonical test"
+    call = test.left
     assert isinstance(call, ast.Call), "a canonical test"
     arguments: dict[str | int, Any] = {}
     names = (*parameters, *range(len(parameters), len(call.args)))
@@ -132,8 +142,12 @@ def _asserts(text: str) -> Iterator[ast.Assert]:
         yield from sorted(asserts, key=lambda node: node.lineno)
         return
     for line in text.split("\n")[:MAX_LINES]:
-        alone = parse(line.strip()) if line.lstrip().startswith("assert") else None
-        for statement in alone.body if alone is not None else ():
+        if not line.lstrip().startswith("assert"):
+            continue
+        tree = parse(line.strip())
+        if tree is None:
+            continue
+        for statement in tree.body:
             if isinstance(statement, ast.Assert):
                 yield statement
 
@@ -142,15 +156,21 @@ def _canonical_test(test: ast.expr, function: str) -> str:
     """Return the test in canonical form, or an empty string for any other form and for a test that does not compile: a
     repeated keyword parses but does not compile, and the decimal form of a long hexadecimal integer exceeds a limit."""
     match test:
-        case ast.Compare(left=ast.Call(func=ast.Name(id=name)) as call, ops=[ast.Eq()], comparators=[expected]) if (
-            name == function and all(keyword.arg for keyword in call.keywords)
-        ):
-            try:
-                for value in (*call.args, *(keyword.value for keyword in call.keywords), expected):
-                    ast.literal_eval(value)  # raises unless the value is a literal
-                text = f"assert {ast.unparse(test)}"
-                compile(text, "<test>", "exec")
-            except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # for example {[]: 1}
+        case ast.Compare(left=ast.Call(func=ast.Name(id=name)) as call, ops=[ast.Eq()], comparators=[expected]):
+            if name != function:
                 return ""
-            return text
-    return ""
+        case _:
+            return ""
+    values = [*call.args, expected]
+    for keyword in call.keywords:
+        if not keyword.arg:  # `**arguments`
+            return ""
+        values.append(keyword.value)
+    try:
+        for value in values:
+            ast.literal_eval(value)  # raises unless the value is a literal
+        text = f"assert {ast.unparse(test)}"
+        compile(text, "<test>", "exec")
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # for example {[]: 1}
+        return ""
+    return text

@@ -19,7 +19,7 @@ from marl_ray.environments.code_generation.prompts import numbered_names
 from marl_ray.environments.execution import CodeEnvironment, SandboxSlice, execution_counts
 from marl_ray.plugins.solver_tester import prompts
 from marl_ray.plugins.solver_tester.attempt import SolutionAttempt, solution_attempt
-from marl_ray.plugins.solver_tester.feedback import SolverEvidence, WrittenTest, evidence_from, feedback_lines
+from marl_ray.plugins.solver_tester.feedback import SolverEvidence, evidence_from, feedback_lines
 from marl_ray.sandbox import ExecutionReport
 
 # The largest reward of each level.
@@ -60,7 +60,8 @@ class SolverTester(CodeEnvironment[SolutionAttempt], AnswersInOrder, AsksExpert)
 
     def prompt_after(self, task: Task, agent: int, prompt: str, answers: Mapping[int, str]) -> str:
         answer = answers[self.testers]
-        solution = extract_function(answer, task.fields["entry_point"]).code or strip_fence(answer)
+        function = extract_function(answer, task.fields["entry_point"])
+        solution = function.code or strip_fence(answer)
         return f"Another agent's solution:\n{solution.strip() or '(empty)'}\n\n{prompt}"
 
     def revisions(self, task: Task) -> list[str]:
@@ -72,9 +73,9 @@ class SolverTester(CodeEnvironment[SolutionAttempt], AnswersInOrder, AsksExpert)
     def outcome(self, attempt: SolutionAttempt, report: tuple[ExecutionReport, ...]) -> Outcome:
         """Return the rewards by levels, from the reports on solution and reference."""
         evidence = evidence_from(attempt.written, report)
-        failure = next((one.infra_error for one in report if one.infra_error), None)
-        if failure:
-            return Outcome(0.0, evidence=evidence, failure=failure)
+        for execution in report:
+            if execution.infra_error:
+                return Outcome(0.0, evidence=evidence, failure=execution.infra_error)
         own = evidence.report
         runs = attempt.part.defined and own.syntax_error is None
         rate = self._pass_rate(own, runs)
@@ -82,9 +83,14 @@ class SolverTester(CodeEnvironment[SolutionAttempt], AnswersInOrder, AsksExpert)
         truth: list[float] = []
         found = False
         for tests in evidence.written:
-            valid.append(sum(test.valid for test in tests) / max(prompts.TESTS_PER_WRITER, len(tests)))
-            truth.append(float(runs and _judge_correctly(tests, rate == 1.0)))
-            found = found or any(test.exposes_bug for test in tests)
+            asked = max(prompts.TESTS_PER_WRITER, len(tests))
+            valid_tests = sum(test.valid for test in tests)
+            valid.append(valid_tests / asked)
+            exposes_bug = any(test.exposes_bug for test in tests)
+            found = found or exposes_bug
+            # Valid tests should judge the solution like the problem's tests.
+            judges_right = valid_tests > 0 and exposes_bug != (rate == 1.0)
+            truth.append(float(runs and judges_right))
         # The more tests a wrong solution passes, the harder its mistake is to find. A solution that fails everything
         # pays nothing: any valid test finds that, and otherwise solver and testers would earn from a constant.
         correct = [rate * right for right in truth]
@@ -95,18 +101,26 @@ class SolverTester(CodeEnvironment[SolutionAttempt], AnswersInOrder, AsksExpert)
             "tests_passed_rate": rate,
             "all_passed": float(rate == 1.0),
         }
-        if not self.testers:
-            return Outcome(math.fsum(levels.values()), levels, metrics, execution_counts(own), evidence=evidence)
         solved = math.fsum(levels.values())
+        if not self.testers:
+            return Outcome(solved, levels, metrics, execution_counts(own), evidence=evidence)
         levels |= {"valid": VALID * fmean(valid), "found": FOUND * fmean(correct)}
         metrics["tests_written"] = fmean(map(len, evidence.written))
         metrics["tests_valid_rate"] = fmean(valid)
         metrics["mistakes_found"] = float(found)
         metrics["found_truth"] = fmean(truth)
-        rewards = [VALID * of_tester + FOUND * right for of_tester, right in zip(valid, correct, strict=True)]
+        rewards = []
+        for valid_share, right in zip(valid, correct, strict=True):
+            rewards.append(VALID * valid_share + FOUND * right)
         rewards.append(solved + levels["found"])
-        reward = math.fsum(levels.values())
-        return Outcome(reward, levels, metrics, execution_counts(own), tuple(rewards), evidence=evidence)
+        return Outcome(
+            math.fsum(levels.values()),
+            levels,
+            metrics,
+            execution_counts(own),
+            tuple(rewards),
+            evidence=evidence,
+        )
 
     def feedback(self, attempt: SolutionAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
         assert isinstance(outcome.evidence, SolverEvidence), "an outcome of this environment"
@@ -115,8 +129,3 @@ class SolverTester(CodeEnvironment[SolutionAttempt], AnswersInOrder, AsksExpert)
 
     def question(self, task: Task, attempt: SolutionAttempt) -> str:
         return prompts.question(task.prompt, self.roles(task), attempt.answers)
-
-
-def _judge_correctly(tests: Sequence[WrittenTest], right: bool) -> bool:
-    """Return whether the valid tests judge the solution like the problem's tests."""
-    return any(test.valid for test in tests) and any(test.exposes_bug for test in tests) != right

@@ -43,7 +43,12 @@ class SolverEvidence:
         for tests in self.written:
             records = []
             for test in tests:
-                records.append({"test": test.solution.source, "valid": test.valid, "solution": test.solution.status})
+                record = {
+                    "test": test.solution.source,
+                    "valid": test.valid,
+                    "solution": test.solution.status,
+                }
+                records.append(record)
             written.append(records)
         return {"report": self.report.to_dict(), "written": written}
 
@@ -81,7 +86,9 @@ def evidence_from(written: Sequence[tuple[str, ...]], reports: Sequence[Executio
 def _label(test: WrittenTest) -> str:
     if test.exposes_bug:
         return "finds"
-    return "valid" if test.valid else "invalid"
+    if test.valid:
+        return "valid"
+    return "invalid"
 
 
 def feedback_lines(mode: str, diagnosis: Diagnosis, written: Sequence[Sequence[WrittenTest]], agent: int) -> list[str]:
@@ -89,23 +96,26 @@ def feedback_lines(mode: str, diagnosis: Diagnosis, written: Sequence[Sequence[W
     if mode == "passed":
         passed = diagnosis.all_passed and all(written)
         for tests in written:
-            passed = passed and all(test.valid and not test.exposes_bug for test in tests)
-        return ["All levels passed" if passed else "Not all levels passed"]
+            for test in tests:
+                passed = passed and test.valid and not test.exposes_bug
+        if passed:
+            return ["All levels passed"]
+        return ["Not all levels passed"]
     lines = FEEDBACK_BY_MODE[mode](diagnosis, 0)
     if diagnosis.syntax is not None:
         return lines
     # A tester reads the verdicts on its own tests, the solver all verdicts.
-    shown = [written[agent]] if agent < len(written) else written
-    for tests in shown:
+    if agent < len(written):
+        written = [written[agent]]
+    for tests in written:
         valid = sum(test.valid for test in tests)
         failed = sum(test.exposes_bug for test in tests)
         lines.append(f"written tests: {valid} of {len(tests)} valid, {failed} failed")
         if mode == "level_feedback":
-            lines += _details(tests)
-    return lines
-
-
-def _details(tests: Sequence[WrittenTest]) -> list[str]:
-    lines = [f"failed: {describe_failure(test.solution)}" for test in tests if test.exposes_bug]
-    lines += [f"not valid: {shorten(test.solution.source)}" for test in tests if not test.valid]
+            for test in tests:
+                if test.exposes_bug:
+                    lines.append(f"failed: {describe_failure(test.solution)}")
+            for test in tests:
+                if not test.valid:
+                    lines.append(f"not valid: {shorten(test.solution.source)}")
     return lines

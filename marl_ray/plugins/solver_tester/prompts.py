@@ -34,16 +34,22 @@ values are strings: a short suggestion, or the corrected text."""
 def first_prompts(problem: str, function: str, testers: int) -> list[str]:
     """Return the first prompts, the solver's last."""
     write = WRITE.format(function=function, form=FORM.format(function=function))
-    instructions = [*[write] * testers, f"Write the function `{function}`. {CODE_ONLY}"]
-    return [f"{problem.strip(chr(10))}\n\n{instruction}\n" for instruction in instructions]
+    solve = f"Write the function `{function}`. {CODE_ONLY}"
+    problem = problem.strip("\n")
+    return [f"{problem}\n\n{instruction}\n" for instruction in [write] * testers + [solve]]
 
 
 def revisions(function: str, testers: int) -> list[str]:
     """Return the closing instructions of later turns."""
     tests = REVISE.format(function=function, form=FORM.format(function=function))
-    return [*[tests] * testers, f"Revise your function `{function}`. {CODE_ONLY}"]
+    solve = f"Revise your function `{function}`. {CODE_ONLY}"
+    return [tests] * testers + [solve]
 
 
 def question(problem: str, roles: Sequence[str], answers: Sequence[str]) -> str:
     """Return the question to an expert about a joint action."""
-    return EXPERT.format(problem=problem.strip(), answers=labelled_answers(roles, answers), names=", ".join(roles))
+    return EXPERT.format(
+        problem=problem.strip(),
+        answers=labelled_answers(roles, answers),
+        names=", ".join(roles),
+    )

@@ -22,14 +22,18 @@ def _solver_tester(row: DataRow, number: int) -> Task:
 
 
 def _reference(row: DataRow, task: Task) -> str:
-    body, entry_point = text_of(row, "canonical_solution"), task.fields["entry_point"]
-    programs = [f"{text_of(row, 'prompt')}{body}", body] if body else [text_of(row, "code")]
+    function = task.fields["entry_point"]
+    body = text_of(row, "canonical_solution")
+    programs = [text_of(row, "code")]
+    if body:
+        programs = [text_of(row, "prompt") + body, body]
     if not any(programs):
         raise UserError(f"task {task.id} has no reference solution (field canonical_solution, or code)")
     for program in programs:
-        if any(isinstance(node, ast.FunctionDef) and node.name == entry_point for node in statements_of(program)):
-            return program
-    raise UserError(f"task {task.id}: its reference solution has no function {entry_point}, its entry point")
+        for node in statements_of(program):
+            if isinstance(node, ast.FunctionDef) and node.name == function:
+                return program
+    raise UserError(f"task {task.id}: its reference solution has no function {function}, its entry point")
 
 
 SOLVER_TESTER = Conversion("solver_tester", _solver_tester)

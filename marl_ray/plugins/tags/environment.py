@@ -48,10 +48,15 @@ class Tagging(TextEnvironment[Tags], InterchangeableAgents):
             raise UserError(f"task {task.id}: its text has fewer than {TOTAL_WORDS} words that can be named")
 
     def roles(self, task: Task) -> list[str]:
-        return prompts.ROLES[: self.num_agents] if self.num_agents > 1 else ["reader"]
+        if self.num_agents == 1:
+            return ["reader"]
+        return prompts.ROLES[: self.num_agents]
 
     def first_prompts(self, task: Task) -> list[str]:
-        return [prompts.first_prompt(task.prompt, role, self.words_per_agent) for role in self.roles(task)]
+        texts = []
+        for role in self.roles(task):
+            texts.append(prompts.first_prompt(task.prompt, role, self.words_per_agent))
+        return texts
 
     def revisions(self, task: Task) -> list[str]:
         return [prompts.revision(task.prompt, role) for role in self.roles(task)]
@@ -60,11 +65,12 @@ class Tagging(TextEnvironment[Tags], InterchangeableAgents):
         """Read the words on the first line of each response."""
         content = content_words(task.prompt)
         places = relative_positions(task.prompt)
-        named: list[tuple[str, ...]] = []
-        valid: list[tuple[str, ...]] = []
-        positions: list[float] = []
+        named = []
+        valid = []
+        positions = []
         for response in responses:
-            words = split_words(prompts.first_line(response))[: self.words_per_agent]
+            line = prompts.first_line(response)
+            words = split_words(line)[: self.words_per_agent]
             # A word that an agent repeats counts once.
             counting = tuple(dict.fromkeys(word for word in words if word in content))
             position = NO_POSITION
@@ -73,7 +79,8 @@ class Tagging(TextEnvironment[Tags], InterchangeableAgents):
             named.append(tuple(words))
             valid.append(counting)
             positions.append(position)
-        return Tags(tuple(map(", ".join, named)), tuple(named), tuple(valid), tuple(positions))
+        answers = tuple(map(", ".join, named))
+        return Tags(answers, tuple(named), tuple(valid), tuple(positions))
 
     def outcome(self, attempt: Tags, report: None) -> Outcome:
         said = sum(map(len, attempt.valid))
@@ -94,7 +101,9 @@ class Tagging(TextEnvironment[Tags], InterchangeableAgents):
             return lines
         valid = attempt.valid[agent]
         of_others = set().union(*attempt.valid[:agent], *attempt.valid[agent + 1 :])
-        lines += [f"also named by another reader: {word}" for word in valid if word in of_others]
+        for word in valid:
+            if word in of_others:
+                lines.append(f"also named by another reader: {word}")
         for word in dict.fromkeys(attempt.named[agent]):
             if word not in valid:
                 lines.append(f"does not count: {word}")

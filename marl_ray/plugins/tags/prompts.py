@@ -23,8 +23,10 @@ EXAMPLES = (
 
 def first_prompt(text: str, role: str, words: int) -> str:
     """Return an agent's prompt of the first turn, whose examples have as many tags as the agent shall write."""
-    examples = "".join(f"{_asked(example, role)} {', '.join(tags[:words])}\n\n" for example, tags in EXAMPLES)
-    return examples + _asked(text, role)
+    prompt = ""
+    for example, tags in EXAMPLES:
+        prompt += f"{_asked(example, role)} {', '.join(tags[:words])}\n\n"
+    return prompt + _asked(text, role)
 
 
 def revision(text: str, role: str) -> str:
@@ -34,7 +36,10 @@ def revision(text: str, role: str) -> str:
 
 def first_line(response: str) -> str:
     """Return the first line of a response that is not blank, or an empty string."""
-    return next((line for line in response.splitlines() if line.strip()), "")
+    for line in response.splitlines():
+        if line.strip():
+            return line
+    return ""
 
 
 def _asked(text: str, role: str) -> str:

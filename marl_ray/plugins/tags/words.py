@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import product
 
 WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 MIN_LETTERS = 4
@@ -18,8 +19,8 @@ them themselves then there therefore these they thing things this those though t
 unless until upon usually very were what whatever when where whether which while whole whom whose will with within
 without would your
 """
-_PRONOUNS = {first + second for first in ("any", "every", "no", "some") for second in ("body", "one", "thing", "where")}
-FUNCTION_WORDS = _PRONOUNS.union(_FUNCTION_WORDS.split())
+_PRONOUNS = product(("any", "every", "no", "some"), ("body", "one", "thing", "where"))
+FUNCTION_WORDS = {*_FUNCTION_WORDS.split(), *map("".join, _PRONOUNS)}
 """Words that never count as tags."""
 
 
@@ -36,7 +37,8 @@ def split_words(text: str) -> list[str]:
 @lru_cache(maxsize=1024)
 def content_words(text: str) -> frozenset[str]:
     """Return the words of a text that count as tags: at least four letters, and no function word."""
-    return frozenset(word for word in split_words(text) if len(word) >= MIN_LETTERS and word not in FUNCTION_WORDS)
+    words = set(split_words(text)) - FUNCTION_WORDS
+    return frozenset(word for word in words if len(word) >= MIN_LETTERS)
 
 
 @lru_cache(maxsize=1024)

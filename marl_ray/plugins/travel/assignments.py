@@ -35,13 +35,15 @@ def read_part(answer: str, agent: int, owned: Collection[Slot]) -> PlanPart:
         PlanPart(slots={(1, 'lunch'): '-'}, is_valid=True, rejected=0.0)
     """
     text = answer[:MAX_CHARACTERS].encode("utf-8", "replace").decode()
-    items = [_loaded(item) for item in _OBJECT.findall(text)]
+    items = list(map(_loaded, _OBJECT.findall(text)))
     slots: dict[Slot, str] = {}
     for item in items:
         slot = _slot(item)
         if slot is not None and slot in owned and slot not in slots:
             slots[slot] = item["value"].strip().encode("utf-8", "replace").decode()
-    rejected = 1 - len(slots) / len(items) if items else 1.0
+    rejected = 1.0
+    if items:
+        rejected = 1 - len(slots) / len(items)
     whole = _loaded(text)
     is_valid = (
         isinstance(whole, dict)
@@ -58,9 +60,14 @@ def _slot(item: Any) -> Slot | None:
     """Return the slot of a complete assignment, else None."""
     if not isinstance(item, dict) or item.keys() != _KEYS:
         return None
-    day, name, value = item["day"], item["field"], item["value"]
-    is_complete = type(day) is int and isinstance(name, str) and isinstance(value, str) and value.strip()
-    return (day, name) if is_complete else None
+    day = item["day"]
+    name = item["field"]
+    value = item["value"]
+    if type(day) is not int or not isinstance(name, str):
+        return None
+    if not isinstance(value, str) or not value.strip():
+        return None
+    return day, name
 
 
 def _loaded(text: str) -> Any:

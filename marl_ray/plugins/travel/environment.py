@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -68,8 +69,11 @@ class TravelPlanning(TextEnvironment[TravelPlan]):
         return prompts.roles(self.num_agents)
 
     def first_prompts(self, task: Task) -> list[str]:
-        trip = task.fields["trip"]
-        return [prompts.first_prompt(task.prompt, trip, agent, self.num_agents) for agent in range(self.num_agents)]
+        texts = []
+        for agent in range(self.num_agents):
+            text = prompts.first_prompt(task.prompt, task.fields["trip"], agent, self.num_agents)
+            texts.append(text)
+        return texts
 
     def revisions(self, task: Task) -> list[str]:
         return [prompts.revision(agent, self.num_agents) for agent in range(self.num_agents)]
@@ -135,10 +139,11 @@ class TravelPlanning(TextEnvironment[TravelPlan]):
         for slot in self._slots(trip, agent):
             if slot in trip.required and slot not in scores.right:
                 day, name = slot
-                wrong.append(f"day {day}, {name}: {'wrong' if slot in part.slots else 'missing'}")
+                problem = "wrong" if slot in part.slots else "missing"
+                wrong.append(f"day {day}, {name}: {problem}")
         return [*lines, *wrong[:MAX_LISTED]]
 
     def _slots(self, trip: Trip, agent: int) -> list[Slot]:
         """Return the slots of an agent, by day."""
         fields = prompts.fields_of(agent, self.num_agents)
-        return [(day, name) for day in range(1, trip.days + 1) for name in fields]
+        return list(product(range(1, trip.days + 1), fields))

@@ -23,18 +23,25 @@ ALONE = "planner"
 
 def roles(num_agents: int) -> list[str]:
     """Return the names of the agents."""
-    return list(ROLES) if num_agents == 2 else [ALONE]
+    if num_agents == 1:
+        return [ALONE]
+    return list(ROLES)
 
 
 def fields_of(agent: int, num_agents: int) -> tuple[str, ...]:
     """Return the fields of an agent, in the order of a day."""
-    return ROLE_FIELDS[agent] if num_agents == 2 else FIELDS
+    if num_agents == 1:
+        return FIELDS
+    return ROLE_FIELDS[agent]
 
 
 def first_prompt(request: str, trip: Trip, agent: int, num_agents: int) -> str:
     """Return the prompt of the first turn: request, days, catalogue and form of the answer."""
     fields = fields_of(agent, num_agents)
-    days = [f"Day {day}: {_day(trip, day, fields)}" for day in range(1, trip.days + 1)]
+    lines = []
+    for day in range(1, trip.days + 1):
+        lines.append(f"Day {day}: {_day(trip, day, fields)}")
+    lines += ["", *_catalogue(trip, fields)]
     team = ""
     if num_agents == 2:
         least = trip.least_costs()
@@ -46,7 +53,7 @@ def first_prompt(request: str, trip: Trip, agent: int, num_agents: int) -> str:
     count = trip.days * len(fields)
     return (
         f"{request.strip()}\n\nBudget for all {trip.people} travellers: {trip.budget:.0f}.\n"
-        + "\n".join([*days, "", *_catalogue(trip, fields)])
+        + "\n".join(lines)
         + f"\n\n{team}Fill the fields {', '.join(fields)} of every day with values as listed, and write {NONE} for a "
         "field that is to stay empty. Several attractions are separated by semicolons; no restaurant or attraction is "
         f"visited twice. Write one JSON object with {count} assignments and nothing else:\n"
@@ -83,14 +90,16 @@ def _catalogue(trip: Trip, fields: tuple[str, ...]) -> list[str]:
     if TRANSPORT in fields:
         lines.append("Connections:")
         for day in filter(trip.moves, range(1, trip.days + 1)):
-            lines += [f"day {day}: {one} ({trip.cost(one):.0f})" for one in trip.connections_on(day)]
+            for way in trip.connections_on(day):
+                lines.append(f"day {day}: {way} ({trip.cost(way):.0f})")
     if ACCOMMODATION in fields:
         lines.append("Accommodations, with the cost of a night:")
-        lines += [f"{one} ({_room(trip, one)})" for one in trip.of_kind(ACCOMMODATION, cities)]
+        for place in trip.of_kind(ACCOMMODATION, cities):
+            lines.append(f"{place} ({_room(trip, place)})")
     if MEALS[0] in fields:
         lines.append("Restaurants, with the cost of a meal:")
-        for one in trip.of_kind(MEALS[0], cities):
-            lines.append(f"{one} ({trip.cost(one):.0f}; {', '.join(one.cuisines)})")
+        for place in trip.of_kind(MEALS[0], cities):
+            lines.append(f"{place} ({trip.cost(place):.0f}; {', '.join(place.cuisines)})")
     if ATTRACTION in fields:
         lines += ["Attractions:", *map(str, trip.of_kind(ATTRACTION, cities))]
     return lines

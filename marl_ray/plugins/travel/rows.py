@@ -34,7 +34,8 @@ def _travel(row: DataRow, number: int) -> Task:
     reference_information (a list of `{"Description", "Content"}`, as JSON or Python literal). `annotated_plan` is not
     read."""
     task_id = id_of(row, "travel", number, "id")
-    query, origin = text_of(row, "query").strip(), text_of(row, "org").strip()
+    query = text_of(row, "query").strip()
+    origin = text_of(row, "org").strip()
     if not query or not origin:
         raise UserError(f"task {task_id} needs query and org")
     days = int(_number(row, "days", task_id, 1, MAX_DAYS))
@@ -47,9 +48,11 @@ def _travel(row: DataRow, number: int) -> Task:
     for record in list_of(row, "reference_information", task_id):
         if not isinstance(record, Mapping):
             raise UserError(f"task {task_id}: reference_information should be a list of objects")
-        title, content = str(record.get("Description", "")).strip(), str(record.get("Content", ""))
+        title = str(record.get("Description", "")).strip()
+        content = str(record.get("Content", ""))
         places += _places(title, content)
-        if way := _WAY.fullmatch(title):
+        way = _WAY.fullmatch(title)
+        if way:
             connections += _connections(way, content)
             ways.append((way["start"], way["end"], way["date"] or ""))
     route = _route(origin, dates, ways)
@@ -59,6 +62,8 @@ def _travel(row: DataRow, number: int) -> Task:
     if not isinstance(wishes, Mapping):
         raise UserError(f"task {task_id}: local_constraint should be an object")
     cuisines = wishes.get("cuisine") or ()
+    if isinstance(cuisines, str):
+        cuisines = [cuisines]
     trip = Trip(
         route=route,
         dates=dates,
@@ -66,12 +71,20 @@ def _travel(row: DataRow, number: int) -> Task:
         budget=_number(row, "budget", task_id, 1, 1e9),
         places=tuple(places),
         connections=tuple(connections),
-        cuisines=(cuisines,) if isinstance(cuisines, str) else tuple(map(str, cuisines)),
-        room=normal(str(wishes["room type"])) if wishes.get("room type") else "",
-        rule=normal(str(wishes["house rule"])) if wishes.get("house rule") else "",
-        no_mode=normal(str(wishes["transportation"])).removeprefix("no ") if wishes.get("transportation") else "",
+        cuisines=tuple(map(str, cuisines)),
+        room=_wish(wishes, "room type"),
+        rule=_wish(wishes, "house rule"),
+        no_mode=_wish(wishes, "transportation").removeprefix("no "),
     )
     return Task(task_id, query, {"trip": trip})
+
+
+def _wish(wishes: Mapping[str, Any], name: str) -> str:
+    """Return a wish in normal form, empty without it."""
+    wish = wishes.get(name)
+    if not wish:
+        return ""
+    return normal(str(wish))
 
 
 def _route(origin: str, dates: tuple[str, ...], ways: list[tuple[str, str, str]]) -> tuple[tuple[str, str], ...]:
@@ -79,9 +92,13 @@ def _route(origin: str, dates: tuple[str, ...], ways: list[tuple[str, str, str]]
     route: list[tuple[str, str]] = []
     city = origin
     for day in dates:
-        ends = sorted(end for start, end, date in ways if date == day and normal(start) == normal(city))
-        route.append((city, ends[0] if ends else city))
-        city = route[-1][1]
+        ends = []
+        for start, end, date in ways:
+            if date == day and normal(start) == normal(city):
+                ends.append(end)
+        end = min(ends, default=city)
+        route.append((city, end))
+        city = end
     return tuple(route)
 
 
@@ -89,27 +106,47 @@ def _places(title: str, content: str) -> Iterator[Place]:
     """Yield the places of a table such as `Restaurants in Bern`. Lines that cannot be read are left out."""
     what, _, city = title.partition(" in ")
     ending = re.compile(rf"\s+{re.escape(city)}\s*$", re.IGNORECASE)
-    for line in content.splitlines()[1:] if city else ():
+    if not city:
+        return
+    for line in content.splitlines()[1:]:
         body = ending.sub("", line).strip()
-        if what == "Restaurants" and (match := _RESTAURANT.fullmatch(body)):
-            cuisines = tuple(part.strip() for part in match[3].split(","))
-            yield Place(MEALS[0], match[1], city, float(match[2]), cuisines)
-        elif what == "Attractions" and (match := _ATTRACTION.fullmatch(body)):
-            yield Place(ATTRACTION, match[1], city)
-        elif what == "Accommodations" and (match := _ACCOMMODATION.fullmatch(body)):
-            nights, guests = int(float(match[5])), max(1, int(float(match[6])))
-            yield Place(ACCOMMODATION, match[1], city, float(match[2]), (), match[3], match[4].strip(), nights, guests)
+        if what == "Restaurants":
+            match = _RESTAURANT.fullmatch(body)
+            if match:
+                cuisines = tuple(part.strip() for part in match[3].split(","))
+                yield Place(MEALS[0], match[1], city, float(match[2]), cuisines)
+        elif what == "Attractions":
+            match = _ATTRACTION.fullmatch(body)
+            if match:
+                yield Place(ATTRACTION, match[1], city)
+        elif what == "Accommodations":
+            match = _ACCOMMODATION.fullmatch(body)
+            if match:
+                yield Place(
+                    ACCOMMODATION,
+                    match[1],
+                    city,
+                    cost=float(match[2]),
+                    room=match[3],
+                    rules=match[4].strip(),
+                    nights=int(float(match[5])),
+                    guests=max(1, int(float(match[6]))),
+                )
 
 
 def _connections(way: re.Match[str], content: str) -> Iterator[Connection]:
     """Yield the flights of a table, or the drive of a text with its cost."""
-    mode, start, end, date = way["mode"].lower(), way["start"], way["end"], way["date"] or ""
-    if mode == FLIGHT:
-        for line in content.splitlines()[1:]:
-            if ticket := _TICKET.match(line):
-                yield Connection(mode, ticket[1], start, end, float(ticket[2]), date)
-    elif cost := _COST.search(content):
-        yield Connection(mode, mode, start, end, float(cost[1]), date)
+    mode = way["mode"].lower()
+    date = way["date"] or ""
+    if mode != FLIGHT:
+        cost = _COST.search(content)
+        if cost:
+            yield Connection(mode, mode, way["start"], way["end"], float(cost[1]), date)
+        return
+    for line in content.splitlines()[1:]:
+        ticket = _TICKET.match(line)
+        if ticket:
+            yield Connection(mode, ticket[1], way["start"], way["end"], float(ticket[2]), date)
 
 
 def _number(row: DataRow, field: str, task_id: str, least: float, most: float) -> float:

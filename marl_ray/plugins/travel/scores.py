@@ -72,9 +72,11 @@ def score_plan(trip: Trip, plan: Mapping[Slot, str]) -> PlanScores:
         else:
             picks = _picks(trip, day, name, value)
             chosen[day, name] = picks
-            fits = [pick is not None and _fits(trip, day, pick) for pick in picks]
-            in_city += fits
-            is_right = bool(fits) and all(fits)
+            is_right = bool(picks)
+            for pick in picks:
+                fits = pick is not None and _fits(trip, day, pick)
+                in_city.append(fits)
+                is_right = is_right and fits
         if is_right:
             right.add((day, name))
     required = trip.required
@@ -109,7 +111,8 @@ def score_plan(trip: Trip, plan: Mapping[Slot, str]) -> PlanScores:
     if trip.budget > 0:
         margin = max(0.0, min(1.0, 2 - cost / trip.budget))
     wishes = _wishes(trip, chosen, recall, margin)
-    wishes_met = margin * math.prod(score for name, score in wishes.items() if name != "budget")
+    others = [score for name, score in wishes.items() if name != "budget"]
+    wishes_met = margin * math.prod(others)
     f1 = 0.0
     if recall and precision:
         f1 = 2 * precision * recall / (precision + recall)
@@ -127,18 +130,20 @@ def score_plan(trip: Trip, plan: Mapping[Slot, str]) -> PlanScores:
 def city_value(trip: Trip, day: int) -> str:
     """Return the right value of `current_city`."""
     start, end = trip.route[day - 1]
-    return f"from {start} to {end}" if trip.moves(day) else start
+    if trip.moves(day):
+        return f"from {start} to {end}"
+    return start
 
 
 def _picks(trip: Trip, day: int, name: str, value: str) -> list[Place | Connection | None]:
     """Return the entries of the catalogue that a value names, None for each unknown one."""
     if name == TRANSPORT:
         return [trip.connection(value, day)]
-    kind = MEALS[0] if name in MEALS else name
-    parts = [value]
-    if name == ATTRACTION:
-        parts = [part for part in value.split(";") if part.strip()]
-    return [trip.place(kind, part) for part in parts]
+    if name in MEALS:
+        return [trip.place(MEALS[0], value)]
+    if name != ATTRACTION:
+        return [trip.place(name, value)]
+    return [trip.place(name, part) for part in value.split(";") if part.strip()]
 
 
 def _fits(trip: Trip, day: int, pick: Place | Connection) -> bool:
@@ -173,7 +178,10 @@ def _transport(
 
 def _nights(trip: Trip, chosen: Mapping[Slot, Sequence[object]]) -> float:
     """Return the share of stays that last for the accommodation's minimum number of nights."""
-    places = [chosen.get((day, ACCOMMODATION), [None])[0] for day in range(1, trip.days + 1)]
+    places = []
+    for day in range(1, trip.days + 1):
+        picks = chosen.get((day, ACCOMMODATION), [None])
+        places.append(picks[0])
     lasts: list[bool] = []
     for place, nights in groupby(places):  # nights in a row at one place are a stay
         if isinstance(place, Place):

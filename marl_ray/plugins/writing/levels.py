@@ -99,11 +99,14 @@ def compare(first: str, second: str, rule: Rule) -> Comparison:
     jaccard = 1.0
     if union:
         jaccard = len((first_words & second_words) - STOP_WORDS) / len(union)
+    text = second
+    if rule.both_transitions:
+        text = f"{first}\n{second}"
     return Comparison(
         words=(len(first.split()), len(second.split())),
         length_ratio=length_ratio,
         unique_ratio=unique_ratio,
-        kinds=tuple(transition_kinds(f"{first}\n{second}" if rule.both_transitions else second)),
+        kinds=tuple(transition_kinds(text)),
         jaccard=jaccard,
     )
 

@@ -19,7 +19,9 @@ class WritingPrompts:
 
     def roles(self, num_agents: int) -> list[str]:
         """Return the names of the agents."""
-        return list(self.parts) if num_agents == 2 else [ALONE]
+        if num_agents == 1:
+            return [ALONE]
+        return list(self.parts)
 
     def first_prompts(self, text: str, num_agents: int) -> list[str]:
         """Return the prompts of the first turn."""

@@ -18,9 +18,10 @@ _KINDS = {
     "condition": "as long as, given that, if, in case, only if, otherwise, provided that, unless",
     "time": "after, afterwards, before, during, eventually, later, meanwhile, previously, since, until, when",
 }
-_PATTERNS = {
-    kind: re.compile(rf"\b(?:{'|'.join(map(re.escape, phrases.split(', ')))})\b") for kind, phrases in _KINDS.items()
-}
+_PATTERNS = {}
+for _kind, _phrases in _KINDS.items():
+    _choices = map(re.escape, _phrases.split(", "))
+    _PATTERNS[_kind] = re.compile(rf"\b(?:{'|'.join(_choices)})\b")
 
 
 def transition_kinds(text: str) -> list[str]:

@@ -19,7 +19,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.data.loading import load_rows
 from marl_ray.models.names import resolve_model
 from marl_ray.plugins.preferences.preference_file import PreferencesFile, WrittenPreference
-from marl_ray.plugins.preferences.preference_training import PreferenceTrainer, hold_out_preferences
+from marl_ray.plugins.preferences.preference_training import PreferenceTrainer
 from tests.factories import QUICKSTART, quickstart_config
 
 BETAS = (0.5, 0.2)
@@ -81,24 +81,6 @@ def test_with_a_reference_training_begins_at_log_2_and_learns_the_pairs() -> Non
     after = trainer.fit(PREFERENCES)
     assert after.loss < before.loss
     assert after.accuracy == 1.0
-
-
-def test_preferences_with_one_prompt_are_held_out_together() -> None:
-    preferences = [
-        replace(
-            one,
-            chosen=(
-                replace(one.chosen[0], calls=sibling_calls((number % 3, 7), one.chosen[0].completions)),
-                one.chosen[1],
-            ),
-        )
-        for number in range(9)
-        for one in PREFERENCES
-    ]
-    trained, held_out = hold_out_preferences(preferences, 0.3, 1)
-    assert (len(trained), len(held_out)) == (12, 6)
-    prompts = [{one.chosen[0].prompt_ids for one in part} for part in (trained, held_out)]
-    assert not prompts[0] & prompts[1]
 
 
 def lines(count: int) -> list[dict]:

@@ -52,20 +52,24 @@ def test_no_accepted_answer_is_an_error(selection: AnswerSelection, message: str
         demonstrations([group(1, 1.0, 1.0)], selection, "agent 0")
 
 
+def prompts_of(groups: list[Group]) -> list[tuple[int, ...]]:
+    return [one.prompt_ids for one in groups]
+
+
 def test_prompts_are_held_out_whole_and_the_same_ones_again() -> None:
     groups = [group(prompt, 1.0) for prompt in range(20) for _ in range(3)]
-    trained, held_out = hold_out(groups, 0.2, 7, "agent_0")
+    trained, held_out = hold_out(groups, prompts_of(groups), 0.2, 7, "agent_0")
     assert len({one.prompt_ids for one in held_out}) == 4
     assert {one.prompt_ids for one in trained}.isdisjoint(one.prompt_ids for one in held_out)
     assert len(trained) + len(held_out) == 60
-    assert hold_out(groups[::-1], 0.2, 7, "agent_0")[1] == held_out[::-1]
+    assert hold_out(groups[::-1], prompts_of(groups[::-1]), 0.2, 7, "agent_0")[1] == held_out[::-1]
 
 
 def test_at_least_one_prompt_is_held_out_and_one_is_left() -> None:
-    trained, held_out = hold_out([group(1, 1.0), group(2, 1.0)], 0.01, 0, "agent_0")
+    trained, held_out = hold_out(["a", "b"], [(1,), (2,)], 0.01, 0, "agent_0")
     assert (len(trained), len(held_out)) == (1, 1)
     with pytest.raises(UserError, match="one prompt only"):
-        hold_out([group(1, 1.0), group(1, 1.0)], 0.5, 0, "agent_0")
+        hold_out(["a", "b"], [(1,), (1,)], 0.5, 0, "agent_0")
 
 
 def test_answers_to_one_prompt_form_a_group() -> None:

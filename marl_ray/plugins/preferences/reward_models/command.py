@@ -67,4 +67,5 @@ def _reward_model(options: argparse.Namespace) -> None:
 
     configure_logging(options)
     request = request_of(RewardModelRequest, options)
-    print(make_reward_model(from_keywords(options.config, None, {}, parse_overrides(options.override)), request))
+    config = from_keywords(options.config, None, {}, parse_overrides(options.override))
+    print(make_reward_model(config, request))

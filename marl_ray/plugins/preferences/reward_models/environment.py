@@ -51,11 +51,15 @@ class EvidenceOfTask:
     outcome: Outcome
 
     def data(self) -> dict[str, Any]:
-        own = {} if self.outcome.evidence is None else self.outcome.evidence.data()
-        return {"task_reward": self.outcome.reward, **own}
+        task_reward = {"task_reward": self.outcome.reward}
+        if self.outcome.evidence is None:
+            return task_reward
+        return {**task_reward, **self.outcome.evidence.data()}
 
     def lines(self) -> list[str]:
-        return [] if self.outcome.evidence is None else self.outcome.evidence.lines()
+        if self.outcome.evidence is None:
+            return []
+        return self.outcome.evidence.lines()
 
 
 class LearnedReward(WrappedEnvironment[ScoredAttempt], DecidesSolved, AnswersInOrder, AsksExpert, HasProbes):
@@ -106,23 +110,41 @@ class LearnedReward(WrappedEnvironment[ScoredAttempt], DecidesSolved, AnswersInO
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> ScoredAttempt:
         text = joint_text(self.base.first_prompts(task), responses)
         of_task = self.base.attempt(task, responses, last)
-        return ScoredAttempt(of_task, text, tuple(abilities.previous_answers(self.base, of_task)))
+        answers = abilities.previous_answers(self.base, of_task)
+        return ScoredAttempt(of_task, text, tuple(answers))
 
     async def execute(self, programs: Sequence[Any], sandbox: Executor) -> list[Any]:
-        texts = list(dict.fromkeys(one for one in programs if isinstance(one, JointText)))
-        others = [one for one in programs if not isinstance(one, JointText)]
-        reports, scores = await gather(self._executed(others, sandbox), asyncio.to_thread(self._scores, texts))
-        remaining, score_of = iter(reports), dict(zip(texts, scores, strict=True))
-        return [score_of[one] if isinstance(one, JointText) else next(remaining) for one in programs]
+        texts = [program for program in programs if isinstance(program, JointText)]
+        others = [program for program in programs if not isinstance(program, JointText)]
+        # The score of a text is the same whatever is scored beside it, so equal texts are scored once.
+        texts = list(dict.fromkeys(texts))
+        reports, scores = await gather(
+            self._executed(others, sandbox),
+            asyncio.to_thread(self._scores, texts),
+        )
+        score_of = dict(zip(texts, scores, strict=True))
+        remaining = iter(reports)
+        results: list[Any] = []
+        for program in programs:
+            if isinstance(program, JointText):
+                results.append(score_of[program])
+            else:
+                results.append(next(remaining))
+        return results
 
     async def _executed(self, programs: Sequence[Any], sandbox: Executor) -> list[Any]:
-        return await super().execute(programs, sandbox) if programs else []
+        if not programs:
+            return []
+        return await super().execute(programs, sandbox)
 
     def _scores(self, texts: Sequence[JointText]) -> list[float]:
-        return self.model.score([one.text for one in texts]) if texts else []
+        if not texts:
+            return []  # without loading the model
+        return self.model.score([joint.text for joint in texts])
 
     def outcome(self, attempt: ScoredAttempt, report: Any) -> Outcome:
-        return _scored(self.base.outcome(attempt.of_task, _task_report(attempt, report)), report[-1])
+        outcome = self.base.outcome(attempt.of_task, _task_report(attempt, report))
+        return _scored(outcome, report[-1])
 
     def feedback(self, attempt: ScoredAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
         return self.base.feedback(attempt.of_task, _task_outcome(outcome), mode, agent)
@@ -139,8 +161,14 @@ class LearnedReward(WrappedEnvironment[ScoredAttempt], DecidesSolved, AnswersInO
     def probed_outcome(self, attempt: ScoredAttempt, report: Any, outcome: Outcome, reports: Sequence[Any]) -> Outcome:
         if outcome.failure:
             return outcome
-        of_task = (attempt.of_task, _task_report(attempt, report), _task_outcome(outcome), reports)
-        return _scored(abilities.probed_outcome(self.base, *of_task), report[-1])
+        of_task = abilities.probed_outcome(
+            self.base,
+            attempt.of_task,
+            _task_report(attempt, report),
+            _task_outcome(outcome),
+            reports,
+        )
+        return _scored(of_task, report[-1])
 
 
 def _task_report(attempt: ScoredAttempt, report: Sequence[Any]) -> Any:
@@ -154,7 +182,14 @@ def _scored(outcome: Outcome, score: float) -> Outcome:
         return outcome
     evidence: Evidence = EvidenceOfTask(outcome)
     metrics = {**outcome.metrics, "task_reward": outcome.reward}
-    return replace(outcome, reward=score, levels={NAME: score}, metrics=metrics, rewards=(), evidence=evidence)
+    return replace(
+        outcome,
+        reward=score,
+        levels={NAME: score},
+        metrics=metrics,
+        rewards=(),
+        evidence=evidence,
+    )
 
 
 def _task_outcome(outcome: Outcome) -> Outcome:

@@ -22,6 +22,9 @@ def joint_text(prompts: Sequence[Prompt], answers: Sequence[str]) -> JointText:
     >>> joint_text(["Write f.", "Write g."], ["f", "g"]).text
     '## Prompt 1\\nWrite f.\\n\\n## Prompt 2\\nWrite g.\\n\\n## Answer 1\\nf\\n\\n## Answer 2\\ng'
     """
-    parts = [f"## Prompt {number}\n{as_text(prompt).strip()}" for number, prompt in enumerate(prompts, 1)]
-    parts += [f"## Answer {number}\n{answer.strip()}" for number, answer in enumerate(answers, 1)]
+    parts = []
+    for number, prompt in enumerate(prompts, 1):
+        parts.append(f"## Prompt {number}\n{as_text(prompt).strip()}")
+    for number, answer in enumerate(answers, 1):
+        parts.append(f"## Answer {number}\n{answer.strip()}")
     return JointText("\n\n".join(parts))

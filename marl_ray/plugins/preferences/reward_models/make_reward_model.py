@@ -18,31 +18,40 @@ from marl_ray.plugins.preferences.reward_models.joint_text import joint_text
 from marl_ray.plugins.preferences.reward_models.options import RewardModelConfig
 from marl_ray.plugins.preferences.reward_models.preference_fit import RewardModelTrainer, TextPair
 from marl_ray.plugins.preferences.reward_models.reward_model import RewardModel
-from marl_ray.plugins.preferences.selection import held_out_prompts
+from marl_ray.plugins.preferences.selection import hold_out
 
 NAME = "reward_model"
 
 
 def make_reward_model(config: Config, request: RewardModelRequest) -> str:
     """Train a reward model, write it, and return a summary. The folder is complete or absent. Raises UserError."""
+    settings = config.section(RewardModelConfig)
     if config.environment == NAME:
-        config = replace(config, environment=config.section(RewardModelConfig).environment or "")
+        config = replace(config, environment=settings.environment or "")
     target = output_folder(request.to)
-    learning_rate = config.agents[0].learning_rate if request.learning_rate is None else request.learning_rate
+    learning_rate = request.learning_rate
+    if learning_rate is None:
+        learning_rate = config.agents[0].learning_rate
     if learning_rate == 0:
         raise UserError("agent 0 has learning_rate 0: give --learning-rate")
     files = [PreferencesFile(path, config, {}) for path in request.preferences]
     pairs = text_pairs(files, request.pairs)
-    held = held_out_prompts([pair.prompt for pair in pairs], request.held_out, config.seed, "preferences")
-    trained, held_out = ([pair for pair in pairs if (pair.prompt in held) is side] for side in (False, True))
-    settings = config.section(RewardModelConfig)
+    prompts = [pair.prompt for pair in pairs]
+    parts = hold_out(pairs, prompts, request.held_out, config.seed, "preferences")
     name = request.model or config.agents[0].name
     model = RewardModel.load(name, settings.device, settings.max_length, settings.threads)
-    steps = request.epochs * math.ceil(len(trained) / request.batch_size)
+    steps = request.epochs * math.ceil(len(parts[0]) / request.batch_size)
     trainer = RewardModelTrainer(model, config.training, learning_rate, steps, request.head_only)
-    parts, sizes = (trained, held_out), (request.epochs, request.batch_size)
     fits = train_epochs(
-        "reward model", "preference", parts, *sizes, config.seed, ["reward_model"], trainer.step, trainer.fit
+        "reward model",
+        "preference",
+        parts,
+        request.epochs,
+        request.batch_size,
+        config.seed,
+        ["reward_model"],
+        trainer.step,
+        trainer.fit,
     )
     with complete_folder(target) as path:
         model.save(path)
@@ -54,10 +63,12 @@ def make_reward_model(config: Config, request: RewardModelRequest) -> str:
 
 def text_pairs(files: Sequence[PreferencesFile], count: int) -> list[TextPair]:
     """Return the distinct pairs of all files, `count` per prompt of an episode. Raises UserError."""
-    found: dict[TextPair, None] = {}
+    pairs: list[TextPair] = []
     for file in files:
         for pair in file.pairs(count):
             prompts = file.prompts_of(pair)
-            texts = [joint_text(prompts, side.answers).text for side in (pair.chosen, pair.rejected)]
-            found[TextPair("\n".join(map(as_text, prompts)), texts[0], texts[1])] = None
-    return list(found)
+            chosen = joint_text(prompts, pair.chosen.answers)
+            rejected = joint_text(prompts, pair.rejected.answers)
+            all_prompts = "\n".join(map(as_text, prompts))
+            pairs.append(TextPair(all_prompts, chosen.text, rejected.text))
+    return list(dict.fromkeys(pairs))

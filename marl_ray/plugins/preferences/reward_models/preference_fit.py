@@ -42,7 +42,8 @@ class RewardModelTrainer:
     def __init__(
         self, model: RewardModel, settings: OptimizerConfig, learning_rate: float, steps: int, head_only: bool = False
     ) -> None:
-        self.model, self._settings = model, settings
+        self.model = model
+        self._settings = settings
         if head_only:
             model.model.requires_grad_(False)
             model.model.score.requires_grad_(True)
@@ -54,7 +55,10 @@ class RewardModelTrainer:
         self._optimizer.zero_grad()
         total = 0.0
         for start in range(0, len(pairs), PAIRS_AT_ONCE):
-            loss = -logsigmoid(self._differences(pairs[start : start + PAIRS_AT_ONCE])).sum() / len(pairs)
+            part = pairs[start : start + PAIRS_AT_ONCE]
+            rows = self.model.token_ids(texts(part))
+            chosen, rejected = self.model.scores(rows).split(len(part))
+            loss = -logsigmoid(chosen - rejected).sum() / len(pairs)
             loss.backward()
             total += loss.item()
         return total
@@ -71,12 +75,16 @@ class RewardModelTrainer:
 
     def fit(self, pairs: Sequence[TextPair]) -> HeldOutFit:
         """Return loss and accuracy on these pairs, without training."""
-        scores = self.model.score([*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs)])
+        scores = self.model.score(texts(pairs))
         chosen, rejected = torch.tensor(scores).split(len(pairs))
         differences = chosen - rejected
-        return HeldOutFit(float(-logsigmoid(differences).mean()), float((differences > 0).double().mean()))
+        loss = -logsigmoid(differences).mean()
+        accuracy = (differences > 0).double().mean()
+        return HeldOutFit(float(loss), float(accuracy))
 
-    def _differences(self, pairs: Sequence[TextPair]) -> torch.Tensor:
-        rows = self.model.token_ids([*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs)])
-        chosen, rejected = self.model.scores(rows).split(len(pairs))
-        return chosen - rejected
+
+def texts(pairs: Sequence[TextPair]) -> list[str]:
+    """Return the chosen texts of all pairs, then the rejected ones."""
+    chosen = [pair.chosen for pair in pairs]
+    rejected = [pair.rejected for pair in pairs]
+    return chosen + rejected

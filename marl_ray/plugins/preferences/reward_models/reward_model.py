@@ -30,9 +30,12 @@ class RewardModel:
     `threads` is the number of CPU threads of a computation."""
 
     def __init__(self, model: Any, tokenizer: Any, max_length: int | None = None, threads: int = 1) -> None:
-        self.model, self.tokenizer, self.threads = model, tokenizer, threads
-        positions = getattr(model.config, "max_position_embeddings", None) or max_length
-        self.max_length = min(number for number in (max_length, positions, tokenizer.model_max_length) if number)
+        self.model = model
+        self.tokenizer = tokenizer
+        self.threads = threads
+        positions = getattr(model.config, "max_position_embeddings", None)
+        limits = (max_length, positions, tokenizer.model_max_length)
+        self.max_length = min(limit for limit in limits if limit)
         self._lock = Lock()
 
     @classmethod
@@ -43,7 +46,8 @@ class RewardModel:
         from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity, set_verbosity_error
 
         disable_progress_bar()  # which it shows even for small files
-        path, verbosity = resolve_model(name), get_verbosity()
+        path = resolve_model(name)
+        verbosity = get_verbosity()
         set_verbosity_error()  # transformers reports a new head as weights that are missing
         try:
             has_head = is_reward_model(name)
@@ -59,8 +63,10 @@ class RewardModel:
         if not has_head:
             torch.nn.init.zeros_(model.score.weight)
         # The model finds the last token of a text by its padding, which stands for the end of a text if it has a token.
-        padding = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-        model.config.pad_token_id = 0 if padding is None else padding
+        padding = tokenizer.pad_token_id
+        if padding is None:
+            padding = tokenizer.eos_token_id
+        model.config.pad_token_id = padding or 0
         return cls(model.eval(), tokenizer, max_length, threads)
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -70,22 +76,28 @@ class RewardModel:
     def scores(self, rows: Sequence[Sequence[int]]) -> torch.Tensor:
         """Return the score of each row of token ids, [B], with a gradient."""
         torch.set_num_threads(self.threads)  # which holds for the calling thread only
-        length, padding = max(map(len, rows)), self.model.config.pad_token_id
-        input_ids = torch.tensor([[*row, *[padding] * (length - len(row))] for row in rows])
-        mask = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in rows])
-        device = self.model.device
-        logits = self.model(input_ids=input_ids.to(device), attention_mask=mask.to(device), use_cache=False).logits
-        return logits.squeeze(-1).float()
+        length = max(map(len, rows))
+        padded_ids = []
+        masks = []
+        for row in rows:
+            missing = length - len(row)
+            padded_ids.append([*row, *[self.model.config.pad_token_id] * missing])
+            masks.append([1] * len(row) + [0] * missing)
+        input_ids = torch.tensor(padded_ids, device=self.model.device)
+        mask = torch.tensor(masks, device=self.model.device)
+        output = self.model(input_ids=input_ids, attention_mask=mask, use_cache=False)
+        return output.logits.squeeze(-1).float()
 
     def score(self, texts: Sequence[str]) -> list[float]:
         """Return the score of each text. Calls from several threads take turns."""
         rows = self.token_ids(texts)
-        found = [0.0] * len(rows)
+        scores = [0.0] * len(rows)
         with self._lock, torch.no_grad():
             for numbers in portions(rows):
-                for number, score in zip(numbers, self.scores([rows[n] for n in numbers]).tolist(), strict=True):
-                    found[number] = score
-        return found
+                found = self.scores([rows[number] for number in numbers])
+                for number, score in zip(numbers, found.tolist(), strict=True):
+                    scores[number] = score
+        return scores
 
     def save(self, folder: Path) -> None:
         """Write the model and its tokenizer to a folder."""
@@ -98,7 +110,8 @@ def is_reward_model(name: str) -> bool:
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(resolve_model(name))
-    return config.num_labels == 1 and any(one.endswith(HEAD) for one in config.architectures or ())
+    classes = config.architectures or ()
+    return config.num_labels == 1 and any(name.endswith(HEAD) for name in classes)
 
 
 def portions(rows: Sequence[Sequence[int]], tokens: int = TOKENS) -> Iterator[list[int]]:
@@ -109,6 +122,7 @@ def portions(rows: Sequence[Sequence[int]], tokens: int = TOKENS) -> Iterator[li
     """
     part: list[int] = []
     for number in sorted(range(len(rows)), key=lambda number: -len(rows[number])):
+        # All rows of a part are padded to the length of its first.
         if part and len(rows[part[0]]) * (len(part) + 1) > tokens:
             yield part
             part = []
