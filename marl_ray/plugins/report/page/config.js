@@ -1,0 +1,6 @@
+"use strict";
+{
+  page.tab("config", "Config", (root, run) => {
+    root.append(page.el("p", {}, run.name));
+  });
+}

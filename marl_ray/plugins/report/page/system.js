@@ -1,0 +1,6 @@
+"use strict";
+{
+  page.tab("system", "System", (root, run) => {
+    root.append(page.el("p", {}, run.name));
+  });
+}
