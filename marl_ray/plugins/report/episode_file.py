@@ -1,4 +1,4 @@
-"""The episodes of a run, read from episodes.jsonl: a light list of all, and single records from their place in the file.
+"""The episodes of a run in episodes.jsonl: a light list of all, and single records from their place in the file.
 
 A reward of an episode is the mean over the joint actions of its last turn. An episode without a node has none.
 """

@@ -7,7 +7,7 @@ An episode refers to the tables by index:
 | `texts` | a text |
 | `tests` | `[status, error, message, source]`, indices of texts or null |
 | `reports` | `{passed, total, trusted, tests: [index], error, stdout}`; `error` is a syntax error |
-| `outcomes` | `{reward, levels: [[text, value]], rewards, report, evidence}` of a joint action, without what is absent |
+| `outcomes` | `{reward, levels: [[text, value]], rewards, report, evidence}` of a joint action, without absent keys |
 
 Numbers are those of the record. Times of executions and the level of the sandbox are left out.
 """
@@ -15,6 +15,7 @@ Numbers are those of the record. Times of executions and the level of the sandbo
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -102,7 +103,7 @@ class EpisodeTables:
             greedy = node["greedy"]
             data["greedy"] = {**greedy, "responses": list(map(self.text, greedy["responses"]))}
         if "counterfactuals" in node:
-            data["counterfactuals"] = node["counterfactuals"]
+            data["counterfactuals"] = _finite(node["counterfactuals"])
         return data
 
     def _own_prompts(self, node: Mapping[str, Any], agent: int) -> list[int]:
@@ -145,6 +146,14 @@ class EpisodeTables:
         if report.get("stdout"):
             data["stdout"] = self.text(report["stdout"])
         return self._index("reports", json.dumps(data), data)
+
+
+def _finite(by_agent: Mapping[str, list[float]]) -> dict[str, list[float | None]]:
+    """Return rewards with None for those that have no verdict, which are NaN."""
+    rewards: dict[str, list[float | None]] = {}
+    for agent, numbers in by_agent.items():
+        rewards[agent] = [number if math.isfinite(number) else None for number in numbers]
+    return rewards
 
 
 def aligned(actions: int, agents: int) -> list[list[int]]:

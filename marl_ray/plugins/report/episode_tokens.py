@@ -126,8 +126,8 @@ def read_vocabulary(file: Path) -> dict[int, bytes]:
 
 
 def byte_characters() -> list[str]:
-    """Return the character that stands for each byte in byte-level vocabularies (Radford et al., 2019, GPT-2): itself if
-    Latin-1 prints it, otherwise the next character from U+0100 on."""
+    """Return the character that stands for each byte in byte-level vocabularies (Radford et al., 2019, GPT-2): the byte
+    itself if Latin-1 prints it, otherwise the next character from U+0100 on."""
     printed = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)}
     characters = []
     other = 0x100
@@ -181,11 +181,9 @@ def _is_proportional(values: Sequence[float], others: Sequence[float]) -> bool:
     size = max(map(abs, values))
     if scale == 0 or size == 0:
         return scale == size
-    for value, other in zip(values, others, strict=True):
-        # A comparison with NaN is false: a response without a reward has no proportion.
-        if not abs(value / size - other / scale) < 1e-6:
-            return False
-    return True
+    differences = [abs(value / size - other / scale) for value, other in zip(values, others, strict=True)]
+    # A comparison with NaN is false: a response without a reward has no proportion.
+    return all(difference < 1e-6 for difference in differences)
 
 
 def _token_data(completion: Completion, pieces: Sequence[bytes]) -> dict[str, Any]:
