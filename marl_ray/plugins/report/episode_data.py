@@ -24,7 +24,7 @@ def episode_data(folder: RunFolder, limit_bytes: int) -> dict[str, Any]:
     """
     file = EpisodeFile(folder.episodes)
     file.update()
-    return kept_episodes(file, TokenLog(folder), limit_bytes)
+    return kept_episodes(file, TokenLog(folder, file), limit_bytes)
 
 
 def kept_episodes(file: EpisodeFile, log: TokenLog, limit_bytes: int) -> dict[str, Any]:
@@ -38,8 +38,7 @@ def kept_episodes(file: EpisodeFile, log: TokenLog, limit_bytes: int) -> dict[st
     misfits = 0
     for listed in chosen_order(file.episodes):
         mark = tables.mark()
-        record = file.record(listed)
-        data = tables.add(listed, record)
+        data = tables.add(listed, file.record(listed))
         size = page_size(data)
         if used + size + tables.size > room:
             tables.cut(mark)
@@ -47,7 +46,7 @@ def kept_episodes(file: EpisodeFile, log: TokenLog, limit_bytes: int) -> dict[st
             if misfits == MISFITS:
                 break
             continue
-        token_bytes = _add_tokens(data, log.nodes(record), min(token_room, room - used - size - tables.size))
+        token_bytes = _add_tokens(data, log.nodes(listed), min(token_room, room - used - size - tables.size))
         token_room -= token_bytes
         used += size + token_bytes + 1
         kept[listed.id] = data
@@ -65,9 +64,8 @@ def kept_episodes(file: EpisodeFile, log: TokenLog, limit_bytes: int) -> dict[st
 def one_episode(file: EpisodeFile, log: TokenLog, listed: ListedEpisode) -> dict[str, Any]:
     """Return a listed episode with all its texts, and tables of its own."""
     tables = EpisodeTables(longest=None)
-    record = file.record(listed)
-    data = tables.add(listed, record)
-    _add_tokens(data, log.nodes(record), float("inf"))
+    data = tables.add(listed, file.record(listed))
+    _add_tokens(data, log.nodes(listed), float("inf"))
     return {**tables.tables, "episode": data}
 
 

@@ -16,8 +16,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from marl_ray.core.errors import UserError
+from marl_ray.plugins.report.episode_file import EpisodeFile, ListedEpisode
 from marl_ray.storage.run_folder import RunFolder
-from marl_ray.telemetry.metrics import EpisodeRecord
 
 if TYPE_CHECKING:
     from marl_ray.core.batch import Group
@@ -27,66 +27,60 @@ LEVELS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 """Log-probabilities in eighths of a nat, from 0 to -63/8, as one character each."""
 LARGEST_FILE = 64 * 2**20
 """Bytes of a step's batches up to which the page reads them."""
-LARGEST_LOG = 512 * 2**20
+LARGEST_LOG = 256 * 2**20
 """Bytes of all batches that a page reads."""
+
+GroupsByText = dict[tuple[int, int, tuple[str, ...]], "deque[tuple[Group, list[list[bytes]]]]"]
+"""Groups, with the bytes of each token, by agent, turn (from 0) and sorted texts."""
 
 
 class TokenLog:
-    """The completions of the batch log by the texts of their group. `problem` says why there are none."""
+    """The tokens of a run's recorded training episodes. `problem` says why there are none."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, file: EpisodeFile) -> None:
         self.problem = ""
         self._log = folder.log
         self._steps = set(folder.log.steps())
         self._vocabularies: dict[int, dict[int, bytes]] = {}
         self._folder = folder
+        self._file = file
         self._bytes_read = 0
+        self._found: dict[str, list[dict[str, Any]]] = {}
+        """By the id of the episode, of all steps that have been read."""
         if not self._steps:
             self.problem = "the run keeps no batches"
         elif not any(folder.path.glob("**/tokenizer.json")):
             self.problem = "the run has no tokenizer.json yet: it comes with the first checkpoint"
 
-    def nodes(self, record: EpisodeRecord) -> list[dict[str, Any]]:
-        """Return per node of a training episode `tokens` and `weights`, per agent and response; {} where the log has
-        none."""
-        found: list[dict[str, Any]] = [{} for _ in record["nodes"]]
-        step = record["step"] - 1  # rows count complete steps, the log counts from 0
-        if self.problem or record.get("kind") != "train" or step not in self._steps:
-            return found
+    def nodes(self, listed: ListedEpisode) -> list[dict[str, Any]]:
+        """Return for each node of an episode `tokens`, per agent and response, and its `credit`; {} without them, and
+        nothing for an episode whose step is not in the log."""
+        step = listed.step - 1  # rows count complete steps, the log counts from 0
+        if listed.id not in self._found and listed.kind == "train" and step in self._steps and not self.problem:
+            self._read(step)
+        return self._found.get(listed.id, [])
+
+    def _read(self, step: int) -> None:
+        self._steps.remove(step)
         size = self._log.path(step).stat().st_size
         if size > LARGEST_FILE or self._bytes_read + size > LARGEST_LOG:
-            return found
+            return
         self._bytes_read += size
         groups = self._groups(step)
-        for node, data in zip(record["nodes"], found, strict=True):
-            matches = []
-            for agent, texts in enumerate(node["responses"]):
-                waiting = groups.get((agent, node["turn"] - 1, tuple(sorted(texts))))
-                # Groups with equal texts are in the order of the episodes.
-                matches.append(waiting.popleft() if waiting else None)
-            if None in matches:
-                continue
-            tokens = []
-            weights = []
-            for texts, (group, pieces) in zip(node["responses"], matches, strict=True):
-                numbers = _by_response(texts, pieces)
-                tokens.append([_token_data(group.completions[number], pieces[number]) for number in numbers])
-                # With a critic, weights are the shares by which the learner multiplies its advantages.
-                if group.weights and group.critic_sample is None:
-                    weights.append([group.weights[number] for number in numbers])
-            data["tokens"] = tokens
-            if len(weights) == len(tokens):
-                data |= _credit(node, weights)
-        return found
+        # Groups with equal texts are in the order of the episodes, so the records are read in their order.
+        for listed in self._file.episodes:
+            if listed.kind == "train" and listed.step == step + 1:
+                record = self._file.record(listed)
+                self._found[listed.id] = [_node_data(node, groups) for node in record["nodes"]]
 
-    def _groups(self, step: int) -> dict[tuple[int, int, tuple[str, ...]], deque[tuple[Group, list[list[bytes]]]]]:
-        """Return the groups of a step, with the bytes of each token, by agent, turn (from 0) and sorted texts."""
+    def _groups(self, step: int) -> GroupsByText:
+        """Return the groups of a step; none if they cannot be read."""
         try:
             logged = self._log.read(step)
         except (UserError, ModuleNotFoundError) as error:
             self.problem = f"the batches cannot be read: {error}"
             return {}
-        groups = defaultdict(deque)
+        groups: GroupsByText = defaultdict(deque)
         for agent, batch in enumerate(logged.batches):
             vocabulary = self._vocabulary(agent)
             for mini_batch in batch.mini_batches:
@@ -138,6 +132,29 @@ def byte_characters() -> list[str]:
             characters.append(chr(other))
             other += 1
     return characters
+
+
+def _node_data(node: Mapping[str, Any], groups: GroupsByText) -> dict[str, Any]:
+    """Take the groups of a node's agents from `groups`, and return their tokens; nothing if a group is missing."""
+    taken = []
+    for agent, texts in enumerate(node["responses"]):
+        waiting = groups.get((agent, node["turn"] - 1, tuple(sorted(texts))))
+        if waiting:
+            taken.append(waiting.popleft())
+    if len(taken) < len(node["responses"]):
+        return {}
+    tokens = []
+    weights = []
+    for texts, (group, pieces) in zip(node["responses"], taken, strict=True):
+        numbers = _by_response(texts, pieces)
+        tokens.append([_token_data(group.completions[number], pieces[number]) for number in numbers])
+        # With a critic, weights are the shares by which the learner multiplies its advantages.
+        if group.weights and group.critic_sample is None:
+            weights.append([group.weights[number] for number in numbers])
+    data: dict[str, Any] = {"tokens": tokens}
+    if len(weights) == len(tokens):
+        data |= _credit(node, weights)
+    return data
 
 
 def _pieces(completion: Completion, vocabulary: Mapping[int, bytes]) -> list[bytes]:

@@ -25,8 +25,7 @@
     const size = node.outcomes.length;
     const which = size > 1 ? ` (joint action ${action} of ${size})` : "";
     return [
-      parent ? el("details", {}, el("summary", { class: "small" }, "the environment's feedback"),
-        el("div", { class: "bubbles" }, agents.map((agent) => episodes.feedbackBox(episode, parent, node, agent)))) : null,
+      parent ? episodes.sharedFeedback(episode, parent, node) : null,
       el("h4", {}, `Turn ${node.turn}: reward ${number(found.reward)}${percentage(found, episode)}`, el("span", { class: "quiet small" }, which)),
       el("div", { class: "bubbles" }, agents.map((agent) => bubble(episode, node, parent, agent, action))),
       episodes.chips(episode, found),
@@ -41,11 +40,13 @@
       branch.map((node, place) => turn(episode, node, branch[place - 1] || null)));
   };
 
-  const choiceWords = (changed) => {
+  const choiceWords = (changed, run) => {
     const count = changed.pairs.length;
-    const tasks = count === 1 ? "task is" : "tasks are";
-    if (changed.improved === 0) return `None of the ${count} recorded held-out tasks improved; the median is shown first.`;
-    return `${changed.improved} of ${count} held-out ${tasks} recorded twice and improved; the median of them is shown first, not the best.`;
+    const evaluated = charts.column(run.evaluations, "episodes");
+    const all = evaluated && evaluated.length > 0 ? Math.max(...evaluated.filter(Number.isFinite)) : count;
+    const recorded = `${count} of ${Math.max(all, count)} held-out tasks ${count === 1 ? "is" : "are"} recorded before and after training`;
+    if (changed.improved === 0) return `${recorded}. None has improved; the median is shown first.`;
+    return `${recorded}, and ${changed.improved} improved. The median of these is shown first, not the best.`;
   };
 
   page.panel("changed", (root, run) => {
@@ -65,14 +66,14 @@
       position.textContent = `task ${place + 1} of ${pairs.length}, by improvement`;
       body.replaceChildren(
         side(`Before training (step ${before})`, episodes.find(first)),
-        side(`After step ${after}`, episodes.find(last)));
+        side(run.state.kind === "finished" ? `After training (step ${after})` : `At step ${after}`, episodes.find(last)));
     };
     const title = el("b", {});
     const position = el("span", { class: "quiet small" });
     const body = el("div", { class: "before-after" });
     const several = pairs.length > 1;
     root.append(
-      el("p", { class: "quiet small" }, choiceWords(data.changed)),
+      el("p", { class: "quiet small" }, choiceWords(data.changed, run)),
       el("p", { class: "steps" }, title, position,
         several ? el("button", { onclick: () => show(place - 1) }, "previous task") : null,
         several ? el("button", { onclick: () => show(place + 1) }, "next task") : null),

@@ -177,9 +177,22 @@ const episodes = (() => {
     }
     return words.trim();
   };
+  const isPlaceholder = (line) => /^\[the (first prompt|answer of .*)\]$/.test(line || "");
   const feedbackBox = (episode, parent, node, agent) => el("div", { class: "bubble environment" },
     el("span", { class: "quiet small" }, `environment to ${role(episode, agent)}`),
     el("pre", { class: "answer", tabindex: "0" }, feedback(episode, parent, node, agent)));
+
+  // The lines that the environment tells every agent, without those that only one agent reads.
+  const sharedFeedback = (episode, parent, node) => {
+    const [first, ...rest] = agents(node).map((agent) => feedback(episode, parent, node, agent).split("\n"));
+    // A heading of a text that stands above says nothing here.
+    const isHeading = (index) => isPlaceholder(first[index + 1]);
+    const shared = first.filter((line, index) => !isPlaceholder(line) && !isHeading(index) && line.trim() !== "" && rest.every((lines) => lines.includes(line)));
+    const boxes = el("details", {}, el("summary", { class: "small" }, "what each agent reads"),
+      el("div", { class: "bubbles" }, agents(node).map((agent) => feedbackBox(episode, parent, node, agent))));
+    return el("div", { class: "bubble environment" }, el("span", { class: "role quiet" }, "environment"),
+      shared.length > 0 ? el("pre", { class: "answer", tabindex: "0" }, shared.join("\n")) : null, rest.length > 0 ? boxes : null);
+  };
 
   const agentName = (episode, agent) => el("span", { class: "role", style: { color: `var(--agent-${hue(agent)})` } }, role(episode, agent));
 
@@ -217,6 +230,6 @@ const episodes = (() => {
   return {
     data, tables, text, outcome, find, role, agents, hue, kindName, indices, responseIndex, answer, promptOf, calls, nodeAt, samePath,
     mean, rewards, firstAction, branch, advantageColour, rewardColour, isSolved, chips, testTable, evidence, changes, changeCount,
-    feedbackBox, agentName, heat, byProbability, byVersion,
+    feedbackBox, sharedFeedback, agentName, heat, byProbability, byVersion,
   };
 })();

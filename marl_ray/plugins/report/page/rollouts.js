@@ -292,14 +292,14 @@
         style: { background: episodes.advantageColour(reward - centre, largest) },
         onclick: () => chooseAction(episode, node, turn, index),
       }, el("span", { class: "small" }, `${index}${node.expanded.includes(index) ? " ▸" : ""}`), el("b", {}, number(reward))));
-      const meaning = "blue above and red below the group's mean reward";
+      const key = (name) => el("span", { class: "key", style: { "--key": `var(--${name})` } });
       const credit = {
         proportional: "the loss weights in the batch log are proportional to it",
         weights: "the loss weights in the batch log differ: see the cards",
       }[node.credit] || "from rewards: the batch log has no loss weights of this group";
       const continued = node.expanded.length > 0 ? " ▸ was continued." : "";
       return el("div", {}, el("div", { class: "strip", role: "group", "aria-label": `Joint actions of turn ${node.turn}`, onkeydown: moveInStrip }, cells),
-        el("p", { class: "quiet small" }, `Colour: ${meaning}; ${credit}.${continued}`));
+        el("p", { class: "quiet small" }, key("plus"), "above and ", key("minus"), `below the group's mean reward; ${credit}.${continued}`));
     };
 
     const weightStrip = (episode, node, turn, agent, action) => {
