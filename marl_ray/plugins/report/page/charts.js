@@ -80,6 +80,12 @@ const charts = (() => {
     return [bottom === 0 ? 0 : bottom - room, top + room];
   };
 
+  // Room for the marks at both ends.
+  const widen = (low, high) => {
+    const room = low === high ? 0.5 : 0.012 * (high - low);
+    return [low - room, high + room];
+  };
+
   const alpha = (name, share) => {
     const value = colour(name);
     return value.startsWith("#") ? value + Math.round(255 * share).toString(16).padStart(2, "0") : value;
@@ -100,17 +106,17 @@ const charts = (() => {
     const isLine = one.kind === "line" || one.kind === "area" ||
       (one.kind === "evaluations" && count >= MIN_EVALUATIONS_OF_A_LINE);
     const marks = one.kind === "points" || one.kind === "evaluations" || count === 1;
-    const size = one.kind === "evaluations" ? 9 : 5;
+    const size = one.kind === "evaluations" ? 10 : 6;
     const options = {
       label: one.label,
       stroke: () => alpha(one.colour, one.faint ? 0.35 : 1),
       width: one.faint ? 1 : 2,
       spanGaps: true,
-      points: { show: marks, size, width: 1, fill: () => alpha(one.colour, one.faint ? 0.4 : 1), stroke: () => colour("ground") },
+      points: { show: marks, size, width: 1, fill: () => alpha(one.colour, one.faint ? 0.6 : 1), stroke: () => colour("ground") },
     };
     if (one.kind === "area") {
       options.fill = () => colour(one.colour);
-      options.paths = uPlot.paths.stepped({ align: 0 });
+      options.paths = uPlot.paths.bars({ size: [1, Infinity, 1] });
       options.width = 0;
     }
     if (!isLine) options.paths = () => null;
@@ -178,7 +184,7 @@ const charts = (() => {
     });
   };
 
-  // chart(root, {title, unit, note, x: {values, label, format}, series, bounds, height, include, share})
+  // chart(root, {title, unit, note, beside, x: {values, label, format}, series, bounds, height, include, share})
   // series: {label, values, colour, kind: line | points | evaluations | area, faint, low, high, shown, hidden}
   // `shown` are the values of the legend where the drawn ones are sums; `hidden` series have no entry in the legend.
   const chart = (root, options) => {
@@ -192,8 +198,10 @@ const charts = (() => {
       const key = el("span", { class: `key ${one.kind}`, style: { "--key": `var(--${one.colour})` } });
       return { one, value, node: el("span", { class: "entry" }, key, one.label, one.label ? " " : "", value) };
     });
+    if (series.some((one) => one.kind === "area")) entries.reverse(); // as the areas lie upon each other, from below
     const legend = el("div", { class: "legend" }, entries.map((entry) => entry.node), place);
-    const title = el("figcaption", {}, options.title, options.unit && !share ? el("span", { class: "quiet" }, `, ${options.unit}`) : null);
+    const unit = options.unit && !share ? el("span", { class: "quiet" }, `, ${options.unit}`) : null;
+    const title = el("figcaption", {}, el("span", {}, options.title, unit), options.beside);
     const figure = el("figure", { class: "chart" }, title, holder, legend);
     if (options.note) figure.append(el("p", { class: "quiet small" }, options.note));
     root.append(figure);
@@ -225,7 +233,7 @@ const charts = (() => {
         legend: { show: false },
         cursor: { points: { size: 7 }, drag: { setScale: true, x: true, y: false } },
         scales: {
-          x: { time: false, range: (_, low, high) => (low === high ? [low - 0.5, high + 0.5] : [low, high]) },
+          x: { time: false, range: (_, low, high) => (series[0].kind === "area" ? [low - 0.6, high + 0.6] : widen(low, high)) },
           y: { range: (_, low, high) => rangeOf(low, high, [...include, ...bounds.map((bound) => bound.value), ...extremes(series)]) },
         },
         axes: [

@@ -115,6 +115,8 @@ const page = (() => {
       nav.append(one.link);
       main.append(one.root);
     }
+    const { model, dataset } = state.run.setup || {};
+    nav.append(el("span", { id: "about", class: "quiet small" }, [model, dataset].filter(Boolean).join(" on ")));
     drawPanel("bar", document.getElementById("bar"), state.run);
     addEventListener("hashchange", show);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {

@@ -66,8 +66,8 @@
     }
     if (speed) {
       const whole = duration(speed.training_seconds + speed.evaluation_seconds);
-      const note = `${whole} in all, of which evaluations ${duration(speed.evaluation_seconds)}`;
-      const value = [`${duration(speed.step_seconds)} per step`, el("span", { class: "quiet unit" }, ` ${number(speed.tokens_per_s)} tokens/s`)];
+      const note = `${number(Math.round(speed.tokens_per_s))} tokens/s; ${whole} in all, evaluations ${duration(speed.evaluation_seconds)}`;
+      const value = [duration(speed.step_seconds), el("span", { class: "quiet unit" }, " per step")];
       list.append(tile("Time", value, note, run.time_parts ? timeBar(run.time_parts.total) : null));
     }
     return list;
@@ -101,24 +101,22 @@
   const shade = (turn, turns) => (turns === 1 ? 2 : Math.max(1, Math.min(4, 3 - (turns - turn))));
 
   const rewardCurve = (run) => {
-    const card = el("section", { class: "card", "aria-label": "Reward" });
     const place = el("div");
+    const axes = el("select", { "aria-label": "Horizontal axis", onchange: (event) => draw(event.target.value) },
+      Object.keys(charts.AXES).map((axis) => el("option", { value: axis }, `over ${axis}`)));
     const draw = (axis) => {
       const settings = charts.AXES[axis];
       const { xs, series } = rewardSeries(run, settings.values);
       const most = run.setup.max_reward;
       place.replaceChildren();
       charts.chart(place, {
-        title: "Mean reward", height: 260, series,
+        title: "Mean reward", height: 210, series, beside: axes,
         x: { ...settings, values: xs },
         bounds: most === null ? [] : [{ value: most, label: `maximum ${number(most)}` }],
       });
     };
-    const axes = el("select", { "aria-label": "Horizontal axis", onchange: (event) => draw(event.target.value) },
-      Object.keys(charts.AXES).map((axis) => el("option", { value: axis }, `over ${axis}`)));
-    card.append(el("div", { class: "corner" }, axes), place);
     draw("samples");
-    return card;
+    return el("section", { class: "card", "aria-label": "Reward" }, place);
   };
 
   // A bar per time, divided into the levels: negative ones go to the left of zero.
@@ -190,8 +188,6 @@
   };
 
   page.tab("overview", "Overview", (root, run) => {
-    const data = [run.setup.model, run.setup.dataset, run.setup.environment].filter(Boolean);
-    if (data.length) root.append(el("p", { class: "quiet small lead" }, data.join(" · ")));
     for (const part of [failure(run), awaited(run), tiles(run), warning(run)]) if (part) root.append(part);
     if (run.training.step.length + run.evaluations.step.length > 0) {
       const curves = el("div", { class: "split" });
