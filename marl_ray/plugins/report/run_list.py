@@ -105,7 +105,8 @@ def _charts(runs: Sequence[ListedRun], groups: Sequence[ChartGroup]) -> list[dic
             for curve in curves:
                 points.append([[round_number(x), round_number(y)] for x, y in evenly(curve, MAX_POINTS)])
             if any(points):
-                charts.append({"title": _title(group, label), "held_out": held_out, "curves": points})
+                unit = title_of(group.name)[1]
+                charts.append({"title": _title(group, label), "unit": unit, "held_out": held_out, "curves": points})
     return charts
 
 

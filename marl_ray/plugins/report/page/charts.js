@@ -156,6 +156,7 @@ const charts = (() => {
     context.lineWidth = devicePixelRatio;
     context.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
     context.textAlign = "right";
+    context.textBaseline = "bottom";
     for (const bound of bounds) {
       const y = plot.valToPos(bound.value, "y", true);
       context.setLineDash([6 * devicePixelRatio, 4 * devicePixelRatio]);
@@ -163,7 +164,7 @@ const charts = (() => {
       context.moveTo(plot.bbox.left, y);
       context.lineTo(plot.bbox.left + plot.bbox.width, y);
       context.stroke();
-      context.fillText(bound.label, plot.bbox.left + plot.bbox.width, y - 4 * devicePixelRatio);
+      context.fillText(bound.label, plot.bbox.left + plot.bbox.width, y - 2 * devicePixelRatio);
     }
     context.restore();
   };
@@ -229,7 +230,7 @@ const charts = (() => {
       const plot = new uPlot({
         width: Math.max(200, holder.clientWidth),
         height,
-        padding: [10, 12, 0, 0],
+        padding: [16, 12, 0, 0],
         legend: { show: false },
         cursor: { points: { size: 7 }, drag: { setScale: true, x: true, y: false } },
         scales: {

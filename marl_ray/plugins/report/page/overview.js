@@ -24,8 +24,9 @@
 
   const source = (numbers, format) => {
     if (!numbers.held_out) return "training tasks, first and last steps: no evaluation yet";
+    const now = numbers.training_now === null ? "" : `; training tasks now ${format(numbers.training_now)}`;
+    if (numbers.before === null) return `${numbers.tasks} held-out tasks at step ${numbers.step}${now}`;
     let text = `${numbers.tasks} held-out tasks`;
-    if (numbers.before === null) text += `, step ${numbers.step}`;
     if (numbers.interval && numbers.interval[0] < numbers.interval[1]) {
       text += `, 95 % interval ${format(numbers.interval[0])} to ${format(numbers.interval[1])}`;
     }
@@ -80,7 +81,7 @@
     const series = [];
     for (let turn = 1; turn <= run.setup.turns; turn += 1) {
       const name = `turn_${turn}/reward_mean`;
-      const hue = `turn-${shade(turn, run.setup.turns)}`;
+      const hue = charts.seriesColour(run.setup.turns > 1 ? `turn ${turn}` : "", 0);
       const label = run.setup.turns > 1 ? `turn ${turn} ` : "";
       const trained = charts.column(training, name);
       if (trained) series.push({ label: `${label}training`, values: spread(training[axis], trained), colour: hue, kind: "points", faint: true });
@@ -96,9 +97,6 @@
     }
     return { xs, series };
   };
-
-  // The last turn has the strongest shade, whatever their number.
-  const shade = (turn, turns) => (turns === 1 ? 2 : Math.max(1, Math.min(4, 3 - (turns - turn))));
 
   const rewardCurve = (run) => {
     const place = el("div");

@@ -88,7 +88,7 @@
     const series = [];
     one.curves.forEach((curve, run) => {
       if (curve.length === 0) return;
-      const colour = `agent-${run % 8}`;
+      const colour = `run-${run % 8}`;
       if (one.held_out) {
         series.push({ label: data.names[run], values: values(curve), colour, kind: "evaluations" });
         return;
@@ -96,8 +96,8 @@
       series.push({ label: data.names[run], values: values(curve), colour, kind: "line", faint: true, hidden: true });
       series.push({ label: data.names[run], values: values(smoothed(curve, width)), colour, kind: "line" });
     });
-    const note = one.held_out ? "held-out tasks" : "training tasks, since a run has fewer than three evaluations; bold: centred mean over a tenth of the longest run";
-    charts.chart(root, { title: one.title, series, note, x: { values: xs, label: "joint samples" } });
+    const title = `${one.title}, ${one.held_out ? "held-out" : "training"}`;
+    charts.chart(root, { title, unit: one.unit, series, x: { values: xs, label: "joint samples" } });
   };
 
   const table = (head, rows) => el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": head[0] || "Values" },
@@ -106,7 +106,8 @@
 
   page.tab("compare", "Compare", (root, data) => {
     const grid = el("div", { class: "charts" });
-    root.append(grid);
+    root.append(el("p", { class: "quiet small" },
+      "A chart has one quantity for all runs: held-out tasks if every run has three evaluations or more, else training tasks. Bold: centred mean over a tenth of the longest run."), grid);
     data.charts.forEach((one) => drawCurves(grid, data, one));
     root.append(el("h2", {}, "Last values"), el("p", { class: "quiet small" }, "mean of the last ten training steps; last held-out evaluation, with its 95 % interval over tasks"));
     for (const [title, rows] of Object.entries(data.values)) {
