@@ -126,9 +126,14 @@ def _training_row(stream: random.Random, step: int) -> dict[str, Any]:
     for agent in range(AGENTS):
         for name in AGENT_METRICS:
             row[f"agent_{agent}/{name}"] = stream.random()
+        row[f"agent_{agent}/optimizer_steps"] = 1
+        row[f"agent_{agent}/effective_sample_size"] = 1 - 0.01 * stream.random()
+        row[f"agent_{agent}/logprob_gap"] = 0.01 * stream.random()
     for name in RUN_METRICS:
         row[name] = stream.random()
     row["time/step"] = STEP_S
+    row["rollout/tokens"] = round(stream.gauss(4000, 200))
+    row["rollout/truncated_rate"] = 0.1 * stream.random()
     return row
 
 

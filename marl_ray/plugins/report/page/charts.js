@@ -4,6 +4,7 @@ const charts = (() => {
   const { el, svg, number, percent, colour } = page;
   const MIN_EVALUATIONS_OF_A_LINE = 3; // a line between two points would suggest a path
   const MIN_POINTS_SMOOTHED = 8;
+  const MANY_POINTS = 300; // more of them would cover each other
   const drawn = new Set();
 
   page.onTheme(() => {
@@ -106,13 +107,13 @@ const charts = (() => {
     const isLine = one.kind === "line" || one.kind === "area" ||
       (one.kind === "evaluations" && count >= MIN_EVALUATIONS_OF_A_LINE);
     const marks = one.kind === "points" || one.kind === "evaluations" || count === 1;
-    const size = one.kind === "evaluations" ? 10 : 6;
+    const size = one.kind === "evaluations" ? 9 : count > MANY_POINTS ? 3 : 6;
     const options = {
       label: one.label,
       stroke: () => alpha(one.colour, one.faint ? 0.35 : 1),
       width: one.faint ? 1 : 2,
       spanGaps: true,
-      points: { show: marks, size, width: 1, fill: () => alpha(one.colour, one.faint ? 0.6 : 1), stroke: () => colour("ground") },
+      points: { show: marks, size, width: 1, fill: () => alpha(one.colour, one.faint ? 0.6 : 1), stroke: () => (one.kind === "points" ? "transparent" : colour("ground")) },
     };
     if (one.kind === "area") {
       options.fill = () => colour(one.colour);
@@ -151,19 +152,23 @@ const charts = (() => {
   const drawBounds = (plot, bounds) => {
     const context = plot.ctx;
     context.save();
-    context.strokeStyle = colour("quiet");
     context.fillStyle = colour("quiet");
-    context.lineWidth = devicePixelRatio;
     context.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
     context.textAlign = "right";
     context.textBaseline = "bottom";
     for (const bound of bounds) {
       const y = plot.valToPos(bound.value, "y", true);
+      context.strokeStyle = colour("quiet");
+      context.lineWidth = devicePixelRatio;
       context.setLineDash([6 * devicePixelRatio, 4 * devicePixelRatio]);
       context.beginPath();
       context.moveTo(plot.bbox.left, y);
       context.lineTo(plot.bbox.left + plot.bbox.width, y);
       context.stroke();
+      context.setLineDash([]);
+      context.strokeStyle = colour("panel");
+      context.lineWidth = 4 * devicePixelRatio;
+      context.strokeText(bound.label, plot.bbox.left + plot.bbox.width, y - 2 * devicePixelRatio);
       context.fillText(bound.label, plot.bbox.left + plot.bbox.width, y - 2 * devicePixelRatio);
     }
     context.restore();
@@ -230,7 +235,7 @@ const charts = (() => {
       const plot = new uPlot({
         width: Math.max(200, holder.clientWidth),
         height,
-        padding: [16, 12, 0, 0],
+        padding: [16, 24, 0, 0],
         legend: { show: false },
         cursor: { points: { size: 7 }, drag: { setScale: true, x: true, y: false } },
         scales: {

@@ -1,7 +1,7 @@
 "use strict";
 // The first screen: did the run learn, how far is it, do the agents cooperate, what do they say, where does time go.
 {
-  const { el, svg, number, percent, duration } = page;
+  const { el, svg, number, short, percent, duration } = page;
 
   const PARTS = {
     rollout: ["time-rollout", "rollout"],
@@ -56,7 +56,7 @@
     if (reward) {
       const of = most === null ? "" : el("span", { class: "quiet unit" }, ` of ${number(most)}`);
       const title = reward.held_out ? "Held-out reward" : "Training reward";
-      list.append(tile(title, [change(reward, number), of], source(reward, number), trend(run, reward.metric, "reward over the steps")));
+      list.append(tile(title, [change(reward, short), of], source(reward, short), trend(run, reward.metric, "reward over the steps")));
     }
     if (solved) list.append(tile("Tasks solved", change(solved, percent), source(solved, percent), trend(run, solved.metric, "solved tasks over the steps")));
     if (agreement) {
@@ -78,23 +78,25 @@
   const rewardSeries = (run, axis) => {
     const { training, evaluations } = run;
     const { xs, spread } = charts.joined(training[axis], evaluations[axis]);
-    const series = [];
+    const points = [];
+    const lines = [];
     for (let turn = 1; turn <= run.setup.turns; turn += 1) {
       const name = `turn_${turn}/reward_mean`;
       const hue = charts.seriesColour(run.setup.turns > 1 ? `turn ${turn}` : "", 0);
       const label = run.setup.turns > 1 ? `turn ${turn} ` : "";
       const trained = charts.column(training, name);
-      if (trained) series.push({ label: `${label}training`, values: spread(training[axis], trained), colour: hue, kind: "points", faint: true });
+      if (trained) points.push({ label: `${label}training`, values: spread(training[axis], trained), colour: hue, kind: "points", faint: true });
       const held = charts.column(evaluations, name);
       if (held) {
         const bounds = evaluations.intervals[name] || [];
-        series.push({
+        lines.push({
           label: `${label}held-out`, values: spread(evaluations[axis], held), colour: hue, kind: "evaluations",
           low: spread(evaluations[axis], bounds.map((bound) => bound[0])),
           high: spread(evaluations[axis], bounds.map((bound) => bound[1])),
         });
       }
     }
+    const series = [...points, ...lines]; // the main curves lie upon the points
     return { xs, series };
   };
 
@@ -131,13 +133,13 @@
         const from = value >= 0 ? right : left + value;
         if (value >= 0) right += value;
         else left += value;
-        const text = `${title}: ${levels.names[index]} ${number(value)}`;
+        const text = `${title}: ${levels.names[index]} ${short(value)}`;
         return svg("rect", { x: (from - low) * scale, y: 0, width: Math.abs(value) * scale, height: 20, style: { fill: `var(--level-${index % 8})` } }, svg("title", {}, text));
       });
       const total = values.reduce((sum, value) => sum + value, 0);
       return [el("span", { class: "quiet small" }, title),
-        svg("svg", { viewBox: "0 0 100 20", preserveAspectRatio: "none", role: "img", "aria-label": `${title}: ${number(total)}` }, bars),
-        el("b", {}, number(total))];
+        svg("svg", { viewBox: "0 0 100 20", preserveAspectRatio: "none", role: "img", "aria-label": `${title}: ${short(total)}` }, bars),
+        el("b", {}, short(total))];
     }));
   };
 
@@ -146,7 +148,7 @@
     if (!levels) return null;
     const rows = levels.names.map((name, index) => el("tr", {},
       el("th", { scope: "row" }, el("span", { class: "key", style: { "--key": `var(--level-${index % 8})` } }), name.replaceAll("_", " ")),
-      levels.before === null ? null : el("td", {}, number(levels.before[index])), el("td", {}, number(levels.after[index]))));
+      levels.before === null ? null : el("td", {}, short(levels.before[index])), el("td", {}, short(levels.after[index]))));
     const head = el("tr", {}, el("th", { scope: "col" }, "level"), levels.before === null ? null : el("th", { scope: "col" }, "before"), el("th", { scope: "col" }, levels.before === null ? "now" : "after"));
     return el("section", { class: "card", "aria-label": "Reward by level" },
       el("h2", {}, "Where the reward comes from"),
