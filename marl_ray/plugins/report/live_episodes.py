@@ -15,7 +15,7 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from marl_ray.core.errors import UserError
 from marl_ray.http.request_formats import ApiError
@@ -36,12 +36,9 @@ class LiveEpisodes:
         self._file = EpisodeFile(folder.episodes)
         self._lock = threading.Lock()
 
-    def routes(self, prefix: str = "") -> list[Route]:
-        """Return the routes below `prefix`."""
-        return [
-            Route(f"{prefix}/episodes", self.get_list),
-            Route(f"{prefix}/episode/{{id}}", self.get_episode),
-        ]
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes beside the page of the run."""
+        return [Route("/episodes", self.get_list), Route("/episode/{id}", self.get_episode)]
 
     def get_list(self, request: Request) -> Response:
         """Answer `episodes`."""

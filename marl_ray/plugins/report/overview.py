@@ -37,6 +37,10 @@ def before_and_after(rows: Rows, metric: str) -> dict[str, Any] | None:
     of its first and last training steps instead, which `held_out` tells.
     """
     evaluations = [row for row in rows if is_number(row.get(f"eval/{metric}"))]
+    values = [row[metric] for row in rows if is_number(row.get(metric))]
+    # Of short runs, the first half and the last half.
+    window = max(1, min(RECENT_STEPS, len(values) // 2))
+    training_now = fmean(values[-window:]) if values else None
     if evaluations:
         last = evaluations[-1]
         comparable = [row for row in evaluations if row.get("eval/episodes") == last.get("eval/episodes")]
@@ -48,24 +52,23 @@ def before_and_after(rows: Rows, metric: str) -> dict[str, Any] | None:
             "step": last["step"],
             "before": None,
             "after": last[f"eval/{metric}"],
+            "training_now": training_now,
         }
         if first is not last:
             numbers["before"] = first[f"eval/{metric}"]
         [interval] = confidence_intervals([last], metric) or [None]
         numbers["interval"] = interval
         return numbers
-    values = [row[metric] for row in rows if is_number(row.get(metric))]
     if not values:
         return None
-    # Of short runs, the first half and the last half.
-    window = max(1, min(RECENT_STEPS, len(values) // 2))
     return {
         "metric": metric,
         "held_out": False,
         "tasks": None,
         "step": rows[-1]["step"],
         "before": fmean(values[:window]) if len(values) > 1 else None,
-        "after": fmean(values[-window:]),
+        "after": training_now,
+        "training_now": training_now,
         "interval": None,
     }
 

@@ -29,7 +29,7 @@ EPISODE_BYTES = 1_400_000
 """Maximum size of the episodes on a page, which leaves room for the metrics of a long run within 3 MB."""
 
 
-def run_data(folder: RunFolder) -> dict[str, Any]:
+def run_data(folder: RunFolder, episode_bytes: int = EPISODE_BYTES) -> dict[str, Any]:
     """Return the data of a run that may be starting, in progress, finished or failed.
 
     Raises UserError for a folder without a run and for damaged files.
@@ -69,9 +69,9 @@ def run_data(folder: RunFolder) -> dict[str, Any]:
         "config_text": config_text,
         "episodes": None,
     }
-    if importlib.util.find_spec("marl_ray.plugins.report.episode_data") is not None:
+    if episode_bytes and importlib.util.find_spec("marl_ray.plugins.report.episode_data") is not None:
         episodes = importlib.import_module("marl_ray.plugins.report.episode_data")
-        data["episodes"] = episodes.episode_data(folder, EPISODE_BYTES)
+        data["episodes"] = episodes.episode_data(folder, episode_bytes)
     return data
 
 

@@ -37,15 +37,26 @@ SCRIPTS = (
     "config.js",
 )
 """The scripts of the page. Tabs appear in the order in which their scripts register them."""
+LIST_SCRIPTS = ("core.js", "charts.js", "bar.js", "run_list.js")
+"""The scripts of the page that lists several runs."""
 
 
 def render_run(folder: RunFolder, live: bool = False) -> str:
-    """Return the page of a run, which may be in progress. `live`: the page asks its server for new data."""
-    data = run_data(folder)
-    return render_page(data["name"], data, SCRIPTS, data["reward_table"], live)
+    """Return the page of a run. `live`: the page asks its server for new data."""
+    return render_run_data(run_data(folder), live)
 
 
-def render_page(title: str, data: Mapping[str, Any], scripts: Sequence[str], plain_text: str, live: bool) -> str:
+def render_run_data(data: Mapping[str, Any], live: bool = False) -> str:
+    """Return the page of a run with its `run_data`."""
+    return render_page(data, SCRIPTS, data["reward_table"], live)
+
+
+def render_list(data: Mapping[str, Any], live: bool = False) -> str:
+    """Return the page of a list of runs with its `list_data`."""
+    return render_page(data, LIST_SCRIPTS, "\n".join(run["name"] for run in data["runs"]), live)
+
+
+def render_page(data: Mapping[str, Any], scripts: Sequence[str], plain_text: str, live: bool) -> str:
     """Return a page that draws `data` with `scripts`. Browsers without scripts show `plain_text`."""
     style = "\n".join(map(_asset, STYLES))
     script = "\n".join([_asset(CHART_LIBRARY), *(_asset(f"page/{name}") for name in scripts if _exists(name))])
@@ -53,7 +64,7 @@ def render_page(title: str, data: Mapping[str, Any], scripts: Sequence[str], pla
     if live:
         policy += "; connect-src 'self'"
     variables = {
-        "title": f"{title} - marl_ray",
+        "title": f"{data['name']} - marl_ray",
         "security_policy": Markup(f"{policy}; base-uri 'none'; form-action 'none'"),
         "style": Markup(style),
         "script": Markup(script),

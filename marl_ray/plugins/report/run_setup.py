@@ -18,8 +18,8 @@ def run_setup(config: Config | None, machine: Mapping[str, Any], rows: Rows) -> 
     """Return algorithm, agents, turns, G, model, data and device. Without a config the numbers come from the rows."""
     setup: dict[str, Any] = {
         "algorithm": None,
-        "agents": _largest(rows, "agent_") + 1,
-        "turns": max(1, _largest(rows, "turn_")),
+        "agents": None,
+        "turns": 1,
         "generations": None,
         "model": None,
         "dataset": None,
@@ -29,6 +29,8 @@ def run_setup(config: Config | None, machine: Mapping[str, Any], rows: Rows) -> 
         "device": _device(machine),
     }
     if config is None:
+        setup["agents"] = _largest(rows, "agent_") + 1
+        setup["turns"] = max(1, _largest(rows, "turn_"))
         return setup
     training = config.training
     models = dict.fromkeys(agent.name for agent in config.agents)

@@ -5,7 +5,7 @@
   const POLL_MS = 3000;
   const live = { version: null, lost: null, note: null };
 
-  const stateText = (state) => {
+  page.stateText = (state) => {
     const steps = state.total === null ? `step ${state.step}` : `step ${state.step} of ${state.total}`;
     if (state.kind === "running") {
       const left = state.seconds_left === null ? "" : `, about ${duration(state.seconds_left)} left`;
@@ -27,7 +27,7 @@
     return parts;
   };
 
-  const date = (seconds) => (seconds === null ? null : new Date(1000 * seconds).toLocaleString("sv").slice(0, 16));
+  page.date = (seconds) => (seconds === null ? null : new Date(1000 * seconds).toLocaleString("sv").slice(0, 16));
 
   const themeSwitch = () => {
     const choice = el("select", { "aria-label": "Theme", onchange: (event) => page.setTheme(event.target.value) },
@@ -46,9 +46,9 @@
     }
     live.note.removeAttribute("role");
     live.note.className = "quiet small";
-    const { updated, kind } = page.run.state;
+    const { updated, kind } = page.run.state || {};
     const inProgress = kind === "running" || kind === "starting";
-    live.note.textContent = updated === null || !inProgress ? "live" : `updated ${duration(Math.max(0, Date.now() / 1000 - updated))} ago`;
+    live.note.textContent = !updated || !inProgress ? "live" : `updated ${duration(Math.max(0, Date.now() / 1000 - updated))} ago`;
   };
 
   const poll = async () => {
@@ -72,16 +72,15 @@
   };
 
   page.panel("bar", (root, run) => {
-    const { state } = run;
-    const chip = el("span", { class: `chip state ${state.kind}` }, stateText(state));
+    const { state } = run; // a list of runs has none
+    const parts = [];
+    if (state) {
+      const facts = [page.date(state.started), ...setupText(run.setup)].filter(Boolean);
+      parts.push(el("span", { class: `chip state ${state.kind}` }, page.stateText(state)), el("span", { class: "facts quiet small" }, facts.join(" · ")));
+    }
     live.note = page.live ? el("span") : null;
-    const facts = [date(state.started), ...setupText(run.setup)].filter(Boolean);
-    root.replaceChildren(
-      el("h1", {}, run.name), chip,
-      el("span", { class: "facts quiet small" }, facts.join(" · ")),
-      el("span", { class: "right" }, live.note, themeSwitch()),
-    );
-    document.title = `${run.name}: ${state.kind}`;
+    root.replaceChildren(el("h1", {}, run.name), ...parts, el("span", { class: "right" }, live.note, themeSwitch()));
+    document.title = state ? `${run.name}: ${state.kind}` : run.name;
     showAge();
     if (page.live && live.version === null && !live.started) {
       live.started = true;

@@ -4,6 +4,7 @@ const charts = (() => {
   const { el, svg, number, percent, colour } = page;
   const MIN_EVALUATIONS_OF_A_LINE = 3; // a line between two points would suggest a path
   const MIN_POINTS_SMOOTHED = 8;
+  const MANY_POINTS = 300; // more of them would cover each other
   const drawn = new Set();
 
   page.onTheme(() => {
@@ -80,6 +81,12 @@ const charts = (() => {
     return [bottom === 0 ? 0 : bottom - room, top + room];
   };
 
+  // Room for the marks at both ends.
+  const widen = (low, high) => {
+    const room = low === high ? 0.5 : 0.012 * (high - low);
+    return [low - room, high + room];
+  };
+
   const alpha = (name, share) => {
     const value = colour(name);
     return value.startsWith("#") ? value + Math.round(255 * share).toString(16).padStart(2, "0") : value;
@@ -100,17 +107,17 @@ const charts = (() => {
     const isLine = one.kind === "line" || one.kind === "area" ||
       (one.kind === "evaluations" && count >= MIN_EVALUATIONS_OF_A_LINE);
     const marks = one.kind === "points" || one.kind === "evaluations" || count === 1;
-    const size = one.kind === "evaluations" ? 9 : 5;
+    const size = one.kind === "evaluations" ? 9 : count > MANY_POINTS ? 3 : 6;
     const options = {
       label: one.label,
       stroke: () => alpha(one.colour, one.faint ? 0.35 : 1),
       width: one.faint ? 1 : 2,
       spanGaps: true,
-      points: { show: marks, size, width: 1, fill: () => alpha(one.colour, one.faint ? 0.4 : 1), stroke: () => colour("ground") },
+      points: { show: marks, size, width: 1, fill: () => alpha(one.colour, one.faint ? 0.6 : 1), stroke: () => (one.kind === "points" ? "transparent" : colour("ground")) },
     };
     if (one.kind === "area") {
       options.fill = () => colour(one.colour);
-      options.paths = uPlot.paths.stepped({ align: 0 });
+      options.paths = uPlot.paths.bars({ size: [1, Infinity, 1] });
       options.width = 0;
     }
     if (!isLine) options.paths = () => null;
@@ -145,19 +152,24 @@ const charts = (() => {
   const drawBounds = (plot, bounds) => {
     const context = plot.ctx;
     context.save();
-    context.strokeStyle = colour("quiet");
     context.fillStyle = colour("quiet");
-    context.lineWidth = devicePixelRatio;
     context.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
     context.textAlign = "right";
+    context.textBaseline = "bottom";
     for (const bound of bounds) {
       const y = plot.valToPos(bound.value, "y", true);
+      context.strokeStyle = colour("quiet");
+      context.lineWidth = devicePixelRatio;
       context.setLineDash([6 * devicePixelRatio, 4 * devicePixelRatio]);
       context.beginPath();
       context.moveTo(plot.bbox.left, y);
       context.lineTo(plot.bbox.left + plot.bbox.width, y);
       context.stroke();
-      context.fillText(bound.label, plot.bbox.left + plot.bbox.width, y - 4 * devicePixelRatio);
+      context.setLineDash([]);
+      context.strokeStyle = colour("panel");
+      context.lineWidth = 4 * devicePixelRatio;
+      context.strokeText(bound.label, plot.bbox.left + plot.bbox.width, y - 2 * devicePixelRatio);
+      context.fillText(bound.label, plot.bbox.left + plot.bbox.width, y - 2 * devicePixelRatio);
     }
     context.restore();
   };
@@ -178,7 +190,7 @@ const charts = (() => {
     });
   };
 
-  // chart(root, {title, unit, note, x: {values, label, format}, series, bounds, height, include, share})
+  // chart(root, {title, unit, note, beside, x: {values, label, format}, series, bounds, height, include, share})
   // series: {label, values, colour, kind: line | points | evaluations | area, faint, low, high, shown, hidden}
   // `shown` are the values of the legend where the drawn ones are sums; `hidden` series have no entry in the legend.
   const chart = (root, options) => {
@@ -192,8 +204,10 @@ const charts = (() => {
       const key = el("span", { class: `key ${one.kind}`, style: { "--key": `var(--${one.colour})` } });
       return { one, value, node: el("span", { class: "entry" }, key, one.label, one.label ? " " : "", value) };
     });
+    if (series.some((one) => one.kind === "area")) entries.reverse(); // as the areas lie upon each other, from below
     const legend = el("div", { class: "legend" }, entries.map((entry) => entry.node), place);
-    const title = el("figcaption", {}, options.title, options.unit && !share ? el("span", { class: "quiet" }, `, ${options.unit}`) : null);
+    const unit = options.unit && !share ? el("span", { class: "quiet" }, `, ${options.unit}`) : null;
+    const title = el("figcaption", {}, el("span", {}, options.title, unit), options.beside);
     const figure = el("figure", { class: "chart" }, title, holder, legend);
     if (options.note) figure.append(el("p", { class: "quiet small" }, options.note));
     root.append(figure);
@@ -221,11 +235,11 @@ const charts = (() => {
       const plot = new uPlot({
         width: Math.max(200, holder.clientWidth),
         height,
-        padding: [10, 12, 0, 0],
+        padding: [16, 24, 0, 0],
         legend: { show: false },
         cursor: { points: { size: 7 }, drag: { setScale: true, x: true, y: false } },
         scales: {
-          x: { time: false, range: (_, low, high) => (low === high ? [low - 0.5, high + 0.5] : [low, high]) },
+          x: { time: false, range: (_, low, high) => (series[0].kind === "area" ? [low - 0.6, high + 0.6] : widen(low, high)) },
           y: { range: (_, low, high) => rangeOf(low, high, [...include, ...bounds.map((bound) => bound.value), ...extremes(series)]) },
         },
         axes: [

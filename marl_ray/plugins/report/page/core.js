@@ -115,6 +115,8 @@ const page = (() => {
       nav.append(one.link);
       main.append(one.root);
     }
+    const { model, dataset } = state.run.setup || {};
+    nav.append(el("span", { id: "about", class: "quiet small" }, [model, dataset].filter(Boolean).join(" on ")));
     drawPanel("bar", document.getElementById("bar"), state.run);
     addEventListener("hashchange", show);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
@@ -126,14 +128,15 @@ const page = (() => {
   document.addEventListener("DOMContentLoaded", start);
 
   // Four significant digits, as much as a reader compares.
-  const number = (value) => {
+  const number = (value, digits = 4) => {
     if (value === null || value === undefined || !Number.isFinite(value)) return "–";
     if (value === 0) return "0";
     const size = Math.abs(value);
     if (size >= 1e4) return Math.round(value).toLocaleString("en");
     if (size < 1e-4) return value.toExponential(1);
-    return String(Number(value.toPrecision(4)));
+    return String(Number(value.toPrecision(digits)));
   };
+  const short = (value) => number(value, 3);
   const percent = (value) => (Number.isFinite(value) ? `${Math.round(100 * value)} %` : "–");
   const duration = (seconds) => {
     if (!Number.isFinite(seconds)) return "–";
@@ -144,7 +147,7 @@ const page = (() => {
   };
 
   return {
-    tab, panel, drawPanel, el, svg, printable, colour, onTheme, setTheme, number, percent, duration, setRun,
+    tab, panel, drawPanel, el, svg, printable, colour, onTheme, setTheme, number, short, percent, duration, setRun,
     get run() { return state.run; },
     // Whether a server answers for single episodes and for new data.
     get live() { return document.documentElement.hasAttribute("data-live"); },

@@ -1,7 +1,7 @@
 "use strict";
 // The first screen: did the run learn, how far is it, do the agents cooperate, what do they say, where does time go.
 {
-  const { el, svg, number, percent, duration } = page;
+  const { el, svg, number, short, percent, duration } = page;
 
   const PARTS = {
     rollout: ["time-rollout", "rollout"],
@@ -24,8 +24,9 @@
 
   const source = (numbers, format) => {
     if (!numbers.held_out) return "training tasks, first and last steps: no evaluation yet";
+    const now = numbers.training_now === null ? "" : `; training tasks now ${format(numbers.training_now)}`;
+    if (numbers.before === null) return `${numbers.tasks} held-out tasks at step ${numbers.step}${now}`;
     let text = `${numbers.tasks} held-out tasks`;
-    if (numbers.before === null) text += `, step ${numbers.step}`;
     if (numbers.interval && numbers.interval[0] < numbers.interval[1]) {
       text += `, 95 % interval ${format(numbers.interval[0])} to ${format(numbers.interval[1])}`;
     }
@@ -55,7 +56,7 @@
     if (reward) {
       const of = most === null ? "" : el("span", { class: "quiet unit" }, ` of ${number(most)}`);
       const title = reward.held_out ? "Held-out reward" : "Training reward";
-      list.append(tile(title, [change(reward, number), of], source(reward, number), trend(run, reward.metric, "reward over the steps")));
+      list.append(tile(title, [change(reward, short), of], source(reward, short), trend(run, reward.metric, "reward over the steps")));
     }
     if (solved) list.append(tile("Tasks solved", change(solved, percent), source(solved, percent), trend(run, solved.metric, "solved tasks over the steps")));
     if (agreement) {
@@ -66,8 +67,8 @@
     }
     if (speed) {
       const whole = duration(speed.training_seconds + speed.evaluation_seconds);
-      const note = `${whole} in all, of which evaluations ${duration(speed.evaluation_seconds)}`;
-      const value = [`${duration(speed.step_seconds)} per step`, el("span", { class: "quiet unit" }, ` ${number(speed.tokens_per_s)} tokens/s`)];
+      const note = `${number(Math.round(speed.tokens_per_s))} tokens/s; ${whole} in all, evaluations ${duration(speed.evaluation_seconds)}`;
+      const value = [duration(speed.step_seconds), el("span", { class: "quiet unit" }, " per step")];
       list.append(tile("Time", value, note, run.time_parts ? timeBar(run.time_parts.total) : null));
     }
     return list;
@@ -77,48 +78,45 @@
   const rewardSeries = (run, axis) => {
     const { training, evaluations } = run;
     const { xs, spread } = charts.joined(training[axis], evaluations[axis]);
-    const series = [];
+    const points = [];
+    const lines = [];
     for (let turn = 1; turn <= run.setup.turns; turn += 1) {
       const name = `turn_${turn}/reward_mean`;
-      const hue = `turn-${shade(turn, run.setup.turns)}`;
+      const hue = charts.seriesColour(run.setup.turns > 1 ? `turn ${turn}` : "", 0);
       const label = run.setup.turns > 1 ? `turn ${turn} ` : "";
       const trained = charts.column(training, name);
-      if (trained) series.push({ label: `${label}training`, values: spread(training[axis], trained), colour: hue, kind: "points", faint: true });
+      if (trained) points.push({ label: `${label}training`, values: spread(training[axis], trained), colour: hue, kind: "points", faint: true });
       const held = charts.column(evaluations, name);
       if (held) {
         const bounds = evaluations.intervals[name] || [];
-        series.push({
+        lines.push({
           label: `${label}held-out`, values: spread(evaluations[axis], held), colour: hue, kind: "evaluations",
           low: spread(evaluations[axis], bounds.map((bound) => bound[0])),
           high: spread(evaluations[axis], bounds.map((bound) => bound[1])),
         });
       }
     }
+    const series = [...points, ...lines]; // the main curves lie upon the points
     return { xs, series };
   };
 
-  // The last turn has the strongest shade, whatever their number.
-  const shade = (turn, turns) => (turns === 1 ? 2 : Math.max(1, Math.min(4, 3 - (turns - turn))));
-
   const rewardCurve = (run) => {
-    const card = el("section", { class: "card", "aria-label": "Reward" });
     const place = el("div");
+    const axes = el("select", { "aria-label": "Horizontal axis", onchange: (event) => draw(event.target.value) },
+      Object.keys(charts.AXES).map((axis) => el("option", { value: axis }, `over ${axis}`)));
     const draw = (axis) => {
       const settings = charts.AXES[axis];
       const { xs, series } = rewardSeries(run, settings.values);
       const most = run.setup.max_reward;
       place.replaceChildren();
       charts.chart(place, {
-        title: "Mean reward", height: 260, series,
+        title: "Mean reward", height: 210, series, beside: axes,
         x: { ...settings, values: xs },
         bounds: most === null ? [] : [{ value: most, label: `maximum ${number(most)}` }],
       });
     };
-    const axes = el("select", { "aria-label": "Horizontal axis", onchange: (event) => draw(event.target.value) },
-      Object.keys(charts.AXES).map((axis) => el("option", { value: axis }, `over ${axis}`)));
-    card.append(el("div", { class: "corner" }, axes), place);
     draw("samples");
-    return card;
+    return el("section", { class: "card", "aria-label": "Reward" }, place);
   };
 
   // A bar per time, divided into the levels: negative ones go to the left of zero.
@@ -135,13 +133,13 @@
         const from = value >= 0 ? right : left + value;
         if (value >= 0) right += value;
         else left += value;
-        const text = `${title}: ${levels.names[index]} ${number(value)}`;
+        const text = `${title}: ${levels.names[index]} ${short(value)}`;
         return svg("rect", { x: (from - low) * scale, y: 0, width: Math.abs(value) * scale, height: 20, style: { fill: `var(--level-${index % 8})` } }, svg("title", {}, text));
       });
       const total = values.reduce((sum, value) => sum + value, 0);
       return [el("span", { class: "quiet small" }, title),
-        svg("svg", { viewBox: "0 0 100 20", preserveAspectRatio: "none", role: "img", "aria-label": `${title}: ${number(total)}` }, bars),
-        el("b", {}, number(total))];
+        svg("svg", { viewBox: "0 0 100 20", preserveAspectRatio: "none", role: "img", "aria-label": `${title}: ${short(total)}` }, bars),
+        el("b", {}, short(total))];
     }));
   };
 
@@ -150,7 +148,7 @@
     if (!levels) return null;
     const rows = levels.names.map((name, index) => el("tr", {},
       el("th", { scope: "row" }, el("span", { class: "key", style: { "--key": `var(--level-${index % 8})` } }), name.replaceAll("_", " ")),
-      levels.before === null ? null : el("td", {}, number(levels.before[index])), el("td", {}, number(levels.after[index]))));
+      levels.before === null ? null : el("td", {}, short(levels.before[index])), el("td", {}, short(levels.after[index]))));
     const head = el("tr", {}, el("th", { scope: "col" }, "level"), levels.before === null ? null : el("th", { scope: "col" }, "before"), el("th", { scope: "col" }, levels.before === null ? "now" : "after"));
     return el("section", { class: "card", "aria-label": "Reward by level" },
       el("h2", {}, "Where the reward comes from"),
@@ -190,8 +188,6 @@
   };
 
   page.tab("overview", "Overview", (root, run) => {
-    const data = [run.setup.model, run.setup.dataset, run.setup.environment].filter(Boolean);
-    if (data.length) root.append(el("p", { class: "quiet small lead" }, data.join(" · ")));
     for (const part of [failure(run), awaited(run), tiles(run), warning(run)]) if (part) root.append(part);
     if (run.training.step.length + run.evaluations.step.length > 0) {
       const curves = el("div", { class: "split" });

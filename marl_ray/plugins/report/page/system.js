@@ -46,14 +46,11 @@
         el("span", { class: "entry" }, el("span", { class: "key", style: { "--key": `var(--time-${kind})` } }), kind))));
   };
 
-  const group = (run, name, suffixes) =>
-    suffixes.flatMap((suffix) => Object.keys(run.training.metrics).filter((metric) => metric === suffix || metric.endsWith(`/${suffix}`)));
-
   const small = (root, run, title, unit, suffix, bounds = [], include = [], exact = false) => {
-    const names = group(run, "", [suffix]);
+    const names = Object.keys(run.training.metrics).filter((name) => name === suffix || name.endsWith(`/${suffix}`));
     if (names.length === 0) return;
     const labels = names.map((name) => {
-      const owner = /^(agent|policy)_(\d+)\//.exec(name);
+      const owner = /^(agent|policy|turn)_(\d+)\//.exec(name);
       return owner ? `${owner[1]} ${owner[2]}` : "";
     });
     const { xs, series } = charts.metricSeries(run, { exact, series: names.map((name, index) => [labels[index], name]) }, "step");
