@@ -83,6 +83,9 @@ class TokenLog:
         groups: GroupsByText = defaultdict(deque)
         for agent, batch in enumerate(logged.batches):
             vocabulary = self._vocabulary(agent)
+            if not vocabulary:
+                self.problem = "the vocabulary is not of bytes, so the tokenizer needs its library"
+                return {}
             for mini_batch in batch.mini_batches:
                 for group in mini_batch.groups:
                     pieces = [_pieces(completion, vocabulary) for completion in group.completions]
