@@ -126,7 +126,7 @@ def test_vocabularies_of_other_kinds_are_not_guessed(tmp_path: Path, decoder: An
 
 def write_other_tokenizer(folder: Path, decoder: Any = None) -> Path:
     """Write a tokenizer whose vocabulary is not of bytes."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     file = folder / "tokenizer.json"
     file.write_text(json.dumps({"decoder": decoder, "model": {"vocab": {"a": 0}}}), encoding="utf-8")
     return file

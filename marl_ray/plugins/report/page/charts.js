@@ -211,6 +211,10 @@ const charts = (() => {
     const figure = el("figure", { class: "chart" }, title, holder, legend);
     if (options.note) figure.append(el("p", { class: "quiet small" }, options.note));
     root.append(figure);
+    if (series.length === 0) {
+      holder.replaceWith(el("p", { class: "quiet" }, "no values yet"));
+      return figure;
+    }
 
     const xs = options.x.values;
     const describe = (index) => {

@@ -233,7 +233,8 @@
     const state = { id: "", turn: 0, rows: 0, columns: 1 };
     const draw = () => {
       const { run } = page;
-      const isAlone = run.setup.agents < 2;
+      const recorded = episodes.data().episodes.flatMap((episode) => episode.nodes.map((node) => node.responses.length));
+      const isAlone = Math.max(run.setup.agents, ...recorded) < 2;
       const lines = run.cooperation || [];
       root.replaceChildren(el("div", { class: "stack" }, [
         isAlone ? el("p", { class: "quiet" }, "One agent: pairs of answers, contributions and agreement do not apply.") : null,

@@ -214,7 +214,7 @@ const episodes = (() => {
       const level = LOG_LEVELS.indexOf(tokens.levels[index]);
       const [colour, title] = shade(level, spans.length > 0 ? spans[span].version : null);
       // The token that ends an answer has no text.
-      const shown = piece === "" && index === tokens.lengths.length - 1 ? "⏹" : piece;
+      const shown = piece === "" && index === tokens.lengths.length - 1 ? "■" : piece;
       pieces.push(el("span", { title, style: { background: colour } }, shown));
     });
     return el("pre", { class: "answer heat", tabindex: "0" }, pieces);

@@ -227,7 +227,7 @@
         el("ul", {}, episode.nodes.map((node) => el("li", { style: { "margin-left": `${1.2 * node.path.length}rem` } },
           el("button", { class: "small", onclick: () => { state.path = [...node.path]; state.actions = [...node.path]; drawEpisode(); } },
             `turn ${node.turn}${node.path.length > 0 ? ` after ${node.path[node.path.length - 1]}` : ""}`),
-          ` ${episodes.rewards(episode, node).map(number).join("  ")}`))));
+          ` ${episodes.rewards(episode, node).map((reward) => number(reward)).join("  ")}`))));
     };
 
     const viewButtons = (episode) => {
@@ -249,12 +249,12 @@
       const branch = episodes.branch(episode, state.path);
       detail.replaceChildren(
         el("header", {},
-          el("h2", {}, episode.task),
+          el("h2", {}, episode.task, " ",
+            el("button", { class: "small", onclick: () => step(-1), title: "key k" }, "previous"), " ",
+            el("button", { class: "small", onclick: () => step(1), title: "key j" }, "next")),
           el("p", {}, el("span", { class: "chip" }, episodes.kindName(episode.kind)), ` step ${episode.step} · ${rewardWords(episode)} · `,
             el("a", { href: `#rollouts/${episode.id}` }, "link"), " · ",
-            el("a", { href: `#cooperation/${episode.id}` }, "matrix of rewards"), " · ",
-            el("button", { class: "small", onclick: () => step(-1), title: "key k" }, "previous"), " ",
-            el("button", { class: "small", onclick: () => step(1), title: "key j" }, "next"))),
+            el("a", { href: `#cooperation/${episode.id}` }, "matrix of rewards"))),
         ...episode.stops.map((stop) => el("p", { class: "alert" }, stopWords(episode, stop))),
         sameTask(episode), viewButtons(episode), tree(episode) || "",
         ...branch.map((node, turn) => turnSection(episode, branch, node, turn)));
