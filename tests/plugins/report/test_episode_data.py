@@ -28,7 +28,13 @@ REPORT = {
     "syntax_error": None,
     "tests": [
         {"status": "pass", "error_type": None, "message": None, "line": None, "source": "assert f(1) == 1"},
-        {"status": "fail", "error_type": "AssertionError", "message": "got 3", "line": None, "source": "assert f(2) == 2"},
+        {
+            "status": "fail",
+            "error_type": "AssertionError",
+            "message": "got 3",
+            "line": None,
+            "source": "assert f(2) == 2",
+        },
     ],
     "passed": 1,
     "total": 2,
@@ -61,7 +67,12 @@ def test_the_data_have_the_numbers_of_the_record(tmp_path: Path) -> None:
     given["nodes"][1]["joint_actions"][1] |= {"rewards": [0.2, 0.3], "written": ["x"]}
     data = episode_data(write_records(tmp_path / "run", [given]), 10**6)
     (episode,) = data["episodes"]
-    assert (episode["task"], episode["step"], episode["kind"], episode["roles"]) == ("toy/1", 4, "train", ["aux", "double"])
+    assert (episode["task"], episode["step"], episode["kind"], episode["roles"]) == (
+        "toy/1",
+        4,
+        "train",
+        ["aux", "double"],
+    )
     assert episode["reward"] == (3.25 + 0.1) / 2, "mean of the last turn"
     for node, recorded in zip(episode["nodes"], given["nodes"], strict=True):
         outcomes = [data["outcomes"][place] for place in node["outcomes"]]
