@@ -176,7 +176,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
 
 
 def test_a_served_page_has_episodes_beyond_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("marl_ray.plugins.report.run_data.run_data.__defaults__", (2000,))
+    monkeypatch.setattr("marl_ray.plugins.report.run_data.run_data.__defaults__", (2000, False))
     run = make_run(tmp_path / "run")
     addresses: queue.Queue[str] = queue.Queue()
     threading.Thread(target=serve_report, args=([run], 0, addresses.put), daemon=True).start()
