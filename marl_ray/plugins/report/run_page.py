@@ -21,7 +21,6 @@ from markupsafe import Markup
 from marl_ray.plugins.report.run_data import run_data
 from marl_ray.storage.run_folder import RunFolder
 
-
 STYLES = ("vendor/uplot/uPlot.min.css", "page/page.css")
 CHART_LIBRARY = "vendor/uplot/uPlot.iife.min.js"
 SCRIPTS = (
