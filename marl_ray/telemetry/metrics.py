@@ -331,7 +331,10 @@ def episode_record(episode: Episode) -> EpisodeRecord:
             record["detail"] = stop.detail
         stops.append(record)
     nodes = list(starmap(_node, episode.nodes()))
-    return {"task": episode.task.id, "stops": stops, "nodes": nodes}
+    data: EpisodeRecord = {"task": episode.task.id, "stops": stops, "nodes": nodes}
+    if episode.roles:
+        data["roles"] = list(episode.roles)
+    return data
 
 
 def recorded_prompt(node: Mapping[str, Any], agent: int, index: int) -> Prompt:

@@ -21,6 +21,7 @@ from marl_ray.core.stop_signals import StopSignals
 from marl_ray.http.http_server import serve_http
 from marl_ray.http.request_formats import ApiError
 from marl_ray.http.request_guard import RequestGuard, ServerLimits
+from marl_ray.plugins.report.live_episodes import LiveEpisodes
 from marl_ray.plugins.report.run_data import run_data
 from marl_ray.plugins.report.run_list import list_data, read_listed_run
 from marl_ray.plugins.report.run_page import data_text, render_list, render_run_data
@@ -103,7 +104,7 @@ def run_routes(folder: RunFolder) -> list[BaseRoute]:
     page = LivePage(
         lambda: files_version(folder), lambda: run_data(folder), lambda data: render_run_data(data, live=True)
     )
-    return page.routes()
+    return [*page.routes(), *LiveEpisodes(folder).routes()]
 
 
 def list_routes(folders: Sequence[RunFolder]) -> list[BaseRoute]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 import time
 from collections.abc import Mapping
@@ -13,6 +11,7 @@ from marl_ray.config import Config
 from marl_ray.cooperation.run_sentences import cooperation_summary
 from marl_ray.core.errors import UserError
 from marl_ray.plugins.report.chart_groups import chart_groups
+from marl_ray.plugins.report.episode_data import episode_data
 from marl_ray.plugins.report.metric_columns import evaluation_columns, training_columns
 from marl_ray.plugins.report.overview import overview
 from marl_ray.plugins.report.run_setup import changed_settings, flatten, plain, run_setup
@@ -69,9 +68,8 @@ def run_data(folder: RunFolder, episode_bytes: int = EPISODE_BYTES) -> dict[str,
         "config_text": config_text,
         "episodes": None,
     }
-    if episode_bytes and importlib.util.find_spec("marl_ray.plugins.report.episode_data") is not None:
-        episodes = importlib.import_module("marl_ray.plugins.report.episode_data")
-        data["episodes"] = episodes.episode_data(folder, episode_bytes)
+    if episode_bytes:
+        data["episodes"] = episode_data(folder, episode_bytes)
     return data
 
 

@@ -21,13 +21,14 @@ from markupsafe import Markup
 from marl_ray.plugins.report.run_data import run_data
 from marl_ray.storage.run_folder import RunFolder
 
-STYLES = ("vendor/uplot/uPlot.min.css", "page/page.css")
+STYLES = ("vendor/uplot/uPlot.min.css", "page/page.css", "page/episodes.css")
 CHART_LIBRARY = "vendor/uplot/uPlot.iife.min.js"
 SCRIPTS = (
     "core.js",
     "charts.js",
     "bar.js",
     "overview.js",
+    "episodes.js",
     "changed.js",
     "rollouts.js",
     "cooperation.js",
