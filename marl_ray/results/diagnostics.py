@@ -158,7 +158,7 @@ def _completion_problems(steps: Rows) -> list[Problem]:
     failed = _recent_mean(steps, "expert/failures")
     if failed:
         text = f"{failed:.0%} of recent requests to the expert returned no edit"
-        problems.append(Problem(text, "Look for the expert's answers in run.log, or set another external.expert_model."))
+        problems.append(Problem(text, "Set another external.expert_model, or raise external.expert_retries."))
     actions = _total(steps, "rollout/joint_samples")
     for key, (verdict, remedy) in VERDICTS.items():
         count = _total(steps, key)

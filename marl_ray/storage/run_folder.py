@@ -42,7 +42,7 @@ class RunFolder:
         self.tasks = self.path / "tasks.json"  # digests of the tasks in their order
         self.trackers = self.path / "trackers.json"  # the ids of the run in trackers of metrics
         self.timeline = self.path / "timeline.jsonl"  # begin and end of each part of a step
-        self.error = self.path / "error.txt"  # traceback of an unexpected error
+        self.error = self.path / "error.txt"  # the error that ended the run, an unexpected one with its traceback
         self.models = self.path / "models"  # trained models, one folder per policy
         self.log_file = self.path / "run.log"  # log records with timestamps
         self.lock = self.path / "run.lock"  # held by the process that writes to the folder

@@ -28,7 +28,7 @@ MAX_POINTS = 400
 """Maximum number of points of a run in a chart."""
 SPARKLINE_POINTS = 60
 NOT_KEY = ("output.", "resources.", "wandb.", "trackio.", "mlflow.", "model.template_date")
-"""Settings that say where a run ran and wrote, not what it learned."""
+"""Prefixes of settings about machines and files, which change no result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def _last_evaluation(run: ListedRun, metric: str) -> str:
 
 
 def differing_settings(runs: Sequence[ListedRun]) -> list[dict[str, Any]]:
-    """Return the settings whose values differ, with a value per run and whether they say what a run learned."""
+    """Return the settings whose values differ, with a value per run and whether they may change the result."""
     keys: dict[str, None] = {}
     """Keys of all runs, in order of first appearance."""
     for run in runs:

@@ -63,6 +63,8 @@ class RunState:
         elif traceback:
             kind = "failed"
             cause = traceback.splitlines()[-1]
+            if cause == traceback:
+                traceback = ""  # an expected error has one line
         elif folder.lock.exists():
             # A process that ends in order deletes its lock.
             kind = "failed"

@@ -171,9 +171,8 @@ def _episode(stream: random.Random, step: int, kind: str, task: str) -> dict[str
         actions = []
         for index in range(8):
             reward = round(4 * stream.random(), 2)
-            actions.append(
-                {"indices": [index] * AGENTS, "reward": reward, "levels": {"main": 0.6, "tests": reward - 0.6}}
-            )
+            levels = {"main": 0.6, "tests": reward - 0.6}
+            actions.append({"indices": [index] * AGENTS, "reward": reward, "levels": levels})
         prompt = f"def stretch(x: int) -> int:\n    '''Return {step} times x.'''\nWrite the function only."
         nodes.append(
             {

@@ -120,6 +120,12 @@ def test_the_page_follows_a_run_from_its_start(tmp_path: Path) -> None:
         add_step(run, 2)
         page.wait_for_selector("figure.chart", timeout=60_000)
         assert page.locator(".chip.state").inner_text() == "stopped at step 2", "no process holds the lock"
+        page.goto(f"{address}#system")
+        page.get_by_label("Search the metrics").fill("reward")
+        add_step(run, 3)
+        page.wait_for_selector(".chip.state:has-text('step 3')", timeout=60_000)
+        assert page.get_by_label("Search the metrics").input_value() == "reward", "kept beside new data"
+        assert page.evaluate("document.activeElement.type") == "search"
         page.route("**/version", lambda route: route.abort())
         page.wait_for_selector("text=The server has not answered", timeout=60_000)
         assert all(request.startswith(address) for request in requests)

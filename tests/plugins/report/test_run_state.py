@@ -79,6 +79,9 @@ def test_a_failed_run_states_its_cause(tmp_path: Path) -> None:
     state = state_of(run)
     assert (state.kind, state.cause) == ("failed", "ValueError: <b>bad</b>")
     assert state.traceback.startswith("Traceback")
+    run.error.write_text("generator 0 of agent 1 has ended\n")
+    state = state_of(run)
+    assert (state.kind, state.cause, state.traceback) == ("failed", "generator 0 of agent 1 has ended", "")
     with hold_lock(run.lock):
         assert state_of(run).kind == "running", "resumed"
 

@@ -85,6 +85,28 @@ const page = (() => {
     if (open) open(rest.join("/"));
   };
 
+  // What a reader has opened, chosen, typed and focused in a tab, to be found again when the tab is drawn with new data.
+  const CONTROLS = "a, button, input, select, summary, [tabindex]";
+  const remember = (root) => {
+    const open = [...root.querySelectorAll("details[open] > summary")].map((one) => one.textContent);
+    const typed = [...root.querySelectorAll("input, select")].map((one) => one.value);
+    const focus = [...root.querySelectorAll(CONTROLS)].indexOf(document.activeElement);
+    const { scrollX, scrollY } = window;
+    return () => {
+      for (const summary of root.querySelectorAll("details > summary")) {
+        if (open.includes(summary.textContent)) summary.parentElement.open = true;
+      }
+      root.querySelectorAll("input, select").forEach((one, place) => {
+        if (place >= typed.length || one.value === typed[place]) return;
+        one.value = typed[place];
+        one.dispatchEvent(new Event(one.tagName === "SELECT" ? "change" : "input", { bubbles: true }));
+      });
+      const focused = root.querySelectorAll(CONTROLS)[focus];
+      if (focused) focused.focus({ preventScroll: true });
+      window.scrollTo(scrollX, scrollY);
+    };
+  };
+
   const refreshTab = (id) => {
     const one = tabs.get(id);
     if (one.view === null) {
@@ -94,7 +116,11 @@ const page = (() => {
         one.view.update(state.run);
         one.drawn = state.run;
       } else {
+        const restore = remember(one.root);
+        one.root.style.setProperty("min-height", `${one.root.offsetHeight}px`); // the page keeps its place meanwhile
         drawTab(id);
+        one.root.style.removeProperty("min-height");
+        restore();
       }
     }
   };

@@ -5,9 +5,9 @@
 
   const PARTS = {
     rollout: ["time-rollout", "rollout"],
-    "rollout and learn": ["time-both", "rollout and learners at once"],
-    learn: ["time-learn", "learners alone"],
-    sync: ["time-sync", "weights are sent"],
+    "rollout and learn": ["time-both", "both at once"],
+    learn: ["time-learn", "learners"],
+    sync: ["time-sync", "weights sent"],
     evaluation: ["time-evaluation", "evaluation"],
     save: ["time-save", "checkpoint"],
     other: ["time-other", "neither"],
@@ -23,14 +23,12 @@
   };
 
   const source = (numbers, format) => {
-    if (!numbers.held_out) return "training tasks, first and last steps: no evaluation yet";
-    const now = numbers.training_now === null ? "" : `; training tasks now ${format(numbers.training_now)}`;
-    if (numbers.before === null) return `${numbers.tasks} held-out tasks at step ${numbers.step}${now}`;
-    let text = `${numbers.tasks} held-out tasks`;
-    if (numbers.interval && numbers.interval[0] < numbers.interval[1]) {
-      text += `, 95 % interval ${format(numbers.interval[0])} to ${format(numbers.interval[1])}`;
-    }
-    return text;
+    if (!numbers.held_out) return "training tasks, first and last steps";
+    const now = numbers.training_now === null ? "" : `; training now ${format(numbers.training_now)}`;
+    if (numbers.before === null) return `${numbers.tasks} tasks at step ${numbers.step}${now}`;
+    const { interval, tasks } = numbers;
+    if (!interval || interval[0] === interval[1]) return `${tasks} held-out tasks`;
+    return `95 %: ${format(interval[0])} to ${format(interval[1])}; ${tasks} held-out tasks`;
   };
 
   const trend = (run, metric, label) => {
@@ -61,13 +59,13 @@
     if (solved) list.append(tile("Tasks solved", change(solved, percent), source(solved, percent), trend(run, solved.metric, "solved tasks over the steps")));
     if (agreement) {
       const numbers = { before: agreement.first, after: agreement.recent };
-      list.append(tile("Agents agree", change(numbers, percent), "answers that keep their reward beside other answers of the partners", trend(run, agreement.metric, "agreement over the steps")));
+      list.append(tile("Agents agree", change(numbers, percent), "reward stays with partners' other answers", trend(run, agreement.metric, "agreement over the steps")));
     } else if (run.setup.agents > 1) {
       list.append(tile("Agents agree", "–", "not measured: see output.measure_cooperation", null));
     }
     if (speed) {
       const whole = duration(speed.training_seconds + speed.evaluation_seconds);
-      const note = `${number(Math.round(speed.tokens_per_s))} tokens/s; ${whole} in all, evaluations ${duration(speed.evaluation_seconds)}`;
+      const note = `${number(Math.round(speed.tokens_per_s))} tokens/s; ${whole} in all`;
       const value = [duration(speed.step_seconds), el("span", { class: "quiet unit" }, " per step")];
       list.append(tile("Time", value, note, run.time_parts ? timeBar(run.time_parts.total) : null));
     }
