@@ -108,6 +108,17 @@ def test_the_reward_in_the_header_is_the_number_of_the_turn(tmp_path: Path) -> N
         assert second == "Turn 2 mean reward 2.75 of 2 joint actions, continues joint action 1"
 
 
+def test_means_are_rounded_as_in_the_list(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    # A plain sum of these numbers is a little below 19.66, whose eighth ends with the digit 5.
+    add(run, 9, make_node(0, [3.33, 3.17, 3.33, 1.84, 2.94, 2.59, 0.97, 1.49]))
+    with opened(run, "#rollouts") as page:
+        page.locator(".rollout-list a").first.click()
+        (listed,) = page.locator(".rollout-list a[aria-current] .reward").all_inner_texts()
+        assert f"mean reward {listed} of 8" in page.inner_text("section.turn h3")
+        assert f"mean reward {listed} of 8" in page.inner_text("article.episode header")
+
+
 def test_a_joint_action_of_the_strip_shows_its_answers(tmp_path: Path) -> None:
     with opened(make_run(tmp_path / "run"), "#rollouts") as page:
         page.select_option("[name=kind]", "train")

@@ -307,7 +307,8 @@
       const weights = node.weights[agent];
       const largest = Math.max(...weights.map(Math.abs));
       const shown = episodes.responseIndex(node, agent, action);
-      return el("div", { class: "strip weights", role: "group", "aria-label": `Loss weights of ${episodes.role(episode, agent)}`, onkeydown: moveInStrip },
+      return el("div", { class: "strip", role: "group", "aria-label": `Loss weights of ${episodes.role(episode, agent)}`, onkeydown: moveInStrip },
+        el("span", { class: "quiet small" }, "loss weights"),
         weights.map((weight, index) => {
           const target = node.outcomes.findIndex((_, one) => episodes.responseIndex(node, agent, one) === index);
           return el("button", {
