@@ -171,6 +171,19 @@ def test_the_matrix_has_the_pairs_that_were_played(tmp_path: Path) -> None:
         assert answers == ["answer 0.0.1", "answer 0.1.1"]
 
 
+def test_the_page_says_what_does_not_apply(tmp_path: Path) -> None:
+    run = RunFolder(write_run(tmp_path / "run"))
+    run.episodes.unlink()
+    add(run, 1, make_node(0, [1.0], agents=1))
+    with opened(run, "#cooperation") as page:
+        text = page.inner_text("#tab-cooperation")
+        assert "One agent: pairs of answers, contributions and agreement do not apply." in text
+        assert "Not applicable: the agents answer once." in text
+        page.locator("#tabs a", has_text="Overview").click()
+        changed = page.get_by_role("region", name="What changed").inner_text()
+        assert "The run has recorded no held-out task; this is its latest training task." in changed
+
+
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
     run = RunFolder(write_run(tmp_path / "run", HOSTILE))
     for fragment in ("#rollouts", "#cooperation", "#overview"):
