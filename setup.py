@@ -62,6 +62,8 @@ setup(
             "plugins/*/*.jsonl",
             "plugins/*/*.md",
             "plugins/*/templates/*",
+            "plugins/report/page/*",
+            "plugins/report/vendor/*/*",
             "plugins/grid/base/*",
             "plugins/games/*_base/*",
         ]

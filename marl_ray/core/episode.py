@@ -302,7 +302,8 @@ class Stop:
 class Episode:
     """A task and its tree of nodes. `root` is None if the first turn failed. `control_tokens` is the sum over the
     generations (see `Generation`), and `unscored` are the outcomes without a reward (see `Outcome.unscored`).
-    `reward_calls` is the number of outcomes, also of baselines and of lost nodes (0: not counted)."""
+    `reward_calls` is the number of outcomes, also of baselines and of lost nodes (0: not counted). `roles` are the
+    names of the agents for this task, for logs."""
 
     task: Task
     root: Node | None = None
@@ -310,6 +311,7 @@ class Episode:
     control_tokens: int = 0
     unscored: list[Outcome] = field(default_factory=list)
     reward_calls: int = 0
+    roles: tuple[str, ...] = ()
 
     def nodes(self) -> Iterator[tuple[tuple[int, ...], Node]]:
         """Yield every node with its path from the root, parents before children, in the order of joint actions."""

@@ -10,6 +10,8 @@ import shlex
 import sys
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -99,7 +101,7 @@ def _train(
         _log_plan(config, folder, num_tasks)
         _show_prompts(config, folder, inputs)
         folder.error.unlink(missing_ok=True)
-        with signals.replace_errors():
+        with _keep_cause(folder), signals.replace_errors():
             result = _on_ray(config, TrainingSession(config, inputs, folder, resume_state, startup), signals)
         for line in write_run_summary(config, folder, result, time.monotonic() - started):
             logger.info(line)
@@ -238,6 +240,18 @@ def _describe_stop(folder: RunFolder) -> str:
     logged = ResumeState.of(folder).logged
     start = f"step {logged}" if logged else "the start"
     return f"stopped at step {step}; --resume {shlex.quote(str(folder))} continues from {start}"
+
+
+@contextmanager
+def _keep_cause(folder: RunFolder) -> Iterator[None]:
+    """Write the message of an error that ends the run to the run folder, for its page. A stop is no error."""
+    try:
+        yield
+    except (UserError, ActorDied, ClusterLost) as error:
+        if not folder.is_empty:
+            with suppress(OSError):  # a full disk, which may be the error itself
+                folder.error.write_text(f"{error}\n", encoding="utf-8")
+        raise
 
 
 def _keep_traceback(folder: RunFolder) -> str:

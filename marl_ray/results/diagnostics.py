@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from marl_ray.config.schema import Config
@@ -22,15 +23,26 @@ MAX_SHARE_WITHOUT_SIGNAL = 0.5
 MIN_SHARE_REPORTED = 0.1
 """Idle time below this share of the run is not reported."""
 VERDICTS = {
-    "sandbox/timeouts": "had a test that timed out",
-    "sandbox/untrusted": "have a verdict that the program could have forged (docs/explanation/sandbox.md)",
+    "sandbox/timeouts": ("had a test that timed out", "Raise sandbox.test_timeout_s if right programs are that slow."),
+    "sandbox/untrusted": (
+        "have a verdict that the program could have forged (docs/explanation/sandbox.md)",
+        "Read such episodes before you trust the reward.",
+    ),
 }
-"""Words by the count of joint actions."""
+"""Words and remedy by the count of joint actions."""
 MEMORY_PHASES = {"play": "during rollouts", "asleep": "while engines sleep", "learn": "during learner steps"}
 
 
-def find_problems(rows: Rows) -> list[str]:
-    """Return one line per problem of a run, the most severe first."""
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem of a run in one line, and a setting or a step that may remedy the problem."""
+
+    text: str
+    remedy: str
+
+
+def find_problems(rows: Rows) -> list[Problem]:
+    """Return the problems of a run, the most severe first."""
     steps = [row for row in rows if "rollout/episodes" in row]
     problems = _missing_data(rows)
     if steps:
@@ -91,18 +103,20 @@ def describe_device_memory(rows: Rows) -> list[str]:
     return lines
 
 
-def _missing_data(rows: Rows) -> list[str]:
+def _missing_data(rows: Rows) -> list[Problem]:
     problems = []
     errors = _total(rows, "sandbox/infra_errors") + _total(rows, "eval/infra_errors")
     if errors:
-        problems.append(f"{pluralize(errors, 'sandbox error')} (not caused by a program) ended episodes early")
+        text = f"{pluralize(errors, 'sandbox error')} (not caused by a program) ended episodes early"
+        problems.append(Problem(text, "Look for the cause in run.log: memory and processes are the usual ones."))
     too_long = _total(rows, "rollout/too_long_prompts") + _total(rows, "eval/too_long_prompts")
     if too_long:
-        problems.append(f"{pluralize(too_long, 'prompt')} exceeded model.max_length: the turns after them are missing")
+        text = f"{pluralize(too_long, 'prompt')} exceeded model.max_length: the turns after them are missing"
+        problems.append(Problem(text, "Raise model.max_length, or lower max_new_tokens."))
     return problems
 
 
-def _learning_problems(steps: Rows) -> list[str]:
+def _learning_problems(steps: Rows) -> list[Problem]:
     problems = []
     policies = set()
     for row in steps:
@@ -113,37 +127,43 @@ def _learning_problems(steps: Rows) -> list[str]:
     for policy in sorted(policies):
         name = policy.replace("_", " ")
         if not _total(steps, f"{policy}/optimizer_steps"):
-            problems.append(f"{name} has not learned: no step had a group with different rewards")
+            text = f"{name} has not learned: no step had a group with different rewards"
+            problems.append(Problem(text, "Raise num_generations or model.temperature, or choose easier tasks."))
         skipped = _total(steps, f"{policy}/skipped_steps")
         if skipped:
             updates = pluralize(skipped, "update")
-            problems.append(f"{name}: {updates} skipped because the loss or gradient was not finite")
+            text = f"{name}: {updates} skipped because the loss or gradient was not finite"
+            problems.append(Problem(text, "Lower learning_rate."))
         gap = _recent_mean(steps, f"{policy}/logprob_gap")
         if gap is not None and gap > MAX_LOGPROB_GAP:
-            problems.append(f"{name}: learner and sampler recently differed by {gap:.2g} nats per token")
+            text = f"{name}: learner and sampler recently differed by {gap:.2g} nats per token"
+            problems.append(Problem(text, "Set importance: truncate, or lower max_staleness."))
         size = _recent_mean(steps, f"{policy}/effective_sample_size")
         if size is not None and size < MIN_EFFECTIVE_SAMPLE_SIZE:
             text = f"the recent effective sample size is {size:.2f}: the policy changes faster than its samples"
-            problems.append(f"{name}: {text}")
+            problems.append(Problem(f"{name}: {text}", "Lower learning_rate or max_staleness."))
     without_signal = sum(map(_all_rewards_equal, steps)) / len(steps)
     if without_signal > MAX_SHARE_WITHOUT_SIGNAL:
-        problems.append(f"in {without_signal:.0%} of the steps all rewards of every group were equal: no gradient")
+        text = f"in {without_signal:.0%} of the steps all rewards of every group were equal: no gradient"
+        problems.append(Problem(text, "Choose tasks of another difficulty, or raise num_generations."))
     return problems
 
 
-def _completion_problems(steps: Rows) -> list[str]:
+def _completion_problems(steps: Rows) -> list[Problem]:
     problems = []
     truncated = _recent_mean(steps, "rollout/truncated_rate")
     if truncated is not None and truncated > MAX_TRUNCATED_RATE:
-        problems.append(f"{truncated:.0%} of recent completions were cut off at max_new_tokens")
+        text = f"{truncated:.0%} of recent completions were cut off at max_new_tokens"
+        problems.append(Problem(text, "Raise max_new_tokens, or set overlong."))
     failed = _recent_mean(steps, "expert/failures")
     if failed:
-        problems.append(f"{failed:.0%} of recent requests to the expert returned no edit")
+        text = f"{failed:.0%} of recent requests to the expert returned no edit"
+        problems.append(Problem(text, "Set another external.expert_model, or raise external.expert_retries."))
     actions = _total(steps, "rollout/joint_samples")
-    for key, verdict in VERDICTS.items():
+    for key, (verdict, remedy) in VERDICTS.items():
         count = _total(steps, key)
         if count:
-            problems.append(f"{count} of {pluralize(actions, 'joint action')} {verdict}")
+            problems.append(Problem(f"{count} of {pluralize(actions, 'joint action')} {verdict}", remedy))
     return problems
 
 

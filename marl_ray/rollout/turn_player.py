@@ -86,7 +86,8 @@ class TurnPlayer(Player):
         run = self._start(task, num_generations, key, evaluation, on_node, priority)
         root = await self._run_node(run, _first_input(run), ())
         stops = sorted(run.stops, key=lambda stop: stop.path)  # branches end in any order
-        return Episode(task, root, stops, sum(run.control_tokens), run.rewards.unscored, run.rewards.calls)
+        roles = tuple(self.environment.roles(task))
+        return Episode(task, root, stops, sum(run.control_tokens), run.rewards.unscored, run.rewards.calls, roles)
 
     async def sample_first_turn(
         self, task: Task, num_generations: int, *key: str | int, evaluation: bool = False

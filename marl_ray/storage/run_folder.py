@@ -37,12 +37,12 @@ class RunFolder:
         self.first_prompts = self.path / "first_prompts.txt"  # one rendered prompt per agent
         self.samples = self.path / "sample_episodes.txt"  # episodes of the last evaluation as text
         self.plot = self.path / "returns.png"  # plot of the reward over joint samples
-        self.report = self.path / "report.html"  # the HTML report that `marl-ray report` writes
+        self.report = self.path / "report.html"  # the page that `marl-ray report` writes
         self.machine = self.path / "machine.json"  # versions and machines of the last start
         self.tasks = self.path / "tasks.json"  # digests of the tasks in their order
         self.trackers = self.path / "trackers.json"  # the ids of the run in trackers of metrics
         self.timeline = self.path / "timeline.jsonl"  # begin and end of each part of a step
-        self.error = self.path / "error.txt"  # traceback of an unexpected error
+        self.error = self.path / "error.txt"  # the error that ended the run, an unexpected one with its traceback
         self.models = self.path / "models"  # trained models, one folder per policy
         self.log_file = self.path / "run.log"  # log records with timestamps
         self.lock = self.path / "run.lock"  # held by the process that writes to the folder

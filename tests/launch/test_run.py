@@ -67,6 +67,14 @@ def test_the_traceback_of_a_bug_is_written(ending: list[BaseException], tmp_path
     assert kept.read_text().endswith("ValueError: list index\n")
 
 
+def test_the_message_of_an_expected_error_is_kept(ending: list[BaseException], tmp_path: Path) -> None:
+    ending.append(KeyboardInterrupt())
+    assert train_main("magrpo", arguments(tmp_path)) == 130
+    ending[0] = UserError("three steps in a row were not finite")
+    assert train_main("magrpo", ["--resume", str(tmp_path / "r")]) == 1
+    assert (tmp_path / "r" / "error.txt").read_text(encoding="utf-8") == "three steps in a row were not finite\n"
+
+
 @pytest.mark.parametrize(
     "error",
     [

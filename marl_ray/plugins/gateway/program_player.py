@@ -95,7 +95,7 @@ class ProgramPlayer(Player):
             return Episode(task, None, [stop], unscored=unscored)
         node = self._node(rewarded, len(runs) - len(rewarded) - len(unscored))
         on_node(node)
-        return Episode(task, node, unscored=unscored)
+        return Episode(task, node, unscored=unscored, roles=tuple(self.gateway.roles(task)))
 
     async def _play(self, task: Task, key: tuple[str | int, ...], evaluation: bool, priority: int) -> PlayedEpisode:
         """Return one run of the program."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,14 @@ def write_run(folder: Path, text: str = "fine", seed: int = 1) -> Path:
     return folder
 
 
-def add_step(run: RunFolder, step: int) -> None:
+def page_data(page: str) -> Any:
+    """Return the data that a page holds."""
+    found = re.search(r'<script type="application/json" id="run">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def add_step(run: RunFolder, step: int, **metrics: float) -> None:
+    row = {"step": step, "env_steps": 8 * step, "turn_1/reward_mean": 0.5} | metrics
     with run.metrics.open("a") as file:
-        file.write(json.dumps({"step": step, "env_steps": 8 * step, "turn_1/reward_mean": 0.5}) + "\n")
+        file.write(json.dumps(row) + "\n")

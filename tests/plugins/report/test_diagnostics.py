@@ -52,7 +52,7 @@ def test_peak_memory_of_each_phase_and_device() -> None:
     ]
     assert describe_device_memory([{"step": 1}]) == []
     [chart, _] = chart_groups(rows)
-    assert chart.title == "memory of device 0, MB"
+    assert (chart.as_data()["title"], chart.as_data()["unit"]) == ("Memory in use, device 0", "MB")
     assert set(chart.metrics) == {"asleep", "learn", "play"}
 
 
@@ -85,7 +85,8 @@ def test_problems_of_a_run() -> None:
         "25% of recent requests to the expert returned no edit",
         "3 of 8 joint actions had a test that timed out",
     ]
-    assert [problem[: len(start)] for problem, start in zip(problems, expected, strict=True)] == expected
+    assert [problem.text[: len(start)] for problem, start in zip(problems, expected, strict=True)] == expected
+    assert all(problem.remedy.endswith(".") for problem in problems)
     assert find_problems([]) == []
     healthy = {"rollout/episodes": 2, "agent_0/optimizer_steps": 1, "turn_1/group_std_mean": 0.5}
     assert find_problems([healthy]) == []

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from marl_ray.core.statistics import MethodComparison
-from marl_ray.plugins.report.svg_charts import thin
 from marl_ray.results.returns_plot import metric_points
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#ccbb44", "#66ccee")
@@ -38,18 +37,25 @@ Curve = Sequence[tuple[float, float]]
 def reward_curves(runs: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[str, list[Curve]]:
     """Return the label and a curve per run from its rows: points (joint samples, reward) of the last turn.
 
-    They are of the evaluations if every run has at least three, else of the training steps, so that all curves of a
-    figure show the same quantity.
+    They are of the evaluations or of the training steps, as `metric_curves` says.
     """
-    names = list(map(_last_reward, runs))
+    held_out, curves = metric_curves(runs, list(map(_last_reward, runs)))
+    return f"{'held-out' if held_out else 'training'} reward, last turn", curves
+
+
+def metric_curves(runs: Sequence[Sequence[Mapping[str, Any]]], names: Sequence[str]) -> tuple[bool, list[Curve]]:
+    """Return a curve per run of its metric in `names`, and whether the curves are of the evaluations.
+
+    They are if every run has at least three, so that all curves of a figure show the same quantity.
+    """
     training: list[Curve] = []
     held_out: list[Curve] = []
     for rows, name in zip(runs, names, strict=True):
         training.append(metric_points(rows, name))
         held_out.append(metric_points(rows, f"eval/{name}"))
     if min(map(len, held_out), default=0) < MIN_EVALUATIONS:
-        return "training reward, last turn", training
-    return "held-out reward, last turn", held_out
+        return False, training
+    return True, held_out
 
 
 def _last_reward(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -60,6 +66,18 @@ def _last_reward(rows: Sequence[Mapping[str, Any]]) -> str:
             if key.startswith("turn_"):
                 last = max(last, int(key.split("_")[1].split("/")[0]))
     return f"turn_{last}/reward_mean"
+
+
+def thin(points: Curve, limit: int) -> Curve:
+    """Return at most `limit` points, each the mean of neighbours."""
+    size = math.ceil(len(points) / limit)
+    if size <= 1:
+        return points
+    means = []
+    for start in range(0, len(points), size):
+        xs, ys = zip(*points[start : start + size], strict=True)
+        means.append((sum(xs) / len(xs), sum(ys) / len(ys)))
+    return means
 
 
 def draw_figure(
