@@ -126,7 +126,7 @@ def wilson_interval(share: float, count: int) -> tuple[float, float]:
 
 
 def share_interval(shares: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the mean of shares, one per seed, which stays within 0 and 1; None for a single value.
+    """Return the 95 % interval of the mean of shares, one per seed, within 0 and 1; None for a single value.
 
     The score interval with Student's quantile and the number of samples n whose binomial variance p (1 - p) / n is the
     variance of the mean (Korn and Graubard 1998 for clusters of a survey). Shares that differ little have Student's

@@ -26,8 +26,8 @@ from marl_ray.core.state import TrainingResult
 from marl_ray.core.stop_signals import StopSignals
 from marl_ray.launch.run_checks import check, check_new_folder, folder_of, tasks_by_split
 from marl_ray.launch.training_session import TrainingSession
-from marl_ray.results.returns_plot import plot_run
 from marl_ray.results.closing_lines import closing_lines
+from marl_ray.results.returns_plot import plot_run
 from marl_ray.results.run_summary import plot_title, read_metrics, write_run_summary
 from marl_ray.storage.resume import ResumeState, RunIsDone, SavedRun, same_learning_settings
 from marl_ray.storage.run_folder import RunFolder

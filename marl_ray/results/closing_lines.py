@@ -15,7 +15,7 @@ from marl_ray.core.text import pluralize
 from marl_ray.results.diagnostics import describe_wait_times, find_problems
 from marl_ray.results.run_summary import read_metrics
 from marl_ray.storage.run_folder import RunFolder
-from marl_ray.telemetry.terminal import BOLD, CYAN, GREEN, YELLOW, paint
+from marl_ray.telemetry.terminal import BOLD, CYAN, GREEN, YELLOW, paint, wrap
 
 Row = Mapping[str, Any]
 
@@ -27,7 +27,7 @@ def closing_lines(config: Config, folder: RunFolder, result: TrainingResult, sec
     command = f"marl-ray report {shlex.quote(str(folder))}"
     return [
         paint(f"{_result(rows, config.training.num_turns)} {end}", BOLD, GREEN),
-        paint(_advice(config, rows), YELLOW),
+        paint(wrap(_advice(config, rows)), YELLOW),
         f"{paint('curves and episodes:', CYAN)} {command}",
     ]
 

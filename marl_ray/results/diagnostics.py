@@ -63,9 +63,10 @@ def describe_wait_times(config: Config, rows: Rows) -> list[str]:
     if idle > MIN_SHARE_REPORTED and idle_by_agent:
         agent, longest = idle_by_agent.most_common(1)[0]
         slowest = str(config.policy_of(agent)).capitalize()
+        share = longest / (idle * seconds)
         lines.append(
-            f"{slowest} was the last to update its weights in {longest / (idle * seconds):.0%} of that idle time: give "
-            f"its learner more resources (agents.{agent}.resources.learner), or let rollouts run ahead "
+            f"{slowest} was the last to update its weights in {share:.0%} of the engines' idle time: "
+            f"give its learner more resources (agents.{agent}.resources.learner), or let rollouts run ahead "
             f"({config.algorithm}.max_staleness {config.training.max_staleness + 1})."
         )
     if min(waits) > max(MIN_SHARE_REPORTED, idle):

@@ -110,7 +110,7 @@ class ConsoleSink(Sink):
 
     def _time_left(self, step: int) -> str:
         step_s = (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1)
-        return _duration(step_s * (self.total - step))
+        return _duration(max(0.0, step_s) * (self.total - step))
 
     def _step(self, row: MetricRow, step: int, left: str) -> str:
         losses = []

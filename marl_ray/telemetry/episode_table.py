@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from marl_ray.telemetry.recorded_episode import Record, followed_turns
-from marl_ray.telemetry.terminal import BOLD, CYAN, DIM, fit, paint, printable
+from marl_ray.telemetry.terminal import BOLD, CYAN, DIM, cell_width, fit, paint, printable
 
 MIN_COLUMN = 30
 """Columns below which the agents' answers follow one another."""
@@ -17,9 +17,9 @@ GAP = " │ "
 
 
 def episode_table(record: Record, place: str, width: int) -> str:
-    """Return the table of an episode record in at most `width` columns. `place` says where in the run it was sampled."""
-    title = printable(f"── {record['task']}, {place} ").replace("\n", " ")
-    lines = [paint(fit(title, width).rstrip() + "─" * max(0, width - len(title)), CYAN)]
+    """Return the table of an episode record in `width` columns. `place` says where in the run it was sampled."""
+    title = fit(printable(f"── {record['task']}, {place}").replace("\n", " "), width - 1).rstrip() + " "
+    lines = [paint(title + "─" * (width - cell_width(title)), CYAN)]
     for turn in followed_turns(record):
         if turn.number == 1:
             lines += [paint(line, DIM) for line in _shown(turn.prompts[0], width, PROMPT_LINES)]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from marl_ray.telemetry.terminal import is_terminal
+from marl_ray.telemetry.terminal import is_terminal, wrap
 
 with warnings.catch_warnings(action="ignore"):  # in a notebook without ipywidgets, the bar is text
     from tqdm.auto import tqdm
@@ -39,12 +39,13 @@ class ConsoleHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = self.format(record)
+            if record.levelno != logging.INFO:
+                text = f"{record.levelname.lower()}: {text}"
             if is_terminal():
-                text = getattr(record, TERMINAL, text)
+                text = getattr(record, TERMINAL, wrap(text))
                 if not text:
                     return
-            prefix = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-            tqdm.write(prefix + text, file=sys.stderr)
+            tqdm.write(text, file=sys.stderr)
             sys.stderr.flush()
         except Exception:
             self.handleError(record)

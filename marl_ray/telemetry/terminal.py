@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import textwrap
 import unicodedata
 
 BOLD = "1"
@@ -85,3 +86,11 @@ def fit(text: str, width: int) -> str:
             text = text[:-1]
         text += "…"
     return text + " " * (width - cell_width(text))
+
+
+def wrap(text: str) -> str:
+    """Return a long line in several, as wide as the terminal; other texts as they are."""
+    if "\n" in text or len(text) < columns():
+        return text
+    lines = textwrap.wrap(text, columns() - 1, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines)

@@ -31,7 +31,7 @@ def test_a_slow_learner_is_named(config: Config) -> None:
     assert idle == (
         "Idle time: engines 40% (waiting for learners); learners (waiting for rollouts): agent 0 50%, agent 1 10%."
     )
-    assert advice.startswith("Agent 1 was the last to update its weights in 83% of that idle time")
+    assert advice.startswith("Agent 1 was the last to update its weights in 83% of the engines' idle time")
     assert "agents.1.resources.learner" in advice
     assert "magrpo.max_staleness 1" in advice
 
