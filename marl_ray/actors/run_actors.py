@@ -159,19 +159,22 @@ async def _show_progress(config: Config, actors: RunActors) -> None:
     learners = 0
     for policy in config.policies:
         learners += config.agents[policy.first_agent].learner.ranks
-    generators = list(dict.fromkeys(actors.generators))
     started = now()
     with tqdm(bar_format="{desc}", leave=False, file=sys.stderr, disable=progress_bar_disabled()) as line:
         while True:
-            parts = []
-            for name, supervisors, total in (
-                ("generators", [group.replicas for group in generators], sum(group.size for group in generators)),
-                ("learners", [group.ranks for group in actors.learners], learners),
-                ("sandbox workers", [actors.sandbox.workers], config.resources.sandbox.workers),
-            ):
-                serving = sum(len(supervisor.serving()) for supervisor in supervisors)
-                parts.append(f"{name} {serving}/{total}")
-            line.set_description_str(f"{', '.join(parts)}, {now() - started:.0f} s")
+            generators = 0
+            serving_generators = 0
+            for group in dict.fromkeys(actors.generators):
+                generators += group.size
+                serving_generators += len(group.replicas.serving())
+            serving_learners = 0
+            for learner in actors.learners:
+                serving_learners += len(learner.ranks.serving())
+            workers = f"{len(actors.sandbox.workers.serving())}/{config.resources.sandbox.workers}"
+            line.set_description_str(
+                f"generators {serving_generators}/{generators}, learners {serving_learners}/{learners}, "
+                f"sandbox workers {workers}, {now() - started:.0f} s"
+            )
             await asyncio.sleep(PROGRESS_INTERVAL_S)
 
 

@@ -6,18 +6,14 @@ The log file of the run has the whole summary (`run_summary`).
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from marl_ray.config import Config
 from marl_ray.core.state import TrainingResult
 from marl_ray.core.text import pluralize
-from marl_ray.results.diagnostics import describe_wait_times, find_problems
+from marl_ray.results.diagnostics import Rows, describe_wait_times, find_problems
 from marl_ray.results.run_summary import read_metrics
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.terminal import BOLD, CYAN, GREEN, YELLOW, paint, wrap
-
-Row = Mapping[str, Any]
 
 
 def closing_lines(config: Config, folder: RunFolder, result: TrainingResult, seconds: float) -> list[str]:
@@ -32,7 +28,7 @@ def closing_lines(config: Config, folder: RunFolder, result: TrainingResult, sec
     ]
 
 
-def _result(rows: Sequence[Row], num_turns: int) -> str:
+def _result(rows: Rows, num_turns: int) -> str:
     """Return the mean reward of the last turn before and after training, on held-out tasks if there are any."""
     for prefix, kind in (("eval/", "held-out reward"), ("", "training reward")):
         key = f"{prefix}turn_{num_turns}/reward_mean"
@@ -49,8 +45,8 @@ def _result(rows: Sequence[Row], num_turns: int) -> str:
     return "no reward"
 
 
-def _advice(config: Config, rows: Sequence[Row]) -> str:
-    """Return the most severe problem, else what would make the run faster."""
+def _advice(config: Config, rows: Rows) -> str:
+    """Return the most severe problem, else a way to make the run faster."""
     steps = [row for row in rows if row["step"]]
     for problem in find_problems(steps):
         return problem

@@ -11,10 +11,10 @@ from time import monotonic as now
 
 from marl_ray.core.ids import PolicyId
 from marl_ray.telemetry import logs
+from marl_ray.telemetry.console_table import ConsoleTable
 from marl_ray.telemetry.episode_table import episode_table
 from marl_ray.telemetry.metrics import EpisodeRecord, MetricRow
 from marl_ray.telemetry.sinks import Sink
-from marl_ray.telemetry.step_table import StepTable
 from marl_ray.telemetry.terminal import columns, is_terminal
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class ConsoleSink(Sink):
         """End times of the most recent steps."""
         self.with_tests: bool | None = None
         """True if the environment reports `all_passed`; None before the first row."""
-        self.table: StepTable | None = None
+        self.table: ConsoleTable | None = None
         """The table of a terminal; None before the first row."""
         self._lines_until_episode = 0
         """Lines of steps before the next episode; the first evaluation shows one, too."""
@@ -62,7 +62,7 @@ class ConsoleSink(Sink):
         """Log the row's line; the first one follows a line that explains the columns."""
         if self.with_tests is None:
             self.with_tests = any(key.endswith("/all_passed") for key in row)
-            self.table = StepTable(self.total, self.policies, self.num_turns, self.with_tests)
+            self.table = ConsoleTable(self.total, self.policies, self.num_turns, self.with_tests)
             logger.info(self._legend(), extra=logs.for_terminal(""))
         assert self.table is not None, "made with the first row"
         if name:

@@ -165,7 +165,7 @@ class Timeline:
 
     def row(self, step: int) -> MetricRow:
         """Return the times of a step that every learner has finished, and delete them."""
-        row: MetricRow = {"time/step": now() - self._last_row} | self._take_idle_time()
+        row: MetricRow = {"time/step": now() - self._last_row, **self._take_idle_time()}
         self._span("steps", "step", step, self._row_began, now())
         self._last_row = self._row_began = now()
         learners = self._learner_times.pop(step)
@@ -181,9 +181,11 @@ class Timeline:
         most of it."""
         self._count_idle_time()
         row: MetricRow = {"time/idle": sum(self._idle_s.values())}
-        self._idle_s.pop(None, None)
-        if self._idle_s:
-            row["time/held_up_by"] = max(self._idle_s, key=lambda agent: self._idle_s[agent])
+        longest = 0.0
+        for agent, seconds in self._idle_s.items():
+            if agent is not None and seconds > longest:
+                row["time/held_up_by"] = agent
+                longest = seconds
         self._idle_s = {}
         return row
 

@@ -20,11 +20,13 @@ from marl_ray.telemetry.episode_table import episode_table
 from marl_ray.telemetry.metrics import MetricRow, evaluation_row, rollout_row, step_row
 from marl_ray.telemetry.sinks import JsonlSink, MetricStream
 from marl_ray.telemetry.terminal import cell_width, fit, printable
-from tests.factories import make_config, quickstart_config
-from tests.telemetry.test_sinks import CHAIN, TIMES
+from tests.factories import Verdict, make_config, make_episode, make_node, quickstart_config
 
 POLICIES = [PolicyId((0,)), PolicyId((1,))]
 CONFIG = make_config(num_turns=2)
+TIMES: MetricRow = {"time/learn": 2.0, "time/sync": 1.0, "time/step": 8.0}
+SOLVED = make_node(1, [4.0, 4.0], metrics={"all_passed": 1.0})
+CHAIN = make_episode(make_node(0, [1.0, 3.0], {1: SOLVED}, evidence=Verdict("fine")))
 ANSWERS = ["def aux(n):\n\treturn 2 * n\x1b[2J", "def f(n):\n    return aux(n)  # 猫"]
 
 

@@ -134,7 +134,7 @@ class EpisodeBrowser(App[None]):
         self._show()
 
     def action_difference(self) -> None:
-        """Compare answers with those of the turn before, or show them as they are."""
+        """Compare answers with the turn before, or show them as they are."""
         self.parts = Shown(self.parts.with_prompts, not self.parts.with_difference)
         self._show()
 

@@ -13,7 +13,7 @@ from marl_ray.telemetry.recorded_episode import Record, RecordedTurn, followed_t
 from marl_ray.telemetry.terminal import printable
 
 MAX_TESTS = 8
-"""Tests of a turn that are shown, those that failed first."""
+"""Failed tests of a turn that are shown."""
 FEEDBACK = "Feedback:\n"
 """The heading of feedback in the prompt of a later turn."""
 AGENTS = ("cyan", "magenta", "blue", "yellow")
@@ -69,7 +69,7 @@ def _turn(text: Text, turn: RecordedTurn, before: RecordedTurn | None, shown: Sh
 
 
 def _difference(text: Text, before: str, after: str) -> None:
-    """Append the answer's lines, with those that it has dropped (-) and added (+) since the turn before."""
+    """Append the answer's lines, with the lines that were dropped (-) and added (+) since the turn before."""
     if before == after:
         _line(text, after, "")
         _line(text, "(unchanged)", "dim")

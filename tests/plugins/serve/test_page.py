@@ -47,6 +47,6 @@ def test_the_page_names_an_agent_whose_text_is_no_part_of_the_answer() -> None:
         page.route("**/v1/chat/completions", lambda route: route.fulfill(body=stream, content_type="text/event-stream"))
         page.fill("#task", "Double a number.")
         page.click("#send")
-        page.get_by_text("Without agent 0: what it wrote above is no part of this answer.").wait_for(timeout=30_000)
+        page.get_by_text("Without agent 0: its text above is no part of this answer.").wait_for(timeout=30_000)
         assert "I would rather not." in page.inner_text("#part-1-agent_0")
         assert messages == []

@@ -22,7 +22,7 @@ class Column:
     codes: tuple[str, ...] = ()
 
 
-class StepTable:
+class ConsoleTable:
     """The table of a run."""
 
     def __init__(self, total: int, policies: Sequence[PolicyId], num_turns: int, with_tests: bool) -> None:
@@ -31,7 +31,7 @@ class StepTable:
         digits = len(str(total))
         self._columns = [Column("step", max(2 * digits + 1, len("eval ") + digits), 0, (DIM,))]
         for turn in range(1, num_turns + 1):
-            # The last turn is what the agents are trained for, the first one shows the gain of the others.
+            # The agents are trained for the last turn, and the first one shows the gain of the others.
             rank = 0 if turn == num_turns else 3 if turn == 1 else 7
             self._columns.append(Column(f"reward {turn}", 8, rank, (BOLD,)))
         if with_tests:
