@@ -43,11 +43,8 @@ def episode_text(record: Record, shown: Shown) -> Text:
 
 
 def _turn(text: Text, turn: RecordedTurn, before: RecordedTurn | None, shown: Shown) -> None:
-    _line(
-        text,
-        f"Turn {turn.number}: reward {turn.reward:.2f} ({turn.reward - turn.group_mean:+.2f} over its group)",
-        "bold",
-    )
+    advantage = turn.reward - turn.group_mean
+    _line(text, f"Turn {turn.number}: reward {turn.reward:.2f}, advantage {advantage:+.2f}", "bold")
     if before is not None:
         feedback = _feedback(turn.prompts[0])
         if feedback:

@@ -136,7 +136,7 @@ def test_an_episode_has_turns_verdicts_feedback_and_a_comparison(folder: Path) -
     async def script(pilot: Pilot[None], app: EpisodeBrowser) -> None:
         text = shown(app)
         for part in (
-            "Turn 1: reward 1.00 (+0.50 over its group)",
+            "Turn 1: reward 1.00, advantage +0.50",
             "▸ prompt of agent 1, 1 lines (f)",
             "0 of 2 tests passed",
             "✗ assert f(0) → fail AssertionError no",
