@@ -44,7 +44,7 @@ DEV = [
     "ipykernel>=7.4",
     "setuptools>=68",
 ]
-DOCS = ["mkdocs-material>=9.8", "mkdocstrings-python>=2.0.11"]
+DOCS = ["mkdocs-material>=9.8", "mkdocstrings-python>=2.0.11", "mkdocs-glightbox>=0.5"]
 
 setup(
     name="marl-ray",
