@@ -48,7 +48,7 @@ DOCS = ["mkdocs-material>=9.8", "mkdocstrings-python>=2.0.11", "mkdocs-glightbox
 
 setup(
     name="marl-ray",
-    version="0.2.0",
+    version="0.3.0",
     description="Reinforcement learning of several cooperating language models, distributed with Ray",
     license="MIT",
     python_requires=">=3.11",
