@@ -22,7 +22,7 @@ LIGHT = {
     "page": ("#ffffff", "#d1d9e0", "#1f2328"),
     "plain": ("#f6f8fa", "#818b98", "#1f2328"),
     "agent_0": ("#ddf4ff", "#0969da", "#0a3069"),
-    "agent_1": ("#fff1e5", "#bc4c00", "#762c00"),
+    "agent_1": ("#ffeef0", "#b3314b", "#7d1d33"),
     "check": ("#dafbe1", "#1a7f37", "#044f1e"),
     "muted": ("#ffffff", "#59636e", "#59636e"),
 }
@@ -30,7 +30,7 @@ DARK = {
     "page": ("#0d1117", "#3d444d", "#f0f6fc"),
     "plain": ("#212830", "#9198a1", "#f0f6fc"),
     "agent_0": ("#0c2d6b", "#58a6ff", "#cae8ff"),
-    "agent_1": ("#5a1e02", "#f0883e", "#ffdfb6"),
+    "agent_1": ("#5c1425", "#ff7b93", "#ffd6de"),
     "check": ("#04260f", "#3fb950", "#aff5b4"),
     "muted": ("#0d1117", "#9198a1", "#9198a1"),
 }
