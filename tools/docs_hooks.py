@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-BOOSTS = {"tutorials": 3.0, "how-to": 2.0, "results": 0.3}
+BOOSTS = {"tutorials": 1.5, "how-to": 1.5, "explanation": 1.5, "results": 0.3}
 """Factors of the search's score by folder; the theme reads them from the metadata of a page."""
 
 

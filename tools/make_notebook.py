@@ -55,6 +55,11 @@ def execute(content: dict[str, Any], folder: str) -> dict[str, Any]:
     resources = {"metadata": {"path": folder}}
     node = nbformat.reads(json.dumps(content), as_version=4)
     executed = NotebookClient(node, timeout=CELL_TIMEOUT_S, resources=resources, record_timing=False).execute()
+    for cell in executed.cells:
+        if cell.cell_type != "code":
+            continue
+        # Progress bars and messages with the time of this run go to stderr.
+        cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
     text = nbformat.writes(executed, indent=1)
     found: dict[str, Any] = json.loads(text.replace(f"{folder}/", ""))
     return found | {"metadata": content["metadata"]}  # the version of this machine's Python is of no interest
