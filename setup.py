@@ -28,8 +28,10 @@ TRAIN = [
 SERVE = ["mcp>=2.3"]
 SMOLLM2 = ["gguf>=0.19", "accelerate>=1.15"]
 LORA = ["peft>=0.21,<0.22"]
+VIEW = ["textual>=8,<9"]
 ADAMW_8BIT = ["bitsandbytes>=0.50,<0.51"]
 DEV = [
+    *VIEW,
     "pytest>=9.2",
     "pytest-xdist>=3.8",
     "hypothesis>=6.170",
@@ -75,6 +77,7 @@ setup(
         "serve": SERVE,
         "smollm2": SMOLLM2,
         "lora": LORA,
+        "view": VIEW,
         "adamw-8bit": ADAMW_8BIT,
         "dev": DEV,
         "docs": DOCS,

@@ -104,7 +104,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Figures:
-    """Rates of a run without its first step, which never waits."""
+    """Rates of a run without its first step, which begins without weights to wait for."""
 
     samples_per_s: float
     step_s: float

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.learning.studies import JOINT, Study
-from marl_ray.core.statistics import student_interval
+from marl_ray.core.statistics import share_interval, student_interval
 
 WINDOW = 8
 """Number of steps in the trailing mean of a curve."""
 PANELS_PER_ROW = 3
+REWARDS = ("reward", "first_reward")
+"""Columns that are no shares."""
 COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#c77c11", "#8e6bbf")
 
 Line = Mapping[str, Any]
@@ -46,7 +48,22 @@ def table(lines: Sequence[Line], study: Study) -> str:
 def _cells(found: Sequence[Mapping[str, float]], study: Study) -> Iterator[str]:
     for column in study.columns:
         values = [numbers[column] for numbers in found if column in numbers]
-        yield _cell(values) if values else ""
+        if not values:
+            yield ""
+        elif column in REWARDS:
+            yield _cell(values)
+        else:
+            yield share_cell(values)
+
+
+def share_cell(shares: Sequence[float]) -> str:
+    """Return the mean of shares and its interval, which is not symmetric near 0 and 1: `0.33 [0.01, 0.96]`."""
+    text = f"{statistics.fmean(shares):.2f}"
+    interval = share_interval(shares)
+    if interval is None:
+        return text
+    low, high = interval
+    return f"{text} [{low:.2f}, {high:.2f}]"
 
 
 def _cell(values: Sequence[float], signed: bool = False) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.learning.report import share_cell
 from benchmarks.learning.studies import JOINT
 from benchmarks.tags.arms import TAGS
 from marl_ray.core.statistics import student_interval
@@ -18,6 +19,8 @@ WORDS = {
     "shared": ("shared words", "#7f7f7f"),
 }
 POSITIONS = {"position_1": ("earlier reader, or the only one", "#2e8b57"), "position_2": ("later reader", "#c77c11")}
+SHARES = ("position_1", "position_2", "copied")
+"""Columns between 0 and 1."""
 WINDOW = 5
 """Number of steps in the trailing mean of a curve."""
 Line = Mapping[str, Any]
@@ -67,6 +70,9 @@ def _cells(evaluations: Sequence[Mapping[str, float]]) -> list[str]:
         values = [one[column] for one in evaluations if column in one]
         if not values:
             cells.append("")
+            continue
+        if column in SHARES:
+            cells.append(share_cell(values))
             continue
         mean, half = student_interval(values)
         if half is None and f"{column}_half" in evaluations[0]:

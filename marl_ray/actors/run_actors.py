@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import sys
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -35,14 +37,17 @@ from marl_ray.cluster.placement_plan import (
 from marl_ray.cluster.residency import share_gpus_of_evaluation
 from marl_ray.cluster.sequences import sequences_in_flight
 from marl_ray.config import Config
-from marl_ray.core.concurrency import gather
+from marl_ray.core.concurrency import gather, now, run_with_background
 from marl_ray.core.ids import PolicyId
+from marl_ray.telemetry.logs import progress_bar_disabled, tqdm
 from marl_ray.telemetry.metrics import MetricRow
 from marl_ray.telemetry.timing import StartupTimer
 
 logger = logging.getLogger(__name__)
 
 STARTUP_PARTS: dict[type[Any], str] = {GeneratorGroup: "generators", LearnerGroup: "learners", SandboxPool: "sandbox"}
+PROGRESS_INTERVAL_S = 0.5
+"""Time between two counts of the started actors."""
 TRANSPORTS = {
     "store": "Ray's object store",
     "nccl": "NCCL",
@@ -140,13 +145,37 @@ async def start_actors(
             return await group.start()
 
     try:
-        for notes in await gather(*map(start, actors.groups)):
+        for notes in await run_with_background(gather(*map(start, actors.groups)), _show_progress(config, actors)):
             for note in notes:
                 logger.info(note)
     except BaseException:  # also after a signal, which cancels the start
         await actors.close()
         raise
     return actors
+
+
+async def _show_progress(config: Config, actors: RunActors) -> None:
+    """Count the started actors on a terminal until cancelled."""
+    learners = 0
+    for policy in config.policies:
+        learners += config.agents[policy.first_agent].learner.ranks
+    started = now()
+    with tqdm(bar_format="{desc}", leave=False, file=sys.stderr, disable=progress_bar_disabled()) as line:
+        while True:
+            generators = 0
+            serving_generators = 0
+            for group in dict.fromkeys(actors.generators):
+                generators += group.size
+                serving_generators += len(group.replicas.serving())
+            serving_learners = 0
+            for learner in actors.learners:
+                serving_learners += len(learner.ranks.serving())
+            workers = f"{len(actors.sandbox.workers.serving())}/{config.resources.sandbox.workers}"
+            line.set_description_str(
+                f"generators {serving_generators}/{generators}, learners {serving_learners}/{learners}, "
+                f"sandbox workers {workers}, {now() - started:.0f} s"
+            )
+            await asyncio.sleep(PROGRESS_INTERVAL_S)
 
 
 def _cluster_has_gpus() -> bool:

@@ -228,7 +228,8 @@ class LoopConfig(Section):
     save_steps: PositiveInt = 50
     """Steps between checkpoints. The last step always writes a checkpoint."""
     logging_steps: PositiveInt = 1
-    """Print every n-th step. metrics.jsonl contains all steps."""
+    """Print every n-th step. metrics.jsonl contains all steps. A terminal also shows an episode of the first
+    evaluation, and one after every 25 printed steps."""
     max_bad_steps: PositiveInt = 3
     """End the run after this many consecutive steps whose loss or gradient is not finite. Such steps are skipped."""
     max_logprob_gap: PositiveFloat | None = 0.1

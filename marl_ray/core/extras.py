@@ -19,6 +19,7 @@ EXTRAS = {
     **dict.fromkeys(("gguf", "accelerate"), "'marl-ray[smollm2]'"),
     "peft": "'marl-ray[lora]'",
     "bitsandbytes": "'marl-ray[adamw-8bit]'",
+    **dict.fromkeys(("textual", "rich"), "'marl-ray[view]'"),
 }
 """Argument of `pip install` by the name of a module that the package imports but does not require."""
 

@@ -122,7 +122,30 @@ def wilson_interval(share: float, count: int) -> tuple[float, float]:
 
     (p + z² / 2n ± z sqrt(p (1 - p) / n + z² / 4n²)) / (1 + z² / n)
     """
-    z = Z_95**2 / count
+    return _score_interval(share, Z_95**2 / count)
+
+
+def share_interval(shares: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of the mean of shares, one per seed, within 0 and 1; None for a single value.
+
+    The score interval with Student's quantile and the number of samples n whose binomial variance p (1 - p) / n is the
+    variance of the mean (Korn and Graubard 1998 for clusters of a survey). Shares that differ little have Student's
+    interval.
+
+        >>> low, high = share_interval([0.0, 0.0, 1.0])  # Student's interval is -1.10 to 1.77
+        >>> round(low, 2), round(high, 2)
+        (0.01, 0.96)
+    """
+    mean, half = student_interval(shares)
+    if half is None:
+        return None
+    if half == 0.0:
+        return mean, mean
+    return _score_interval(mean, half**2 / (mean * (1 - mean)))
+
+
+def _score_interval(share: float, z: float) -> tuple[float, float]:
+    """Return the bounds of a share; `z` is the squared quantile per sample."""
     middle = (share + z / 2) / (1 + z)
     half = math.sqrt(share * (1 - share) * z + z * z / 4) / (1 + z)
     # Rounding may carry a bound of the shares 0 and 1 outside.

@@ -26,6 +26,7 @@ from marl_ray.core.state import TrainingResult
 from marl_ray.core.stop_signals import StopSignals
 from marl_ray.launch.run_checks import check, check_new_folder, folder_of, tasks_by_split
 from marl_ray.launch.training_session import TrainingSession
+from marl_ray.results.closing_lines import closing_lines
 from marl_ray.results.returns_plot import plot_run
 from marl_ray.results.run_summary import plot_title, read_metrics, write_run_summary
 from marl_ray.storage.resume import ResumeState, RunIsDone, SavedRun, same_learning_settings
@@ -33,6 +34,7 @@ from marl_ray.storage.run_folder import RunFolder
 from marl_ray.storage.run_lock import hold_lock
 from marl_ray.storage.task_digests import write_task_digests
 from marl_ray.telemetry import logs
+from marl_ray.telemetry.terminal import columns, fit, is_terminal, printable
 from marl_ray.telemetry.timing import StartupTimer
 from marl_ray.trainer.context import RunInputs
 
@@ -101,8 +103,11 @@ def _train(
         folder.error.unlink(missing_ok=True)
         with signals.replace_errors():
             result = _on_ray(config, TrainingSession(config, inputs, folder, resume_state, startup), signals)
-        for line in write_run_summary(config, folder, result, time.monotonic() - started):
-            logger.info(line)
+        seconds = time.monotonic() - started
+        for line in write_run_summary(config, folder, result, seconds):
+            logger.info(line, extra=logs.for_terminal(""))
+        if is_terminal():
+            logs.show("\n".join(closing_lines(config, folder, result, seconds)))
     except KeyboardInterrupt:
         logger.info(_describe_stop(folder))
         _plot(config, folder)
@@ -175,7 +180,11 @@ def _show_prompts(config: Config, folder: RunFolder, inputs: RunInputs) -> None:
     """Write each agent's first prompt to the run folder, and log it, in full with `output.verbose`."""
     texts = []
     for prompt in inputs.rendered_prompts:
-        logger.info(f"{prompt.title}:\n{prompt.text}" if config.output.verbose else prompt.excerpt)
+        if config.output.verbose:
+            logger.info(f"{prompt.title}:\n{prompt.text}")
+        else:
+            on_terminal = fit(printable(prompt.excerpt), columns() - 1).rstrip()
+            logger.info(prompt.excerpt, extra=logs.for_terminal(on_terminal))
         texts.append(f"=== {prompt.title}\n{prompt.text}\n")
     folder.first_prompts.write_text("\n".join(texts), encoding="utf-8")
 

@@ -21,6 +21,7 @@ MAX_SHARE_WITHOUT_SIGNAL = 0.5
 """Share of steps in which all rewards of every group are equal."""
 MIN_SHARE_REPORTED = 0.1
 """Idle time below this share of the run is not reported."""
+LEARNER_TIMES = ("learn", "wait", "sync")
 VERDICTS = {
     "sandbox/timeouts": "had a test that timed out",
     "sandbox/untrusted": "have a verdict that the program could have forged (docs/explanation/sandbox.md)",
@@ -41,30 +42,31 @@ def find_problems(rows: Rows) -> list[str]:
 
 def describe_wait_times(config: Config, rows: Rows) -> list[str]:
     """Return the idle times of engines and learners and a setting that reduces them; nothing without training steps."""
-    steps = [row for row in rows if row.get("time/step") and "time/idle" in row]
-    # `time/step` leaves evaluations out, during which engines and learners may wait for each other, too.
-    seconds = _sum(steps, "time/step") + _sum(rows, "time/eval")
-    if not seconds:
+    # A run of version 0.2 has no `time/idle` in steps whose batch it read from its log, but counts their time later.
+    steps = [row for row in rows if row.get("time/step")]
+    seconds = _sum(steps, "time/step")
+    if not seconds or not any("time/idle" in row for row in steps):
         return []
     idle = _sum(steps, "time/idle") / seconds
     waits = []
     shares = []
     for policy in config.policies:
-        wait = _sum(steps, f"time/{policy.key}/wait") / seconds
+        wait = _wait_share(steps, policy.key)
         waits.append(wait)
         shares.append(f"{policy} {wait:.0%}")
     learners = ", ".join(shares)
     lines = [f"Idle time: engines {idle:.0%} (waiting for learners); learners (waiting for rollouts): {learners}."]
-    if idle > MIN_SHARE_REPORTED:
-        idle_by_agent: Counter[int] = Counter()
-        for row in steps:
-            if "time/held_up_by" in row:
-                idle_by_agent[int(row["time/held_up_by"])] += row["time/idle"]
+    idle_by_agent: Counter[int] = Counter()
+    for row in steps:
+        if "time/held_up_by" in row:
+            idle_by_agent[int(row["time/held_up_by"])] += row["time/idle"]
+    if idle > MIN_SHARE_REPORTED and idle_by_agent:
         agent, longest = idle_by_agent.most_common(1)[0]
         slowest = str(config.policy_of(agent)).capitalize()
+        share = longest / (idle * seconds)
         lines.append(
-            f"{slowest} was the last to update its weights in {longest / (idle * seconds):.0%} of that idle time: give "
-            f"its learner more resources (agents.{agent}.resources.learner), or let rollouts run ahead "
+            f"{slowest} was the last to update its weights in {share:.0%} of the engines' idle time: "
+            f"give its learner more resources (agents.{agent}.resources.learner), or let rollouts run ahead "
             f"({config.algorithm}.max_staleness {config.training.max_staleness + 1})."
         )
     if min(waits) > max(MIN_SHARE_REPORTED, idle):
@@ -150,6 +152,15 @@ def _completion_problems(steps: Rows) -> list[str]:
 def _all_rewards_equal(row: Mapping[str, Any]) -> bool:
     deviations = [value for key, value in row.items() if key.endswith("/group_std_mean")]
     return bool(deviations) and not any(deviations)
+
+
+def _wait_share(steps: Rows, policy: str) -> float:
+    """Return the share of waits in a learner's own time, which may begin before the previous step is recorded."""
+    parts = {}
+    for part in LEARNER_TIMES:
+        parts[part] = _sum(steps, f"time/{policy}/{part}")
+    seconds = sum(parts.values())
+    return parts["wait"] / seconds if seconds else 0.0
 
 
 def _sum(rows: Rows, key: str) -> float:

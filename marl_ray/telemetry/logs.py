@@ -13,20 +13,39 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from marl_ray.telemetry.terminal import is_terminal, wrap
+
 with warnings.catch_warnings(action="ignore"):  # in a notebook without ipywidgets, the bar is text
     from tqdm.auto import tqdm
 
 FILE_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
+TERMINAL = "terminal_text"
+"""Attribute of log records that have another text for terminals."""
+
+
+def for_terminal(text: str) -> dict[str, str]:
+    """Return the argument `extra` of a log call whose text on terminals is this one."""
+    return {TERMINAL: text}
+
+
 class ConsoleHandler(logging.Handler):
-    """Prints records on standard error above the progress bar. Levels other than INFO get a prefix: `warning: ...`."""
+    """Prints records on standard error above the progress bar. Levels other than INFO get a prefix: `warning: ...`.
+
+    A record may have another text for terminals (`for_terminal`); an empty one is not printed there.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = self.format(record)
-            prefix = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-            tqdm.write(prefix + text, file=sys.stderr)
+            if record.levelno != logging.INFO:
+                text = f"{record.levelname.lower()}: {text}"
+            if is_terminal():
+                text = getattr(record, TERMINAL, wrap(text))
+                if not text:
+                    return
+            tqdm.write(text, file=sys.stderr)
             sys.stderr.flush()
         except Exception:
             self.handleError(record)
@@ -64,6 +83,13 @@ def configure(level: int | None = None) -> None:
         ROOT.setLevel(logging.DEBUG)
     if level is not None:
         CONSOLE.setLevel(level)
+
+
+def show(text: str) -> None:
+    """Print a text on the console that is no record of the log file, where INFO records are printed."""
+    if CONSOLE in ROOT.handlers and CONSOLE.level <= logging.INFO:
+        tqdm.write(text, file=sys.stderr)
+        sys.stderr.flush()
 
 
 @contextmanager

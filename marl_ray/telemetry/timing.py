@@ -72,10 +72,11 @@ class Timeline:
     def __init__(self, policies: Sequence[PolicyId]) -> None:
         self._policies = policies
         self._learner_times: dict[int, dict[PolicyId, dict[str, float]]] = {}
-        self._idle_before: dict[int, MetricRow] = {}
-        """By step: idle time before its rollout, and the agent that caused it."""
+        self._idle_s: dict[int | None, float] = {}
+        """Idle time since the last row, by the agent whose weights came last; None before the first update."""
         self._rollout_began: dict[int, float] = {}
         self._rollouts_active = 0
+        self._batches_left = True
         self._evaluated_s = 0.0
         self._evaluated_before = dict.fromkeys(policies, 0.0)
         """Evaluation time before the current step of each learner."""
@@ -90,21 +91,20 @@ class Timeline:
 
     def start_rollout(self, step: int | None = None) -> None:
         """Record that the rollout of a batch, or of an evaluation (None), starts."""
-        if step is not None:
-            idle = 0.0 if self._idle_since is None else now() - self._idle_since
-            self._rollout_began[step] = now()
-            self._idle_before[step] = {"time/idle": idle}
-            if idle and self._last_to_update is not None:
-                self._idle_before[step]["time/held_up_by"] = self._last_to_update
-        else:
-            self._evaluation_began = now()
-        self._rollouts_active += 1
+        self._count_idle_time()
         self._idle_since = None
+        self._rollouts_active += 1
+        if step is None:
+            self._evaluation_began = now()
+        else:
+            self._rollout_began[step] = now()
 
-    def finish_rollout(self, step: int | None = None) -> float:
-        """Record the end of a rollout or evaluation; return its duration."""
+    def finish_rollout(self, step: int | None = None, is_last: bool = False) -> float:
+        """Record the end of a rollout or evaluation; return its duration. After the run's last batch, engines wait for
+        nothing: that time is not idle time."""
         self._rollouts_active -= 1
-        if not self._rollouts_active:
+        self._batches_left &= not is_last
+        if not self._rollouts_active and self._batches_left:
             self._idle_since = now()
         if step is None:
             self._span("rollouts", "evaluation", -1, self._evaluation_began, now())
@@ -165,7 +165,7 @@ class Timeline:
 
     def row(self, step: int) -> MetricRow:
         """Return the times of a step that every learner has finished, and delete them."""
-        row: MetricRow = {"time/step": now() - self._last_row, **self._idle_before.pop(step, {})}
+        row: MetricRow = {"time/step": now() - self._last_row, **self._take_idle_time()}
         self._span("steps", "step", step, self._row_began, now())
         self._last_row = self._row_began = now()
         learners = self._learner_times.pop(step)
@@ -175,3 +175,24 @@ class Timeline:
             for part, seconds in learners[policy].items():
                 row[f"time/{policy.key}/{part}"] = seconds
         return row
+
+    def _take_idle_time(self) -> MetricRow:
+        """Return the idle time since the last row, which is a part of the time since then, and the agent that caused
+        most of it."""
+        self._count_idle_time()
+        row: MetricRow = {"time/idle": sum(self._idle_s.values())}
+        longest = 0.0
+        for agent, seconds in self._idle_s.items():
+            if agent is not None and seconds > longest:
+                row["time/held_up_by"] = agent
+                longest = seconds
+        self._idle_s = {}
+        return row
+
+    def _count_idle_time(self) -> None:
+        """Add the idle time until now to that of the last agent that updated its weights."""
+        if self._idle_since is None or now() == self._idle_since:
+            return
+        agent = self._last_to_update
+        self._idle_s[agent] = self._idle_s.get(agent, 0.0) + now() - self._idle_since
+        self._idle_since = now()

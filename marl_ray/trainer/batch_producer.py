@@ -132,7 +132,7 @@ class BatchProducer:
         context = self.context
         config = context.config
         measures = await self.measures.measure(episodes)
-        seconds = context.timeline.finish_rollout(step)
+        seconds = context.timeline.finish_rollout(step, is_last=step == self.total - 1)
         executions = self.sandbox.take_executions()
         context.health.check_rollout(episodes, step)
         batches = self._builders.pop(step).batches

@@ -69,6 +69,7 @@ def test_table_and_figure(tmp_path: Path) -> None:
     assert before == "| before training | 1 | 0 |  | 1.00 | 1.00 | +0.00 ± 0.10 | 0.50 | 0.20 | 0.80 |  |"
     assert joint == "| both learn | 1 | 40 | 9.0 | 3.00 | 1.00 | +2.00 ± 0.20 | 0.50 | 0.20 | 0.80 |  |"
     assert "| 1, 2 | 40 | 9.0 ± 0.00 | 2.50 ± 6.35 |" in shared.replace("| 9.0 |", "| 9.0 ± 0.00 |")
+    assert shared.endswith("| 0.20 [0.20, 0.20] | 0.80 [0.80, 0.80] |  |")
     draw(lines, tmp_path / "tags.png")
     assert (tmp_path / "tags.png").stat().st_size > 10_000
     draw([], tmp_path / "none.png")

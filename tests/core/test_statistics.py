@@ -14,6 +14,7 @@ from marl_ray.core.statistics import (
     bootstrap_estimates,
     holm,
     pass_at_k,
+    share_interval,
     sign_flip,
     student_interval,
     wilson_interval,
@@ -133,3 +134,14 @@ def test_wilsons_interval_solves_its_equation() -> None:
             assert abs(share - bound) == pytest.approx(Z_95 * math.sqrt(bound * (1 - bound) / count))
     low, high = wilson_interval(0.0, 10)
     assert (low, high) == (0.0, pytest.approx(Z_95**2 / (10 + Z_95**2)))
+
+
+def test_the_interval_of_shares_stays_within_0_and_1_and_is_students_between() -> None:
+    assert share_interval([0.3]) is None
+    assert share_interval([1.0, 1.0]) == (1.0, 1.0)
+    for shares in ([0.0, 0.0, 1.0], [0.02, 0.9, 0.08], [0.0, 1.0], [0.99, 1.0, 0.97]):
+        low, high = share_interval(shares) or (-1.0, -1.0)
+        assert 0 <= low < sum(shares) / len(shares) < high <= 1
+    mean, half = student_interval([0.5, 0.51, 0.49, 0.5])
+    assert half is not None
+    assert share_interval([0.5, 0.51, 0.49, 0.5]) == pytest.approx((mean - half, mean + half), abs=1e-4)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.simulate import Case, simulate
+from benchmarks.simulate import Case, run_trainer, simulate
+from benchmarks.simulated_actors import VirtualLoop
 from benchmarks.simulated_durations import Pace
 
 EQUAL = Pace(token_s=0.02, slots=16, mean_tokens=100, learn_s=0.14, optimizer_s=0.1, publish_s=0.1)
@@ -73,3 +76,17 @@ def test_a_slow_learner_makes_the_other_wait() -> None:
     figures = simulate(Case((EQUAL, slow), (1, 1), tasks=4, steps=6, group=4))
     assert figures.learner_idle[0] > figures.learner_idle[1] + 0.3
     assert figures.gate_idle > 0.2
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2])
+def test_engines_idle_for_at_most_a_step(tmp_path: Path, staleness: int) -> None:
+    slow = replace(EQUAL, learn_s=1.5)
+    case = Case((EQUAL, slow), (1, 1), staleness, tasks=4, steps=6, group=4)
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        sink, _ = runner.run(run_trainer(case, tmp_path))
+    batches_left = len(sink.rows) - staleness - 1
+    for step, row in enumerate(sink.rows):
+        assert row["time/idle"] <= row["time/step"] + 1e-9
+        if step < batches_left:
+            assert row["time/idle"] > 0.5 * row["time/step"]
+            assert row["time/held_up_by"] == 1

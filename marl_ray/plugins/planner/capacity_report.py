@@ -42,8 +42,9 @@ WEIGHT_SYNC = 5e9
 """Bytes per second of a weight transfer over the network or the object store; an assumption."""
 SLAB_SYNC = 250e9
 """Bytes per second of a weight transfer within a GPU; an assumption."""
-SYNC_CALLS = 0.05
-"""Seconds of a weight update beside the transfer. Measured without GPUs; updates of large models take longer."""
+SYNC_CALLS = 0.07
+"""Seconds of a weight update beside the transfer: the median of `time/sync` in configs/quickstart.yaml on two cores.
+With GPUs an assumption."""
 HOST_LAYER = 0.0055
 """Seconds in which the host launches the kernels of one layer in one micro-batch, forwards and backwards: 120 kernels
 of 46 microseconds, from one profile on an H100. A small model's update takes this time, whatever the GPU."""

@@ -119,7 +119,12 @@ class TeamPlayer:
             calls = [calls_of_agent[0] for calls_of_agent in sampled.calls]
             turns.append({"turn": 1, "agents": _parts(calls)})
         completions = [call.completion for call in calls]
-        text = joint_program(environment, task, [completion.text for completion in completions])
+        texts = [completion.text for completion in completions]
+        text = joint_program(environment, task, texts)
+        left_out = _left_out(environment, task, texts)
+        turns[-1]["left_out"] = left_out
+        if on_event is not None:
+            on_event({"event": "answer", "left_out": left_out})
         return Answer(text, _finish_reason(completions), usage, turns)
 
     async def _play(
@@ -194,6 +199,18 @@ class TeamPlayer:
         length = self.config.model.max_length
         message = f"the prompt and max_tokens exceed the context of {length} tokens"
         return ApiError(400, message, "context_length_exceeded")
+
+
+def _left_out(environment: Environment[Any], task: Task, texts: Sequence[str]) -> list[str]:
+    """Return the agents without whose answers the team's answer is the same."""
+    text = joint_program(environment, task, texts)
+    agents = []
+    for agent in range(len(texts)):
+        others = list(texts)
+        others[agent] = ""
+        if joint_program(environment, task, others) == text:
+            agents.append(f"agent_{agent}")
+    return agents
 
 
 def turn_record(node: Node) -> dict[str, Any]:

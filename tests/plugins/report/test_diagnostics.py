@@ -17,8 +17,12 @@ def config() -> Config:
 
 def row(idle: float, first: float, second: float, last: int = 1) -> dict[str, float]:
     """Return the times of a step of ten seconds: idle engines, the waits of both learners, the last agent to update."""
-    waits = {"time/agent_0/wait": first, "time/agent_1/wait": second}
-    return {"time/step": 10.0, "time/idle": idle, "time/held_up_by": last, **waits}
+    row = {"time/step": 10.0, "time/idle": idle, "time/held_up_by": last}
+    for agent, wait in enumerate((first, second)):
+        row[f"time/agent_{agent}/wait"] = wait
+        row[f"time/agent_{agent}/learn"] = 9.0 - wait
+        row[f"time/agent_{agent}/sync"] = 1.0
+    return row
 
 
 def test_a_slow_learner_is_named(config: Config) -> None:
@@ -27,7 +31,7 @@ def test_a_slow_learner_is_named(config: Config) -> None:
     assert idle == (
         "Idle time: engines 40% (waiting for learners); learners (waiting for rollouts): agent 0 50%, agent 1 10%."
     )
-    assert advice.startswith("Agent 1 was the last to update its weights in 83% of that idle time")
+    assert advice.startswith("Agent 1 was the last to update its weights in 83% of the engines' idle time")
     assert "agents.1.resources.learner" in advice
     assert "magrpo.max_staleness 1" in advice
 
@@ -41,6 +45,17 @@ def test_without_idle_time_there_is_no_advice(config: Config) -> None:
     assert len(describe_wait_times(config, [row(0.5, 0.4, 0.2)])) == 1
     assert describe_wait_times(config, []) == []
     assert describe_wait_times(config, [{"step": 1}]) == []
+
+
+def test_a_learner_that_begins_before_its_step_waits_for_at_most_its_own_time(config: Config) -> None:
+    early = {**row(0.5, 10.0, 6.0), "time/step": 5.0}
+    assert describe_wait_times(config, [early])[0].endswith("agent 0 100%, agent 1 60%.")
+
+
+def test_idle_time_before_the_first_update_is_nobodys(config: Config) -> None:
+    first = row(9.0, 1.0, 1.0)
+    del first["time/held_up_by"]
+    assert len(describe_wait_times(config, [first])) == 1
 
 
 def test_peak_memory_of_each_phase_and_device() -> None:

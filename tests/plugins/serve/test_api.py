@@ -49,6 +49,7 @@ def test_the_team_plays_its_turns_with_the_sandbox(client: openai.OpenAI) -> Non
     assert [agent["text"] for agent in first["agents"]] == [AUX, MAIN]
     assert [test["status"] for test in first["report"]["tests"]] == ["pass", "fail"]
     assert "1 of 2" in second["agents"][0]["prompt"] or "Feedback:" in second["agents"][0]["prompt"]
+    assert second["left_out"] == []
     program = reply.choices[0].message.content
     assert "def aux(n):" in program
     assert "def double(n):" in program
@@ -64,14 +65,23 @@ def test_a_streamed_answer_has_the_events_of_all_turns(client: openai.OpenAI) ->
         if event.get("event") == "delta":
             key = event["turn"], event["agent"]
             texts[key] = texts.get(key, "") + event["text"]
-        elif event:
+        elif event.get("event") == "verdict":
             verdicts.append(event["turn"])
+        elif event:
+            assert event == {"event": "answer", "left_out": []}
         program += "".join(choice.delta.content or "" for choice in chunk.choices)
         usage = chunk.usage or usage
     assert texts == {(turn, f"agent_{agent}"): text for turn in (1, 2) for agent, text in enumerate((AUX, MAIN))}
     assert verdicts == [1, 2]
     assert program == ask_team(client).choices[0].message.content
     assert usage is not None
+
+
+def test_an_agent_whose_text_is_no_part_of_the_answer_is_named(client: openai.OpenAI) -> None:
+    # One token of an answer is no function.
+    for max_tokens, left_out in ((1, ["agent_0", "agent_1"]), (64, [])):
+        last = ask_team(client, max_tokens=max_tokens).model_extra["marl_ray"]["turns"][-1]
+        assert last["left_out"] == left_out
 
 
 def test_a_client_without_the_extension_streams_the_program_alone(client: openai.OpenAI) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.browser import PHONE, browser_page, fits_the_window
@@ -31,3 +33,20 @@ def test_the_page_shows_both_agents_and_the_tests() -> None:
         page.locator("#part-1-agent_0").wait_for()
         page.click("#stop")
         page.get_by_text("Stopped.").wait_for(timeout=60_000)
+
+
+def test_the_page_names_an_agent_whose_text_is_no_part_of_the_answer() -> None:
+    parts = [
+        {"marl_ray": {"event": "delta", "turn": 1, "agent": "agent_0", "text": "I would rather not."}},
+        {"marl_ray": {"event": "delta", "turn": 1, "agent": "agent_1", "text": "def double(n): return 2 * n"}},
+        {"marl_ray": {"event": "answer", "left_out": ["agent_0"]}},
+        {"choices": [{"delta": {"content": "def double(n): return 2 * n"}}]},
+    ]
+    stream = "".join(f"data: {json.dumps(part)}\n\n" for part in parts) + "data: [DONE]\n\n"
+    with canned_team() as (address, _, _), browser_page(address) as (page, _, messages):
+        page.route("**/v1/chat/completions", lambda route: route.fulfill(body=stream, content_type="text/event-stream"))
+        page.fill("#task", "Double a number.")
+        page.click("#send")
+        page.get_by_text("Without agent 0: its text above is no part of this answer.").wait_for(timeout=30_000)
+        assert "I would rather not." in page.inner_text("#part-1-agent_0")
+        assert messages == []
