@@ -155,13 +155,13 @@ async def start_actors(
 
 
 async def _show_progress(config: Config, actors: RunActors) -> None:
-    """Count the started actors on a terminal until cancelled."""
+    """Count the started actors on a terminal until cancelled; elsewhere, return."""
     learners = 0
     for policy in config.policies:
         learners += config.agents[policy.first_agent].learner.ranks
     started = now()
     with tqdm(bar_format="{desc}", leave=False, file=sys.stderr, disable=progress_bar_disabled()) as line:
-        while True:
+        while not line.disable:
             generators = 0
             serving_generators = 0
             for group in dict.fromkeys(actors.generators):

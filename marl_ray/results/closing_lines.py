@@ -51,6 +51,5 @@ def _advice(config: Config, rows: Rows) -> str:
     for problem in find_problems(steps):
         return problem
     _, *remedies = describe_wait_times(config, steps) or [""]
-    for remedy in remedies:
-        return remedy
-    return "no problem was found"
+    # The last remedy is of the longer waits.
+    return remedies[-1] if remedies else "no problem was found"

@@ -27,6 +27,10 @@ EPISODE_EVERY = 25
 """Lines of steps after which a terminal shows an episode; the first one belongs to the first evaluation."""
 
 
+MAX_EPISODE_WIDTH = 120
+"""Columns of an episode on a wide terminal, so that the eye finds the other answer."""
+
+
 class ConsoleSink(Sink):
     """Logs every `every`-th step, the last step and every evaluation, on standard error.
 
@@ -86,7 +90,7 @@ class ConsoleSink(Sink):
         self._shows_titles = True
         split = "a held-out task" if kind == "eval" else "a training task"
         place = f"{split} at step {step}" if step else f"{split} before training"
-        logs.show(episode_table(records[0], place, columns() - 1))
+        logs.show(episode_table(records[0], place, min(columns() - 1, MAX_EPISODE_WIDTH)))
 
     def close(self) -> None:
         self.bar.close()

@@ -19,6 +19,8 @@ from marl_ray.telemetry.terminal import printable
 
 POLL_INTERVAL_S = 1.0
 """Time between two looks for new episodes."""
+COLUMNS = {" step": 6, "  task": 14, "turns": 6, " reward": 7}
+"""Titles and widths of the table."""
 DOTS = {True: ("●", "green"), False: ("○", "red"), None: ("·", "dim")}
 """Sign and colour of a turn that is solved, not solved, or has no tests."""
 ORDERS: dict[str, Callable[[EpisodeFacts], tuple[object, ...]]] = {
@@ -78,7 +80,9 @@ class EpisodeBrowser(App[None]):
 
     def on_mount(self) -> None:
         self.query_one("#filter").display = False
-        self.table.add_columns(Text("step".rjust(6)), Text("  task"), Text(" turns"), Text("reward".rjust(8)))
+        for title, width in COLUMNS.items():
+            # Without a width, the table would measure every cell.
+            self.table.add_column(Text(title), width=width)
         self.table.focus()
         self._fill()
         self.set_interval(POLL_INTERVAL_S, self.read_new)
@@ -203,11 +207,11 @@ class EpisodeBrowser(App[None]):
 
 
 def _cells(facts: EpisodeFacts) -> tuple[Text, Text, Text, Text]:
-    dots = Text(" ")
+    dots = Text()
     for solved in facts.solved:
         sign, colour = DOTS[solved]
         dots.append(sign, colour)
     kind = "h" if facts.held_out else " "
     task = printable(facts.task).replace("\n", " ")
     reward = f"{facts.reward:.2f}" if facts.rewards else "lost"
-    return Text(f"{facts.step:>5}{kind}"), Text(f"  {task[:12]}"), dots, Text(reward.rjust(8))
+    return Text(f"{facts.step:>5}{kind}"), Text(f"  {task[:11]}"), dots, Text(reward.rjust(7))

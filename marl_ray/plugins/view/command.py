@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +31,11 @@ def main(argv: Sequence[str]) -> int:
     return parser.run(_view, argv)
 
 
+def has_terminal() -> bool:
+    """Return whether a person can read and write."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
 def _view(options: argparse.Namespace) -> None:
     from marl_ray.plugins.view.episode_filter import EpisodeFilter
     from marl_ray.plugins.view.episode_index import EpisodeIndex
@@ -45,4 +51,6 @@ def _view(options: argparse.Namespace) -> None:
         raise UserError(f"{folder} has no recorded episodes: set {key} to 1 or more for the next run")
     from marl_ray.plugins.view.app import EpisodeBrowser
 
+    if not has_terminal():
+        raise UserError(f"view needs a terminal: marl-ray report {folder} writes a page")
     EpisodeBrowser(folder.path.name, index, options.filter).run()

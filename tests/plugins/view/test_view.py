@@ -191,10 +191,10 @@ def test_the_line_of_the_filter(folder: Path) -> None:
         await pilot.press("slash", *"train toy", "enter")
         assert steps(app) == [1, 2]
         assert "2 of 4 episodes to step 3, by step, filter: train toy" in str(app.query_one("#title", Static).render())
-        await pilot.press("slash", *" nothing", "enter", "j")
+        await pilot.press("slash", *"nothing", "enter", "j")
         assert shown(app) == "No episode matches the filter."
         await pilot.press("slash", "x", "escape")
-        assert app.query_one("#filter", Input).value == "train toy nothing"
+        assert app.query_one("#filter", Input).value == "nothing"
 
     browse(write(folder, RECORDS), script)
 
@@ -303,6 +303,8 @@ def error_of(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> st
 
 def test_errors_are_one_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "has no recorded episodes: set output.episodes_per_step" in error_of([str(folder)], capsys)
+    write(folder, RECORDS)
+    assert "view needs a terminal: marl-ray report" in error_of([str(folder)], capsys)
     assert "step=a is no range" in error_of([str(folder), "--filter", "step=a"], capsys)
     assert "is not a run folder: config.yaml is missing" in error_of([str(tmp_path / "none")], capsys)
 
@@ -318,6 +320,8 @@ def test_a_light_installation_suffices_and_a_missing_one_is_named(folder: Path, 
         "sys.modules.update(dict.fromkeys(blocked))\n"
         "if not blocked:\n"
         "    from marl_ray.plugins.view.app import EpisodeBrowser\n"
+        "    import marl_ray.plugins.view.command as command\n"
+        "    command.has_terminal = lambda: True\n"
         "    EpisodeBrowser.run = lambda self: print(len(self.index.episodes))\n"
         f"code = main(['view', {str(folder)!r}])\n"
         "print(code, *{'torch', 'ray', 'transformers', 'matplotlib'} & set(sys.modules))\n"
