@@ -46,11 +46,11 @@ DEV = [
     "ipykernel>=7.4",
     "setuptools>=68",
 ]
-DOCS = ["mkdocs-material>=9.8", "mkdocstrings-python>=2.0.11"]
+DOCS = ["mkdocs-material>=9.8", "mkdocstrings-python>=2.0.11", "mkdocs-glightbox>=0.5"]
 
 setup(
     name="marl-ray",
-    version="0.2.0",
+    version="0.3.0",
     description="Reinforcement learning of several cooperating language models, distributed with Ray",
     license="MIT",
     python_requires=">=3.11",

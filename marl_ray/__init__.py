@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from marl_ray.environments.reward import RewardEnvironment
     from marl_ray.results.run_results import Run
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = ["RewardEnvironment", "Run", "UserError", "evaluate", "load_run", "score", "train"]
 
 _MODULES = {

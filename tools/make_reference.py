@@ -103,10 +103,10 @@ def cli_page() -> str:
 
 
 def help_of(command: list[str]) -> str:
-    """Return the output of `marl-ray COMMAND --help` at a width of 100 columns."""
+    """Return the output of `marl-ray COMMAND --help` in lines of at most 78 characters."""
     output = io.StringIO()
     with (
-        mock.patch.dict(os.environ, {"COLUMNS": "100", "NO_COLOR": "1"}),
+        mock.patch.dict(os.environ, {"COLUMNS": "80", "NO_COLOR": "1"}),
         contextlib.redirect_stdout(output),
         contextlib.suppress(SystemExit),
     ):

@@ -29,6 +29,9 @@ PAGE = {
     "grid": "feedback.md",
     "grid-private": "feedback.md",
     "toy-gateway": "../reference/gateway.md",
+    "toy-primary": "who_learns.md",
+    "toy-estimators": "estimators_compared.md",
+    "mbpp": "smollm2.md",
 }
 """Page of a study; the others are in learning.md."""
 CASES = [(study, arm) for study in STUDIES.values() for arm in study.arms]

@@ -29,5 +29,5 @@ def test_the_primary_family_is_small_and_of_existing_arms() -> None:
 
 
 def test_the_page_has_the_table_of_the_primary_family() -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "results" / "learning.md"
+    page = Path(__file__).resolve().parents[2] / "docs" / "results" / "who_learns.md"
     assert primary_table(current(TOY_PRIMARY, RESULTS)) in page.read_text(encoding="utf-8")
