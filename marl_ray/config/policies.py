@@ -16,7 +16,9 @@ def policies_of(agents: Sequence[AgentConfig]) -> tuple[PolicyId, ...]:
     """Return the policies of the agents, ordered by their first agents."""
     members: dict[int, tuple[int, ...]] = {}
     for number, agent in enumerate(agents):
-        first = number if agent.policy is None else agent.policy
+        first = number
+        if agent.policy is not None:
+            first = agent.policy
         members[first] = (*members.get(first, ()), number)
     return tuple(PolicyId(members[first]) for first in sorted(members))
 
@@ -32,10 +34,13 @@ def generator_groups(agents: Sequence[AgentConfig], lora: LoraConfig) -> PolicyG
 
 
 def _grouped(agents: Sequence[AgentConfig], share: bool, key: Callable[[AgentConfig], Hashable]) -> PolicyGroups:
-    """Return the policies one by one, or with `share` those of the same key together."""
+    """Return the policies one by one, or with `share` together if their keys are equal."""
     groups: dict[Hashable, list[PolicyId]] = {}
     for policy in policies_of(agents):
-        groups.setdefault(key(agents[policy.first_agent]) if share else policy, []).append(policy)
+        together: Hashable = policy
+        if share:
+            together = key(agents[policy.first_agent])
+        groups.setdefault(together, []).append(policy)
     return tuple(map(tuple, groups.values()))
 
 

@@ -68,8 +68,8 @@ from marl_ray.rollout.scorer import Scorer
 from marl_ray.rollout.turn_player import make_player
 from marl_ray.rollout.unscored import check_failed_rewards
 from marl_ray.storage.resume import SavedRun
+from marl_ray.telemetry.episode_records import episode_record
 from marl_ray.telemetry.logs import progress_bar_disabled, tqdm
-from marl_ray.telemetry.metrics import episode_record
 
 logger = logging.getLogger(__name__)
 MAX_CONCURRENT_EPISODES = 256

@@ -14,7 +14,7 @@ from marl_ray.data.loading import load_tasks
 from marl_ray.evaluation.requests import RolloutRequest
 from marl_ray.evaluation.running_models import RunningModel, prepare_model, run_with_model
 from marl_ray.rollout.turn_player import make_player
-from marl_ray.telemetry.metrics import episode_record
+from marl_ray.telemetry.episode_records import episode_record
 
 OnEpisode = Callable[[str], None]
 """Receives the line of a finished episode."""

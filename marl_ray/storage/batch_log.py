@@ -20,7 +20,8 @@ from marl_ray.core.files import write_atomically
 from marl_ray.core.text import pluralize
 from marl_ray.storage import batch_log_0_2
 from marl_ray.storage.batch_log_0_2 import OldStep
-from marl_ray.telemetry.metrics import EpisodeRecord, MetricRow
+from marl_ray.telemetry.episode_records import EpisodeRecord
+from marl_ray.telemetry.metrics import MetricRow
 
 if TYPE_CHECKING:
     from marl_ray.storage.batch_table import StepTable

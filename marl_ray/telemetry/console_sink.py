@@ -12,8 +12,9 @@ from time import monotonic as now
 from marl_ray.core.ids import PolicyId
 from marl_ray.telemetry import logs
 from marl_ray.telemetry.console_table import ConsoleTable
+from marl_ray.telemetry.episode_records import EpisodeRecord
 from marl_ray.telemetry.episode_table import episode_table
-from marl_ray.telemetry.metrics import EpisodeRecord, MetricRow
+from marl_ray.telemetry.metrics import MetricRow
 from marl_ray.telemetry.sinks import Sink
 from marl_ray.telemetry.terminal import columns, is_terminal
 

@@ -13,7 +13,7 @@ GAP = "  "
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column of the table. The columns with the highest `rank` are left out first."""
 
     title: str
@@ -29,18 +29,18 @@ class ConsoleTable:
         self._turns = num_turns
         self._policies = policies
         digits = len(str(total))
-        self._columns = [Column("step", max(2 * digits + 1, len("eval ") + digits), 0, (DIM,))]
+        self._columns = [TableColumn("step", max(2 * digits + 1, len("eval ") + digits), 0, (DIM,))]
         for turn in range(1, num_turns + 1):
             # The agents are trained for the last turn, and the first one shows the gain of the others.
             rank = 0 if turn == num_turns else 3 if turn == 1 else 7
-            self._columns.append(Column(f"reward {turn}", 8, rank, (BOLD,)))
+            self._columns.append(TableColumn(f"reward {turn}", 8, rank, (BOLD,)))
         if with_tests:
-            self._columns.append(Column("solved", 6, 1, (GREEN,)))
+            self._columns.append(TableColumn("solved", 6, 1, (GREEN,)))
         for policy in policies:
-            self._columns.append(Column(f"loss {policy.first_agent}", 7, 5))
-        self._columns += [Column("tok/s", 6, 4), Column("s/step", 6, 2)]
-        self._columns += [Column("rollout", 7, 6), Column("learn", 6, 6), Column("sync", 6, 6)]
-        self._columns.append(Column("left", 7, 1, (DIM,)))
+            self._columns.append(TableColumn(f"loss {policy.first_agent}", 7, 5))
+        self._columns += [TableColumn("tok/s", 6, 4), TableColumn("s/step", 6, 2)]
+        self._columns += [TableColumn("rollout", 7, 6), TableColumn("learn", 6, 6), TableColumn("sync", 6, 6)]
+        self._columns.append(TableColumn("left", 7, 1, (DIM,)))
 
     def header(self) -> str:
         """Return the titles. `reward 2` is the mean reward of turn 2, `loss 0` the loss of agent 0."""
@@ -86,7 +86,7 @@ class ConsoleTable:
             parts.append(paint(text, *(column.codes if codes is None else codes)))
         return GAP.join(parts)
 
-    def _shown(self) -> list[Column]:
+    def _shown(self) -> list[TableColumn]:
         """Return the columns that fit. One column of the terminal stays free, in which some terminals wrap the line."""
         shown = self._columns
         while sum(column.width + len(GAP) for column in shown) - len(GAP) > columns() - 1:

@@ -1,4 +1,4 @@
-"""Metric rows and episode records. docs/reference/metrics.md lists metrics and keys; metric names never change.
+"""Metric rows. docs/reference/metrics.md lists metrics and keys; metric names never change.
 
 In names turns count from 1 and agents from 0. Turn metrics are means over all nodes of that turn in all episodes. A
 branch that ended early counts in later turns with its last node, as often as it would have had nodes there, so that
@@ -12,14 +12,12 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import starmap
 from types import MappingProxyType
 from typing import Any
 
 from marl_ray.config import AlgorithmConfig, ExternalConfig
 from marl_ray.cooperation.revisions import revision_metrics
 from marl_ray.core.batch import Batch, UpdateStats
-from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Episode, JointAction, Node
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
@@ -27,7 +25,6 @@ from marl_ray.credit.returns import expected_return
 from marl_ray.weights.receiver import WeightSyncResult
 
 MetricRow = dict[str, float | int | str]
-EpisodeRecord = dict[str, Any]
 
 
 def rollout_row(
@@ -323,81 +320,3 @@ def _nodes(episodes: Sequence[Episode]) -> list[Node]:
         for _, node in episode.nodes():
             nodes.append(node)
     return nodes
-
-
-def episode_record(episode: Episode) -> EpisodeRecord:
-    """Return an episode as plain data."""
-    stops = []
-    for stop in episode.stops:
-        record: dict[str, Any] = {"path": list(stop.path), "reason": stop.reason}
-        if stop.detail:
-            record["detail"] = stop.detail
-        stops.append(record)
-    nodes = list(starmap(_node, episode.nodes()))
-    roles = {"roles": list(episode.roles)} if episode.roles else {}
-    return {"task": episode.task.id, **roles, "stops": stops, "nodes": nodes}
-
-
-def recorded_prompt(node: Mapping[str, Any], agent: int, index: int) -> Prompt:
-    """Return the prompt of an agent's completion in a node of `episode_record`: of a later role on another branch than
-    the followed one, and of a program's call, its own one."""
-    others = node.get("other_prompts") or [()] * len(node["prompts"])
-    first_other = len(node["responses"][agent]) - len(others[agent])
-    prompt: Prompt = node["prompts"][agent] if index < first_other else others[agent][index - first_other]
-    return prompt
-
-
-def _node(path: Sequence[int], node: Node) -> dict[str, Any]:
-    responses = []
-    weight_versions = []
-    other_prompts = []
-    callers = []
-    """Calls of a program: the joint action of each."""
-    for calls in node.calls:
-        texts = []
-        versions = set()
-        prompts = []
-        siblings = []
-        for call in calls:
-            texts.append(call.completion.text)
-            versions.add(call.completion.weight_version)
-            if call.branch:
-                prompts.append(call.prompt)
-                if call.sibling is not None:
-                    siblings.append(call.sibling)
-        responses.append(texts)
-        weight_versions.append(sorted(versions))
-        other_prompts.append(prompts)
-        callers.append(siblings)
-    record: dict[str, Any] = {
-        "turn": node.turn + 1,
-        "path": list(path),
-        "prompts": node.prompts,
-        "responses": responses,
-        "weight_versions": weight_versions,
-        "joint_actions": list(map(_joint_action, node.joint_actions)),
-        # Joint actions whose next prompt was too long are expanded too.
-        "expanded": sorted({*node.children, *node.transitions}),
-    }
-    if any(other_prompts):
-        record["other_prompts"] = other_prompts
-    if any(callers):
-        record["callers"] = callers
-    if node.greedy is not None:
-        texts = [completion.text for completion in node.greedy.completions]
-        record["greedy"] = {"responses": texts, "reward": node.greedy.reward}
-    if node.counterfactuals:
-        # JSON has no keys that are numbers.
-        by_agent = sorted(node.counterfactuals.items())
-        record["counterfactuals"] = {str(agent): rewards for agent, rewards in by_agent}
-    return record
-
-
-def _joint_action(action: JointAction) -> dict[str, Any]:
-    outcome = action.outcome
-    data: dict[str, Any] = {"indices": list(action.indices), "reward": action.reward, "levels": dict(outcome.levels)}
-    if any(reward != action.reward for reward in action.rewards):
-        data["rewards"] = list(action.rewards)
-    if outcome.evidence is not None:
-        data |= outcome.evidence.data()
-    return data

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from marl_ray.core.chat import describe_prompt
-from marl_ray.telemetry.metrics import recorded_prompt
+from marl_ray.telemetry.episode_records import recorded_prompt
 
 Record = Mapping[str, Any]
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import write_atomically
-from marl_ray.telemetry.metrics import EpisodeRecord, MetricRow
+from marl_ray.telemetry.episode_records import EpisodeRecord
+from marl_ray.telemetry.metrics import MetricRow
 
 Span = tuple[str, str, int, float, float]
 """A part of a run's timeline: track, name, step (from 1), begin and end in seconds since the epoch."""

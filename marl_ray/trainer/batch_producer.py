@@ -23,7 +23,8 @@ from marl_ray.data.sampling import TaskOrder
 from marl_ray.rollout.player import Player
 from marl_ray.rollout.step_measures import StepMeasures
 from marl_ray.storage.batch_log import LoggedStep
-from marl_ray.telemetry.metrics import episode_record, joint_samples, rollout_row
+from marl_ray.telemetry.episode_records import episode_record
+from marl_ray.telemetry.metrics import joint_samples, rollout_row
 from marl_ray.trainer.batch_builder import BatchBuilder, policy_batch, put_logged_groups
 from marl_ray.trainer.batch_scheduling import DynamicSampler
 from marl_ray.trainer.context import LoopContext, RunInputs

@@ -8,7 +8,8 @@ from marl_ray.actors.run_actors import RunActors
 from marl_ray.core.batch import UpdateStats
 from marl_ray.core.episode import Episode
 from marl_ray.core.ids import PolicyId
-from marl_ray.telemetry.metrics import MetricRow, episode_record, evaluation_row, step_row
+from marl_ray.telemetry.episode_records import episode_record
+from marl_ray.telemetry.metrics import MetricRow, evaluation_row, step_row
 from marl_ray.telemetry.sinks import MetricStream
 from marl_ray.trainer.batch_producer import BatchProducer
 from marl_ray.trainer.checkpoint_saver import CheckpointSaver

@@ -11,7 +11,8 @@ from marl_ray.core.episode import Completion, Episode, Generation, Node, Samplin
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.rollout.turn_player import TurnPlayer
 from marl_ray.sandbox import Sandbox
-from marl_ray.telemetry.metrics import episode_metrics, episode_record, joint_samples, rollout_metrics
+from marl_ray.telemetry.episode_records import episode_record
+from marl_ray.telemetry.metrics import episode_metrics, joint_samples, rollout_metrics
 from tests.credit.whole_batches import build_agent_batch
 from tests.rollout.helpers import AUX, BROKEN, GOOD, TASK, WRONG, DirectExecutor, FailingExecutor, rollout_config
 

@@ -16,7 +16,7 @@ from marl_ray.core.episode import Episode, Generation, SamplingSpec, Task
 from marl_ray.core.errors import UserError
 from marl_ray.results.run_summary import episode_text
 from marl_ray.rollout.turn_player import TurnPlayer
-from marl_ray.telemetry.metrics import episode_record
+from marl_ray.telemetry.episode_records import episode_record
 from marl_ray.testing import check_environment
 from tests.environments.talk import Talk
 from tests.factories import make_completion, make_config

@@ -22,7 +22,7 @@ from marl_ray.results.run_summary import episode_text
 from marl_ray.rollout import JOINT_MODES
 from marl_ray.rollout.turn import sample_turn
 from marl_ray.rollout.turn_player import TurnPlayer
-from marl_ray.telemetry.metrics import episode_record
+from marl_ray.telemetry.episode_records import episode_record
 from tests.credit.whole_batches import build_agent_batch
 from tests.environments.talk import Said, Talk
 from tests.factories import make_completion, make_config

@@ -12,12 +12,11 @@ from marl_ray.core.episode import sibling_calls
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
 from marl_ray.credit.returns import expected_return
+from marl_ray.telemetry.episode_records import episode_record, recorded_prompt
 from marl_ray.telemetry.metrics import (
     episode_metrics,
-    episode_record,
     evaluation_row,
     joint_samples,
-    recorded_prompt,
     rollout_metrics,
     rollout_row,
     step_row,

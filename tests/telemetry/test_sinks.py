@@ -14,7 +14,8 @@ from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
 from marl_ray.telemetry import console_sink as console
 from marl_ray.telemetry.console_sink import ConsoleSink
-from marl_ray.telemetry.metrics import MetricRow, episode_record, evaluation_row, rollout_row, step_row
+from marl_ray.telemetry.episode_records import episode_record
+from marl_ray.telemetry.metrics import MetricRow, evaluation_row, rollout_row, step_row
 from marl_ray.telemetry.sinks import JsonlSink, MetricStream, Sink, is_evaluation, read_rows
 from tests.factories import TASK, Verdict, make_config, make_episode, make_node
 

@@ -33,7 +33,7 @@ from marl_ray.environments.plugin_checks import check_prompts, qualified_method_
 from marl_ray.evaluation.scoring import tasks_by_id
 from marl_ray.models.names import resolve_model
 from marl_ray.models.tokenization import encode_answer, encode_prompt, load_tokenizer
-from marl_ray.telemetry.metrics import recorded_prompt
+from marl_ray.telemetry.episode_records import recorded_prompt
 from marl_ray.telemetry.sinks import is_evaluation
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_ray.core.errors import UserError
-from marl_ray.telemetry.metrics import EpisodeRecord
+from marl_ray.telemetry.episode_records import EpisodeRecord
 from marl_ray.telemetry.sinks import parse_row
 
 Action = Mapping[str, Any]

@@ -11,7 +11,8 @@ from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.credit.groups import build_group
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.rollout.turn_player import TurnPlayer
-from marl_ray.telemetry.metrics import episode_metrics, episode_record
+from marl_ray.telemetry.episode_records import episode_record
+from marl_ray.telemetry.metrics import episode_metrics
 from tests.environments.talk import TASK, Talk
 from tests.factories import make_completion, make_config
 

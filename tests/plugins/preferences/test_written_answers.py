@@ -18,7 +18,7 @@ from marl_ray.environments import ENVIRONMENTS
 from marl_ray.models.names import resolve_model
 from marl_ray.models.tokenization import encode_answer, load_tokenizer
 from marl_ray.plugins.preferences.written_answers import AnswersFile
-from marl_ray.telemetry.metrics import episode_record
+from marl_ray.telemetry.episode_records import episode_record
 from tests.environments.talk import Talk
 from tests.factories import make_episode, make_node, quickstart_config
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from marl_ray.core.episode import Completion, Node, sibling_calls
 from marl_ray.storage.run_folder import RunFolder
-from marl_ray.telemetry.metrics import episode_record
+from marl_ray.telemetry.episode_records import episode_record
 from tests.factories import Verdict, make_episode, make_node
 
 HOSTILE = (

@@ -10,7 +10,7 @@ from marl_ray.core.episode import Episode
 from marl_ray.plugins.report.episode_data import episode_data
 from marl_ray.results.run_summary import episode_text
 from marl_ray.storage.run_folder import RunFolder
-from marl_ray.telemetry.metrics import episode_record
+from marl_ray.telemetry.episode_records import episode_record
 from marl_ray.toy import BASE_PATH
 from tests.plugins.gateway.scripted_agents import ScriptedAgent, gateway_config, play
 

@@ -19,7 +19,7 @@ from marl_ray.plugins.report.episode_file import EpisodeFile, episode_id
 from marl_ray.plugins.report.episode_tables import LONGEST_TEXT, EpisodeTables, page_size
 from marl_ray.plugins.report.run_page import data_text
 from marl_ray.storage.run_folder import RunFolder
-from marl_ray.telemetry.metrics import episode_record
+from marl_ray.telemetry.episode_records import episode_record
 from tests.factories import Verdict, make_episode, make_node
 from tests.plugins.report.report_runs import HOSTILE, write_run
 

@@ -16,7 +16,7 @@ from marl_ray.plugins.report.episode_data import episode_data
 from marl_ray.plugins.report.episode_tokens import LEVELS, read_vocabulary
 from marl_ray.storage.batch_log import LoggedStep
 from marl_ray.storage.run_folder import RunFolder
-from marl_ray.telemetry.metrics import episode_record
+from marl_ray.telemetry.episode_records import episode_record
 from marl_ray.toy import BASE_PATH
 from tests.factories import make_episode, make_node
 

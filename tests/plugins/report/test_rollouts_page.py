@@ -17,7 +17,7 @@ from marl_ray.plugins.report.live_report import serve_report
 from marl_ray.plugins.report.run_data import run_data
 from marl_ray.plugins.report.run_page import render_run_data
 from marl_ray.storage.run_folder import RunFolder
-from marl_ray.telemetry.metrics import episode_record
+from marl_ray.telemetry.episode_records import episode_record
 from tests.browser import PHONE, browser_page, fits_the_window
 from tests.factories import make_episode, make_node
 from tests.plugins.report.report_runs import HOSTILE, write_run

@@ -10,7 +10,7 @@ from typing import Any
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
 from marl_ray.data.loading import read_jsonl
-from marl_ray.telemetry.metrics import recorded_prompt
+from marl_ray.telemetry.episode_records import recorded_prompt
 
 ROWS_PER_GROUP = 10_000
 
