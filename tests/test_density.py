@@ -65,7 +65,7 @@ LIMITS = {
     "plugins/serve": (2.4, 1.1, 0.0, 41.6),
     "plugins/gateway": (1.4, 0.8, 0.1, 40.4),
     "plugins/environment_server": (0.9, 0.0, 0.0, 42.5),
-    "plugins/preferences": (2.6, 0.4, 0.0, 41.8),
+    "plugins/preferences": (2.6, 0.4, 0.0, 41.9),
     "plugins/builder": (2.2, 0.6, 0.0, 37.4),
     "plugins/grid": (2.7, 0.0, 0.0, 39.9),
     "plugins/tags": (2.6, 0.0, 0.0, 42.4),
