@@ -23,7 +23,8 @@ import marl_ray as mr
 from marl_ray.config import from_keywords
 from marl_ray.plugins.gateway.tool_use.tool_loop import DESCRIPTION
 from marl_ray.plugins.gateway.tool_use.tools import function_schema
-from marl_ray.plugins.preferences.warm_start import WarmStartRequest, warm_start
+from marl_ray.plugins.preferences.command import WarmStartRequest
+from marl_ray.plugins.preferences.warm_start import warm_start
 from marl_ray.storage.run_folder import RunFolder
 
 CALLS_IN_DEMONSTRATIONS = 1 / 3
@@ -122,9 +123,16 @@ def main() -> None:
         "".join(json.dumps(line) + "\n" for line in demonstrations(options.conversations)), encoding="utf-8"
     )
     config = settings(options.results, options.steps, options.seed)
-    request = WarmStartRequest(None, answers, options.results / "warm", None, options.epochs, 16, 2e-3, 0.05)
+    request = WarmStartRequest(
+        to=options.results / "warm",
+        answers=answers,
+        epochs=options.epochs,
+        batch_size=16,
+        learning_rate=2e-3,
+        held_out=0.05,
+    )
     print(warm_start(from_keywords(None, "magrpo", config, {}), request))
-    run = mr.train(RunFolder(request.folder).config)
+    run = mr.train(RunFolder(request.to).config)
     print("| step | right numbers | calls per answer | failed calls |")
     print("|---|---|---|---|")
     for row in run.metrics:

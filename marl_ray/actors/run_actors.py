@@ -107,13 +107,14 @@ async def start_actors(
     engines that share GPUs, by policy. `nodes` are the nodes of the cluster; None: Ray is asked. Raises UserError
     before any actor is created if the cluster lacks the resources, and the error of an actor that does not start.
     """
-    plan = make_plan(config.agents, config.lora, config.resources, _cluster_has_gpus())
+    resources = config.resources
+    plan = make_plan(config.agents, config.lora, resources, _cluster_has_gpus())
     if startup is None:
         startup = StartupTimer()
     # All resources are reserved at once: a run with a part of its actors would hold them for nothing.
     with startup.part("placement"):
-        placement = await reserve(plan, config.resources.deadlines.placement_s)
-    devices = make_devices(config.policies, config.resources.deadlines, plan, kv_cache_bytes)
+        placement = await reserve(plan, resources.deadlines.placement_s)
+    devices = make_devices(config.policies, resources.deadlines, plan, kv_cache_bytes)
     learners = make_learner_groups(config, placement, optimizer_steps, devices)
     initialize = {learner.policy: learner.initialize_generator for learner in learners}
     if nodes is None:
@@ -134,7 +135,7 @@ async def start_actors(
             initialize_each = {policy: initialize[policy] for policy in policies}
             groups |= make_shared_generator_groups(config, initialize_each, placement, devices, limits)
     generators = [groups[config.policy_of(agent)] for agent in range(config.num_agents)]
-    sandbox = make_sandbox_pool(config.sandbox, config.resources, placement)
+    sandbox = make_sandbox_pool(config.sandbox, resources, placement)
     used_in_turns = [device for device in dict.fromkeys(devices.values()) if isinstance(device, SharedDevice)]
     actors = RunActors(generators, learners, sandbox, placement, used_in_turns)
 

@@ -32,7 +32,7 @@ def generator_groups(agents: Sequence[AgentConfig], lora: LoraConfig) -> PolicyG
 
 
 def _grouped(agents: Sequence[AgentConfig], share: bool, key: Callable[[AgentConfig], Hashable]) -> PolicyGroups:
-    """Return the policies one by one, or with `share` those of the same key together."""
+    """Return the policies one by one, or with `share` all policies of a key together."""
     groups: dict[Hashable, list[PolicyId]] = {}
     for policy in policies_of(agents):
         groups.setdefault(key(agents[policy.first_agent]) if share else policy, []).append(policy)

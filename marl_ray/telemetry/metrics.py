@@ -79,8 +79,7 @@ def evaluation_row(
     seconds: Mapping[str, float],
     measures: Mapping[str, float] = MappingProxyType({}),
 ) -> MetricRow:
-    """Return the row of an evaluation at `state`; `seconds["eval"]` is its duration, `measures` are its measures of
-    cooperation."""
+    """Return the row of an evaluation at `state`, of duration `seconds["eval"]`, with `measures` of cooperation."""
     metrics = episode_metrics(episodes, training.discount, training.num_turns, training.handoff == "all")
     row: MetricRow = {"step": state.step, "env_steps": state.env_steps}
     row |= _under("eval", {**metrics, **measures})
@@ -333,8 +332,7 @@ def episode_record(episode: Episode) -> EpisodeRecord:
         if stop.detail:
             record["detail"] = stop.detail
         stops.append(record)
-    nodes = list(starmap(_node, episode.nodes()))
-    return {"task": episode.task.id, "stops": stops, "nodes": nodes}
+    return {"task": episode.task.id, "stops": stops, "nodes": list(starmap(_node, episode.nodes()))}
 
 
 def recorded_prompt(node: Mapping[str, Any], agent: int, index: int) -> Prompt:

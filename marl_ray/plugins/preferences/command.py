@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from marl_ray.cli.parser import Parser, add_run_flags, configure_logging, positive, positive_number
+from marl_ray.cli.parser import Parser, add_run_flags, configure_logging, positive_number
+from marl_ray.cli.request_flags import add_request_flags, request_of
 
 EPILOG = """examples:
   marl-ray warmstart --run runs/one --min-return 4 --to warm/one
@@ -26,6 +29,42 @@ See docs/how-to/warmstart.md and docs/explanation/preferences.md."""
 PAIRS = 4
 
 
+def share(text: str) -> float:
+    """Convert an argument to a number between 0 and 1, both excluded."""
+    number = positive_number(text)
+    if number >= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number below 1")
+    return number
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStartRequest:
+    """The arguments of `marl-ray warmstart`, other than the config. The source of answers is `run`, `answers` or
+    `preferences`."""
+
+    to: Annotated[Path, "DIR"]
+    """new or empty folder"""
+    run: Path | None = None
+    answers: Path | None = None
+    preferences: Sequence[Path] = ()
+    no_reference: bool = False
+    """with --preferences: do not compare with the models before training"""
+    pairs: int | None = None
+    """with --preferences: pairs per prompt of episodes, by the largest differences of rewards; default: 4"""
+    min_return: Annotated[float | None, float, "R"] = None
+    """only answers with at least this return"""
+    best: int | None = None
+    """only the N best answers of each group, above its mean; default without --min-return: 1"""
+    epochs: int = 2
+    """passes over the answers or preferences"""
+    batch_size: int = 8
+    """answers per step"""
+    learning_rate: Annotated[float | None, "LR"] = None
+    """peak learning rate; default: that of each agent"""
+    held_out: Annotated[float, share, "SHARE"] = 0.1
+    """share of the prompts on which the loss is measured only"""
+
+
 def main(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="marl-ray warmstart",
@@ -38,67 +77,32 @@ def main(argv: Sequence[str]) -> int:
     source.add_argument("--run", type=Path, metavar="RUN_DIR", help="take the answers of this run's batch log")
     source.add_argument("--answers", type=Path, metavar="FILE", help="take the answers of a .jsonl file, for --config")
     preferences_help = "learn from the pairs of .jsonl files, or pairs between the answers of episodes, for --config"
-    source.add_argument("--preferences", type=Path, nargs="+", metavar="FILE", help=preferences_help)
+    source.add_argument("--preferences", type=Path, nargs="+", default=(), metavar="FILE", help=preferences_help)
     parser.flags += ["--run", "--answers", "--preferences"]
-    reference_help = "with --preferences: do not compare with the models before training"
-    parser.add_argument("--no-reference", action="store_true", help=reference_help)
-    pairs_help = (
-        f"with --preferences: pairs per prompt of episodes, by the largest differences of rewards; default: {PAIRS}"
-    )
-    parser.add_argument("--pairs", type=positive, metavar="N", help=pairs_help)
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file; default with --run: the run's config")
-    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="new or empty folder")
-    least_help = "only answers with at least this return"
-    parser.add_argument("--min-return", type=float, metavar="R", help=least_help)
-    best_help = "only the N best answers of each group, above its mean; default without --min-return: 1"
-    parser.add_argument("--best", type=positive, metavar="N", help=best_help)
-    parser.add_argument("--epochs", type=positive, default=2, metavar="N", help="default: 2")
-    parser.add_argument("--batch-size", type=positive, default=8, metavar="N", help="answers per step; default: 8")
-    rate_help = "peak learning rate; default: that of each agent"
-    parser.add_argument("--learning-rate", type=positive_number, metavar="LR", help=rate_help)
-    held_help = "share of the prompts on which the loss is measured only; default: 0.1"
-    parser.add_argument("--held-out", type=share, default=0.1, metavar="SHARE", help=held_help)
+    add_request_flags(parser, WarmStartRequest)
     add_run_flags(parser)
     return parser.run(_warmstart, argv)
-
-
-def share(text: str) -> float:
-    """Convert an argument to a number between 0 and 1, both excluded."""
-    number = positive_number(text)
-    if number >= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number below 1")
-    return number
 
 
 def _warmstart(options: argparse.Namespace) -> None:
     from marl_ray.config import from_keywords, parse_overrides
     from marl_ray.core.errors import UserError
-    from marl_ray.plugins.preferences.selection import AnswerSelection
-    from marl_ray.plugins.preferences.warm_start import WarmStartRequest, warm_start
+    from marl_ray.plugins.preferences.warm_start import warm_start
     from marl_ray.storage.resume import SavedRun
 
     configure_logging(options)
-    if options.config is None and options.run is None:
-        raise UserError("a file of answers or preferences needs the config of the agents: give --config FILE")
-    if options.no_reference and options.preferences is None:
+    request = request_of(WarmStartRequest, options)
+    source = options.config
+    if source is None:
+        if request.run is None:
+            raise UserError("a file of answers or preferences needs the config of the agents: give --config FILE")
+        source = SavedRun.read(request.run).tree
+    if request.no_reference and not request.preferences:
         raise UserError("--no-reference is for --preferences: leave it out")
-    if options.pairs is not None and options.preferences is None:
+    if request.pairs is not None and not request.preferences:
         raise UserError("--pairs is for --preferences: leave it out")
-    if options.preferences is not None and (options.min_return is not None or options.best is not None):
+    if request.preferences and (request.min_return is not None or request.best is not None):
         raise UserError("--min-return and --best select answers, and --preferences has pairs: leave them out")
-    source = options.config or SavedRun.read(options.run).tree
-    chosen = options.min_return is not None or options.best is not None
-    request = WarmStartRequest(
-        run=options.run,
-        answers=options.answers,
-        folder=options.to,
-        selection=AnswerSelection(options.min_return, options.best) if chosen else None,
-        epochs=options.epochs,
-        batch_size=options.batch_size,
-        learning_rate=options.learning_rate,
-        held_out=options.held_out,
-        preferences=tuple(options.preferences or ()),
-        pairs=options.pairs or PAIRS,
-        has_reference=not options.no_reference,
-    )
+
     print(warm_start(from_keywords(source, None, {}, parse_overrides(options.override)), request))

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from marl_ray.config import Config, from_tree, to_tree, to_yaml
@@ -31,6 +31,7 @@ from marl_ray.learning.arguments import learner_arguments
 from marl_ray.learning.learner import Learner
 from marl_ray.learning.micro_batches import unweighted_row
 from marl_ray.models.names import check_model
+from marl_ray.plugins.preferences.command import WarmStartRequest
 from marl_ray.plugins.preferences.epochs import HeldOutFit, change, train_epochs
 from marl_ray.plugins.preferences.preference_file import PAIRS, PreferencesFile
 from marl_ray.plugins.preferences.preference_training import PreferenceTrainer, hold_out_preferences
@@ -43,30 +44,9 @@ PROBES = 64
 """Number of prompts on which the saved tokenizer is compared with the model's."""
 
 
-@dataclass(frozen=True, slots=True)
-class WarmStartRequest:
-    """The arguments of `marl-ray warmstart`, other than the config: the source of answers, `run`, `answers` or
-    `preferences`, and the training settings. Without `learning_rate` each agent has its own; without `selection` the
-    best answer of each group is taken, or all answers of a file without rewards."""
-
-    run: Path | None
-    answers: Path | None
-    folder: Path
-    selection: AnswerSelection | None
-    epochs: int
-    batch_size: int
-    learning_rate: float | None
-    held_out: float
-    preferences: tuple[Path, ...] = ()
-    pairs: int = PAIRS
-    """Preferences per prompt that are made from episodes."""
-    has_reference: bool = True
-    """Whether the loss of preferences compares with the models before training."""
-
-
 def warm_start(config: Config, request: WarmStartRequest) -> str:
     """Train and write all policies, and return a summary. The folder is complete or absent. Raises UserError."""
-    target = output_folder(request.folder)
+    target = output_folder(request.to)
     names = dict.fromkeys(agent.name for agent in config.agents)
     templates = {name: check_model(name, config.model)[0] for name in names}
     fit_models = _fit_demonstrations if not request.preferences else _fit_preferences
@@ -83,14 +63,15 @@ def _fit_demonstrations(
     config: Config, request: WarmStartRequest, templates: Mapping[str, bool], folder: RunFolder
 ) -> str:
     """Train every policy on its demonstrations, and return the result as text."""
-    selection = request.selection or AnswerSelection(None, 1)
+    selects = request.min_return is not None or request.best is not None
+    selection = AnswerSelection(request.min_return, request.best) if selects else AnswerSelection(None, 1)
     if request.run is not None:
         groups_of = logged_groups(RunFolder(request.run), config.num_agents)
     else:
         assert request.answers is not None
         groups_of, has_rewards = AnswersFile(request.answers, config, templates).groups()
         groups_of = list(map(merged_by_prompt, groups_of))
-        if not has_rewards and request.selection is not None:
+        if not has_rewards and selects:
             raise UserError(f"{request.answers} has no rewards: leave out --min-return and --best")
         if not has_rewards:
             selection = AnswerSelection(None, None)
@@ -111,13 +92,13 @@ def _fit_preferences(
 ) -> str:
     """Train all policies together on joint preferences, and return the result as text."""
     files = [PreferencesFile(path, config, templates) for path in request.preferences]
-    preferences = [one for file in files for one in file.preferences(request.pairs)]
+    preferences = [one for file in files for one in file.preferences(request.pairs or PAIRS)]
     parts = hold_out_preferences(preferences, request.held_out, config.seed)
     if request.learning_rate is not None:
         agents = tuple(replace(agent, learning_rate=request.learning_rate) for agent in config.agents)
         config = replace(config, agents=agents)
     steps = request.epochs * math.ceil(len(parts[0]) / request.batch_size)
-    trainer = PreferenceTrainer(config, steps, request.has_reference)
+    trainer = PreferenceTrainer(config, steps, not request.no_reference)
     trainer.set_reference(preferences)
     sizes = (request.epochs, request.batch_size)
     fits = train_epochs(
