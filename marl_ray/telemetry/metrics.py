@@ -331,10 +331,8 @@ def episode_record(episode: Episode) -> EpisodeRecord:
             record["detail"] = stop.detail
         stops.append(record)
     nodes = list(starmap(_node, episode.nodes()))
-    data: EpisodeRecord = {"task": episode.task.id, "stops": stops, "nodes": nodes}
-    if episode.roles:
-        data["roles"] = list(episode.roles)
-    return data
+    roles = {"roles": list(episode.roles)} if episode.roles else {}
+    return {"task": episode.task.id, **roles, "stops": stops, "nodes": nodes}
 
 
 def recorded_prompt(node: Mapping[str, Any], agent: int, index: int) -> Prompt:

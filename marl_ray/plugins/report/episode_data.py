@@ -1,4 +1,4 @@
-"""The episodes of a run's page: as many as fit into a number of bytes, and what the page compares of them."""
+"""The episodes of a run's page: the choice that fits into a number of bytes, and the tasks that the page compares."""
 
 from __future__ import annotations
 
@@ -17,18 +17,15 @@ MISFITS = 5
 """Number of episodes without room after which the search for smaller ones ends."""
 
 
-def episode_data(folder: RunFolder, limit_bytes: int) -> dict[str, Any]:
+def episode_data(folder: RunFolder, limit_bytes: int, with_tokens: bool = True) -> dict[str, Any]:
     """Return the episodes of a run for its page, at most `limit_bytes` of them in JSON.
 
-    Episodes are in the order of the file. Raises UserError for damaged files.
+    Episodes are in the order of the file. Reading tokens takes seconds where the batch log is large, so a served page
+    asks for the tokens of one episode at a time. Raises UserError for damaged files.
     """
     file = EpisodeFile(folder.episodes)
     file.update()
-    return kept_episodes(file, TokenLog(folder, file), limit_bytes)
-
-
-def kept_episodes(file: EpisodeFile, log: TokenLog, limit_bytes: int) -> dict[str, Any]:
-    """Return the episodes of `file` for a page, as `episode_data` does."""
+    log = TokenLog(folder, file)
     tables = EpisodeTables()
     kept: dict[str, dict[str, Any]] = {}
     # A fortieth is for the tables' braces, the note and the pairs.
@@ -46,9 +43,11 @@ def kept_episodes(file: EpisodeFile, log: TokenLog, limit_bytes: int) -> dict[st
             if misfits == MISFITS:
                 break
             continue
-        token_bytes = _add_tokens(data, log.nodes(listed), min(token_room, room - used - size - tables.size))
-        token_room -= token_bytes
-        used += size + token_bytes + 1
+        used += size + 1
+        if with_tokens:
+            token_bytes = _add_tokens(data, log.nodes(listed), min(token_room, room - used - tables.size))
+            token_room -= token_bytes
+            used += token_bytes
         kept[listed.id] = data
     return {
         **tables.tables,
@@ -87,8 +86,8 @@ def reward_range(episodes: Sequence[ListedEpisode]) -> list[float]:
 def changed_tasks(episodes: Sequence[ListedEpisode], kept: Collection[str]) -> dict[str, Any] | None:
     """Return the held-out tasks of the first and of the last evaluation, by improvement, and the one to show first.
 
-    The first one is the median of the tasks that have improved, so that the choice flatters nobody; without such a
-    task, it is the median of all. None without two evaluations of a kept task.
+    The first one is the median of the tasks that have improved, which is no flattering choice; without an
+    improved task, it is the median of all. None without two evaluations of a kept task.
     """
     pairs = []
     for before, after in evaluated_twice(episodes):

@@ -9,7 +9,7 @@ An episode refers to the tables by index:
 | `reports` | `{passed, total, trusted, tests: [index], error, stdout}`; `error` is a syntax error |
 | `outcomes` | `{reward, levels: [[text, value]], rewards, report, evidence}` of a joint action, without absent keys |
 
-Numbers are those of the record. Times of executions and the level of the sandbox are left out.
+Numbers are as in the record. Times of executions and the level of the sandbox are left out.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class EpisodeTables:
 
 
 def _finite(by_agent: Mapping[str, list[float]]) -> dict[str, list[float | None]]:
-    """Return rewards with None for those that have no verdict, which are NaN."""
+    """Return rewards with None in the place of NaN, the reward without a verdict."""
     rewards: dict[str, list[float | None]] = {}
     for agent, numbers in by_agent.items():
         rewards[agent] = [number if math.isfinite(number) else None for number in numbers]

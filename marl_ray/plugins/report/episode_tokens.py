@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 LEVELS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 """Log-probabilities in eighths of a nat, from 0 to -63/8, as one character each."""
-LARGEST_FILE = 64 * 2**20
+LARGEST_FILE = 32 * 2**20
 """Bytes of a step's batches up to which the page reads them."""
-LARGEST_LOG = 256 * 2**20
+LARGEST_LOG = 64 * 2**20
 """Bytes of all batches that a page reads."""
 
 GroupsByText = dict[tuple[int, int, tuple[str, ...]], "deque[tuple[Group, list[list[bytes]]]]"]

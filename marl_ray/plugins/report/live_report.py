@@ -102,7 +102,9 @@ class LivePage:
 def run_routes(folder: RunFolder) -> list[BaseRoute]:
     """Return the routes of a run's page."""
     page = LivePage(
-        lambda: files_version(folder), lambda: run_data(folder), lambda data: render_run_data(data, live=True)
+        lambda: files_version(folder),
+        lambda: run_data(folder, live=True),
+        lambda data: render_run_data(data, live=True),
     )
     return [*page.routes(), *LiveEpisodes(folder).routes()]
 

@@ -28,8 +28,9 @@ EPISODE_BYTES = 1_400_000
 """Maximum size of the episodes on a page, which leaves room for the metrics of a long run within 3 MB."""
 
 
-def run_data(folder: RunFolder, episode_bytes: int = EPISODE_BYTES) -> dict[str, Any]:
-    """Return the data of a run that may be starting, in progress, finished or failed.
+def run_data(folder: RunFolder, episode_bytes: int = EPISODE_BYTES, live: bool = False) -> dict[str, Any]:
+    """Return the data of a run that may be starting, in progress, finished or failed. `live`: a server has its
+    episodes.
 
     Raises UserError for a folder without a run and for damaged files.
     """
@@ -69,7 +70,7 @@ def run_data(folder: RunFolder, episode_bytes: int = EPISODE_BYTES) -> dict[str,
         "episodes": None,
     }
     if episode_bytes:
-        data["episodes"] = episode_data(folder, episode_bytes)
+        data["episodes"] = episode_data(folder, episode_bytes, with_tokens=not live)
     return data
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def test_a_page_stays_within_its_size_and_keeps_both_kinds_evenly_over_steps(tmp
     assert data["note"] == f"{len(data['episodes'])} of 303 recorded episodes, evenly over steps"
     assert page_size(data) > limit / 2
     # By halving, the largest distance is at most twice the mean one.
-    distances = [later - earlier for earlier, later in zip(steps, steps[1:], strict=False)]
+    distances = [later - earlier for earlier, later in pairwise(steps)]
     assert max(distances) <= 2 * math.ceil(300 / len(steps)) + 1
     assert steps[-1] == 300
 
@@ -148,7 +149,7 @@ def test_beginnings_of_an_even_order_are_even() -> None:
         assert sorted(evenly(count)) == list(range(count))
     for size in (10, 30, 70):
         chosen = sorted(evenly(1000)[:size])
-        assert max(later - earlier for earlier, later in zip(chosen, chosen[1:], strict=False)) <= 2 * 1024 / size
+        assert max(later - earlier for earlier, later in pairwise(chosen)) <= 2 * 1024 / size
 
 
 def test_ids_stay_when_the_file_grows(tmp_path: Path) -> None:

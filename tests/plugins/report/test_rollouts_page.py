@@ -108,6 +108,17 @@ def test_the_reward_in_the_header_is_the_number_of_the_turn(tmp_path: Path) -> N
         assert second == "Turn 2 mean reward 2.75 of 2 joint actions, continues joint action 1"
 
 
+def test_means_are_rounded_as_in_the_list(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    # A plain sum of these numbers is a little below 19.66, whose eighth ends with the digit 5.
+    add(run, 9, make_node(0, [3.33, 3.17, 3.33, 1.84, 2.94, 2.59, 0.97, 1.49]))
+    with opened(run, "#rollouts") as page:
+        page.locator(".rollout-list a").first.click()
+        (listed,) = page.locator(".rollout-list a[aria-current] .reward").all_inner_texts()
+        assert f"mean reward {listed} of 8" in page.inner_text("section.turn h3")
+        assert f"mean reward {listed} of 8" in page.inner_text("article.episode header")
+
+
 def test_a_joint_action_of_the_strip_shows_its_answers(tmp_path: Path) -> None:
     with opened(make_run(tmp_path / "run"), "#rollouts") as page:
         page.select_option("[name=kind]", "train")
@@ -160,6 +171,19 @@ def test_the_matrix_has_the_pairs_that_were_played(tmp_path: Path) -> None:
         assert answers == ["answer 0.0.1", "answer 0.1.1"]
 
 
+def test_the_page_says_what_does_not_apply(tmp_path: Path) -> None:
+    run = RunFolder(write_run(tmp_path / "run"))
+    run.episodes.unlink()
+    add(run, 1, make_node(0, [1.0], agents=1))
+    with opened(run, "#cooperation") as page:
+        text = page.inner_text("#tab-cooperation")
+        assert "One agent: pairs of answers, contributions and agreement do not apply." in text
+        assert "Not applicable: the agents answer once." in text
+        page.locator("#tabs a", has_text="Overview").click()
+        changed = page.get_by_role("region", name="What changed").inner_text()
+        assert "The run has recorded no held-out task; this is its latest training task." in changed
+
+
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
     run = RunFolder(write_run(tmp_path / "run", HOSTILE))
     for fragment in ("#rollouts", "#cooperation", "#overview"):
@@ -176,7 +200,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
 
 
 def test_a_served_page_has_episodes_beyond_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("marl_ray.plugins.report.run_data.run_data.__defaults__", (2000,))
+    monkeypatch.setattr("marl_ray.plugins.report.run_data.run_data.__defaults__", (2000, False))
     run = make_run(tmp_path / "run")
     addresses: queue.Queue[str] = queue.Queue()
     threading.Thread(target=serve_report, args=([run], 0, addresses.put), daemon=True).start()

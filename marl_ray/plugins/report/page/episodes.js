@@ -38,7 +38,17 @@ const episodes = (() => {
 
   const samePath = (left, right) => left.length === right.length && left.every((step, place) => step === right[place]);
   const nodeAt = (episode, path) => episode.nodes.find((node) => samePath(node.path, path));
-  const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+  // Neumaier's sum: rounded as the means of Python, so that equal numbers look equal.
+  const mean = (values) => {
+    let sum = 0;
+    let rest = 0;
+    for (const value of values) {
+      const next = sum + value;
+      rest += Math.abs(sum) >= Math.abs(value) ? sum - next + value : value - next + sum;
+      sum = next;
+    }
+    return (sum + rest) / values.length;
+  };
   const rewards = (episode, node) => node.outcomes.map((_, action) => outcome(episode, node, action).reward);
 
   // The joint action that a reader sees first: the one that was continued, else the best one.

@@ -24,7 +24,8 @@
       for (const episode of episodes.data().episodes) known.set(episode.id, episode);
       state.all = [...known.values()];
     };
-    const loaded = (id) => episodes.find(id) || state.loaded.get(id);
+    // The server's episode has all texts and tokens.
+    const loaded = (id) => state.loaded.get(id) || episodes.find(id);
     const fetchList = async () => {
       if (!page.live) return;
       try {
@@ -175,22 +176,21 @@
       state.actions = [];
       state.wanted = "";
       mark();
-      if (!loaded(id)) {
-        const isListed = state.all.some((episode) => episode.id === id);
-        if (!isListed && page.live && !state.listed) state.wanted = id;
-        if (!isListed || !page.live) {
-          detail.replaceChildren(el("p", { class: "alert" }, `Episode ${id} is not on this page.`),
-            el("p", {}, noteText()));
-          return;
-        }
-        detail.replaceChildren(el("p", { class: "quiet" }, "loading"));
+      const isListed = state.all.some((episode) => episode.id === id);
+      if (!isListed) {
+        // The list of the server may still be on its way.
+        if (page.live && !state.listed) state.wanted = id;
+        detail.replaceChildren(el("p", { class: "alert" }, `Episode ${id} is not on this page.`), el("p", {}, noteText()));
+        return;
+      }
+      if (page.live && !state.loaded.has(id)) {
+        if (!loaded(id)) detail.replaceChildren(el("p", { class: "quiet" }, "loading"));
         try {
           await fetchEpisode(id);
         } catch (error) {
-          if (state.id === id) detail.replaceChildren(el("p", { class: "alert" }, `The episode cannot be loaded: ${error.message}`));
-          return;
+          if (state.id === id && !loaded(id)) detail.replaceChildren(el("p", { class: "alert" }, `The episode cannot be loaded: ${error.message}`));
         }
-        if (state.id !== id) return;
+        if (state.id !== id || !loaded(id)) return;
       }
       drawEpisode();
     };
@@ -307,7 +307,8 @@
       const weights = node.weights[agent];
       const largest = Math.max(...weights.map(Math.abs));
       const shown = episodes.responseIndex(node, agent, action);
-      return el("div", { class: "strip weights", role: "group", "aria-label": `Loss weights of ${episodes.role(episode, agent)}`, onkeydown: moveInStrip },
+      return el("div", { class: "strip", role: "group", "aria-label": `Loss weights of ${episodes.role(episode, agent)}`, onkeydown: moveInStrip },
+        el("span", { class: "quiet small" }, "loss weights"),
         weights.map((weight, index) => {
           const target = node.outcomes.findIndex((_, one) => episodes.responseIndex(node, agent, one) === index);
           return el("button", {
