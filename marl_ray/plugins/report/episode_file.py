@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from marl_ray.core.errors import UserError
 from marl_ray.telemetry.metrics import EpisodeRecord
@@ -144,7 +144,7 @@ def solved_share(actions: list[Action]) -> float | None:
     return statistics.fmean(verdicts) if verdicts else None
 
 
-def is_test_report(report: Any) -> bool:
+def is_test_report(report: Any) -> TypeGuard[Mapping[str, Any]]:
     """Return whether evidence named `report` is the sandbox's: the evidence of a plug-in may call anything a report."""
     if not isinstance(report, Mapping) or not isinstance(report.get("tests"), list):
         return False
