@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from marl_ray.core.chat import describe_prompt
-from marl_ray.plugins.report.episode_file import ListedEpisode
+from marl_ray.plugins.report.episode_file import ListedEpisode, is_test_report
 from marl_ray.telemetry.episode_records import EpisodeRecord, recorded_prompt
 
 KNOWN_KEYS = ("indices", "reward", "levels", "rewards", "report")
@@ -119,8 +119,7 @@ class EpisodeTables:
             outcome["rewards"] = action["rewards"]
         others = {key: value for key, value in action.items() if key not in KNOWN_KEYS}
         report = action.get("report")
-        # A plug-in's evidence may call anything a report.
-        if isinstance(report, Mapping) and {"passed", "total", "tests"} <= report.keys():
+        if is_test_report(report):
             outcome["report"] = self._report(report)
         elif report is not None:
             others["report"] = report
@@ -131,8 +130,10 @@ class EpisodeTables:
     def _report(self, report: Mapping[str, Any]) -> int:
         tests = []
         for test in report["tests"]:
-            facts = [test.get(key) for key in ("status", "error_type", "message", "source")]
-            entry = [None if fact is None else self.text(str(fact)) for fact in facts]
+            entry: list[int | None] = []
+            for key in ("status", "error_type", "message", "source"):
+                fact = test.get(key)
+                entry.append(None if fact is None else self.text(str(fact)))
             tests.append(self._index("tests", tuple(entry), entry))
         data = {
             "passed": report["passed"],

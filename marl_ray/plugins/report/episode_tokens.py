@@ -115,7 +115,7 @@ def read_vocabulary(file: Path) -> dict[int, bytes]:
     byte_of = {character: byte for byte, character in enumerate(byte_characters())}
     vocabulary = {}
     for piece, number in tokenizer["model"]["vocab"].items():
-        if all(character in byte_of for character in piece):
+        if byte_of.keys() >= set(piece):
             vocabulary[number] = bytes(byte_of[character] for character in piece)
     for token in tokenizer.get("added_tokens", []):
         vocabulary[token["id"]] = b"" if token["special"] else token["content"].encode()
@@ -201,9 +201,11 @@ def _is_proportional(values: Sequence[float], others: Sequence[float]) -> bool:
     size = max(map(abs, values))
     if scale == 0 or size == 0:
         return scale == size
-    differences = [abs(value / size - other / scale) for value, other in zip(values, others, strict=True)]
-    # A comparison with NaN is false: a response without a reward has no proportion.
-    return all(difference < 1e-6 for difference in differences)
+    differences = []
+    for value, other in zip(values, others, strict=True):
+        differences.append(abs(value / size - other / scale))
+    # A sum with NaN is no proportion: a response has no reward.
+    return sum(differences) < 1e-6 * len(differences)
 
 
 def _token_data(completion: Completion, pieces: Sequence[bytes]) -> dict[str, Any]:

@@ -56,8 +56,8 @@ def before_and_after(rows: Rows, metric: str) -> dict[str, Any] | None:
         }
         if first is not last:
             numbers["before"] = first[f"eval/{metric}"]
-        [interval] = confidence_intervals([last], metric) or [None]
-        numbers["interval"] = interval
+        intervals = confidence_intervals([last], metric)
+        numbers["interval"] = intervals[0] if intervals else None
         return numbers
     if not values:
         return None

@@ -89,7 +89,7 @@ def changed_settings(config: Config | None) -> list[list[str]]:
         return []
     try:
         # Model and data have no defaults, and the data decide on the environment.
-        given = {"model.name": config.agents[0].name, "dataset.name": config.dataset.name}
+        given: dict[str, Any] = {"model.name": config.agents[0].name, "dataset.name": config.dataset.name}
         given |= {"dataset.type": config.dataset.type, "plugins": list(config.plugins)}
         defaults = flatten(to_tree(from_tree({}, config.algorithm, given)))
     except UserError:

@@ -42,17 +42,13 @@ def time_parts(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
         values = [round_number(seconds[index][part]) for index in steps]
         if any(values):
             parts[part] = values
-    total: Counter[str] = Counter()
-    for counts in seconds:
-        total.update(counts)
-    return {
-        "step": [windows[index][2] for index in steps],
-        "parts": parts,
-        "total": {part: round_number(total[part]) for part in parts},
-    }
+    total = {}
+    for part in parts:
+        total[part] = round_number(sum(of_step[part] for of_step in seconds))
+    return {"step": [windows[index][2] for index in steps], "parts": parts, "total": total}
 
 
-def _divide(windows: Sequence[Span], spans: Sequence[Span]) -> list[Counter[str]]:
+def _divide(windows: Sequence[Span], spans: Sequence[Span]) -> list[dict[str, float]]:
     """Return the seconds of each part within each window, by a sweep over all begins and ends in order of time."""
     events: list[tuple[float, int, str]] = []
     for track, name, _, begin, end in spans:
@@ -60,7 +56,7 @@ def _divide(windows: Sequence[Span], spans: Sequence[Span]) -> list[Counter[str]
         events.append((begin, 1, kind))
         events.append((end, -1, kind))
     events.sort()
-    seconds: list[Counter[str]] = [Counter() for _ in windows]
+    seconds = [dict.fromkeys(PARTS, 0.0) for _ in windows]
     running: Counter[str] = Counter()
     position = 0
     for window, (_, _, _, begin, end) in zip(seconds, windows, strict=True):

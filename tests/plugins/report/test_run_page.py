@@ -57,7 +57,7 @@ def test_hostile_text_is_data_only(tmp_path: Path) -> None:
     assert not {"img", "svg", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in reader.elements}
     assert not [name for _, attributes in reader.elements for name in attributes if name.startswith("on")]
     assert "<img" not in page
-    assert "onerror=alert" in page_data(page)["state"]["traceback"], "it is in the data"
+    assert "onerror=alert" in page_data(page)["state"]["cause"], "it is in the data"
 
 
 def test_text_cannot_end_the_element_of_the_data() -> None:
