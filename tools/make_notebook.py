@@ -1,7 +1,7 @@
 """Write docs/tutorials/python_api.ipynb: the text and the code blocks of docs/tutorials/python_api.md, with outputs.
 
-The code runs, which trains for about four minutes. Blocks of the page that show an output (```text) are left out, because
-the notebook has the outputs themselves.
+The code runs, which trains for about four minutes. Blocks of the page that show an output (```text) are left out,
+because the notebook has the outputs themselves.
 """
 
 from __future__ import annotations
