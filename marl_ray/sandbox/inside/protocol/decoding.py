@@ -147,14 +147,21 @@ def _decode_named(payload: list[Wire], context: CodecContext, depth: int) -> Any
 def _decode_subclass(payload: list[Wire], context: CodecContext, depth: int) -> Any:
     """Decode an instance of a subclass. A mutable instance is numbered before its items, as in the encoder."""
     name, wire, overridden, origin = payload
-    name, mask = clean_name(_exactly(str, name)), _overridden(overridden)
-    tag = "list" if type(wire) is list else next(iter(wire), "") if type(wire) is dict else ""
+    name = clean_name(_exactly(str, name))
+    mask = _overridden(overridden)
+    tag = ""
+    if type(wire) is list:
+        tag = "list"
+    elif type(wire) is dict:
+        tag = next(iter(wire), "")
     base = _CONTAINERS.get(tag)
     if base is not None:
         made = context.subclass(name, base, mask)()
         context.register(made)
         items = wire if tag == "list" else wire[tag]
-        fill(made, items[0] if tag == "q" else items, context, depth)
+        if tag == "q":
+            items = items[0]  # the bound of a deque's subclass is lost
+        fill(made, items, context, depth)
     else:
         value = _decode(wire, context, depth - 1)
         if type(value) not in _BASES:

@@ -39,7 +39,8 @@ class ProtocolError(Exception):
 class CodecContext:
     """Encoding and decoding of references and shared objects. This base class allows plain data only."""
 
-    subclass, named_tuple = staticmethod(subclass), staticmethod(named_tuple)
+    subclass = staticmethod(subclass)
+    named_tuple = staticmethod(named_tuple)
     longest_range_sent = longest_range_received = MAX_RANGE
 
     def encode_reference(self, value: Any) -> Wire:
@@ -148,8 +149,11 @@ def _encode_subclass(value: Any, base: type, reduce: Callable[[Any], Any], conte
         if number is not None:
             return {"@": number}
     kind = type(value)
-    origin, overridden = context.origin_reference(value), context.overridden_methods(kind, base)
-    fields: Any = getattr(kind, "_fields", None) if base is tuple else None
+    origin = context.origin_reference(value)
+    overridden = context.overridden_methods(kind, base)
+    fields: Any = None
+    if base is tuple:
+        fields = getattr(kind, "_fields", None)
     if are_fields(fields):
         values = reduce(value)
         if len(values) == len(fields):
@@ -253,7 +257,10 @@ _REDUCTIONS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 
 def base_value(value: Any) -> Any:
     """Return the base value of an instance of a subclass."""
-    return next((reduce(value) for base, reduce in _REDUCTIONS if isinstance(value, base)), value)
+    for base, reduce in _REDUCTIONS:
+        if isinstance(value, base):
+            return reduce(value)
+    return value
 
 
 _ENCODERS_OF_BASES: dict[type, Encoder] = {**_ENCODERS, int: encode, float: encode, str: encode}
@@ -265,7 +272,10 @@ def base_of(value: Any) -> Any:
     kind = type(value)
     if kind in _CONTAINERS or arrays.is_array(value):
         return kind
-    return next((base for base in _CONTAINERS if issubclass(kind, base)), None)
+    for base in _CONTAINERS:
+        if issubclass(kind, base):
+            return base
+    return None
 
 
 def contents(value: Any, context: CodecContext) -> Wire:

@@ -226,7 +226,7 @@ class SharedVariables:
         everything = list(itertools.chain(*self._blocks))
         self._bound: set[str] = set()
         # Several tests may make the same definition, which counts once.
-        definitions = set()
+        definitions: set[tuple[str, str]] = set()
         times: Counter[str] = Counter()
         for each in everything:
             self._bound |= each.binds | stored_names(each.node)
