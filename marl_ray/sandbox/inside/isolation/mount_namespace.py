@@ -42,7 +42,7 @@ def enter(own_user: bool) -> None:
     `own_user`: enter a user namespace of this user first if this process may not create a mount namespace otherwise. A
     process that changes its user afterwards cannot: the new user would not exist in that namespace.
     """
-    # Read before `unshare`: in a new user namespace the ids are those of nobody.
+    # Read before `unshare`: a new user namespace has no names for them yet.
     user = os.getuid()
     group = os.getgid()
     if libc.unshare(CLONE_NEWNS) != 0:

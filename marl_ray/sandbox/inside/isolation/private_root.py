@@ -96,6 +96,7 @@ def enter(folder: str, files: Sequence[str], readable: Sequence[str], megabytes:
         mount_namespace.set_attributes(target, 0 if is_last else mount_namespace.READ_ONLY, 0)
         os.close(original)
     mount_namespace.set_attributes(folder, mount_namespace.READ_ONLY, 0, recursive=False)
+    # With "." twice, the old root lies on top of the new one, from where it can be unmounted: pivot_root(2).
     working = os.getcwd()
     os.chdir(folder)
     system_call("pivot_root", b".", b".")

@@ -122,6 +122,7 @@ class AssertEvaluator:
             return left is right or bool(session_of(left).fetch("operate", "is_", values=[left, right]))
         if left is right:
             return True
+        # Literals such as `()` and small integers are one object in CPython, and two in two processes.
         if type(left) is type(right) and type(left) in _BY_VALUE and left == right:
             raise CONTEXT.refuse("whether two equal values are the same object is lost between two processes")
         return False

@@ -62,7 +62,7 @@ class Judge:
         started = time.monotonic()
         tests = message["tests"]
         if not isinstance(tests, str):
-            tests = tuple(tests)  # the parser caches what it has split
+            tests = tuple(tests)  # hashable, for the parser's cache
         limits = _limits(**message["limits"])
         infra_error = None
         total = SuiteResult()

@@ -40,7 +40,7 @@ def _decode(wire: Wire, context: CodecContext, depth: int) -> Any:
         if depth >= MAX_DEPTH:
             raise ProtocolError("value nested too deeply")
         made: list[Any] = []
-        context.register(made)
+        context.register(made)  # before its items, as in the encoder: both sides count alike
         fill(made, wire, context, depth + 1)
         return made
     if kind is not dict:
@@ -53,6 +53,7 @@ def _decode(wire: Wire, context: CodecContext, depth: int) -> Any:
         raise ProtocolError("unknown tag")
     if depth >= MAX_DEPTH and tag not in _ATOMS:
         raise ProtocolError("value nested too deeply")
+    # The builders rely on this type, and check the items themselves.
     expected, build = decoder
     if type(payload) is not expected:
         raise ProtocolError("malformed tag")
@@ -125,6 +126,7 @@ def _decode_deque(payload: list[Wire], context: CodecContext, depth: int) -> deq
 
 
 def _decode_defaultdict(payload: list[Wire], context: CodecContext, depth: int) -> Any:
+    # The factory is numbered before the pairs, as in the encoder.
     factory, pairs = payload
     made: Any = defaultdict()
     context.register(made)

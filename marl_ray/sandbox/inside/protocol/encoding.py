@@ -94,6 +94,7 @@ Encoder = Callable[[Any, CodecContext, int], Wire]
 
 def encode(value: Any, context: CodecContext = PLAIN, depth: int = 0) -> Wire:
     """Encode a value. Raises UnsupportedValue."""
+    # The exact type decides: an instance of a subclass may claim to be anything. Frequent types come first.
     kind = type(value)
     if kind is bool or value is None:
         return value
@@ -102,10 +103,12 @@ def encode(value: Any, context: CodecContext = PLAIN, depth: int = 0) -> Wire:
     if kind is str:
         return value if value.isascii() else _encode_text(value)
     if kind is int:
+        # Decimal digits of a long integer take quadratic time, and CPython refuses more than 4300 of them.
         return value if -_SMALL < value < _SMALL else {"i": hex(value)}
     if depth >= MAX_DEPTH:
         raise UnsupportedValue(f"nested deeper than {MAX_DEPTH}")
     if kind in MUTABLE:
+        # Numbered before its items, which may refer back to it.
         number = context.shared_number(value)
         if number is not None:
             return {"@": number}
@@ -170,6 +173,7 @@ def _pairs(items: Iterable[tuple[Any, Any]], context: CodecContext, depth: int) 
 
 
 def _encode_range(value: range, context: CodecContext, depth: int) -> Wire:
+    # `len` raises OverflowError for a range longer than a machine word.
     if (value.stop - value.start) // value.step > context.longest_range_sent:
         return context.encode_reference(value)
     return {"r": [hex(bound) for bound in (value.start, value.stop, value.step)]}
@@ -183,6 +187,7 @@ def _encode_decimal(value: decimal.Decimal, context: CodecContext, depth: int) -
 
 def _encode_datetime(tag: str) -> Encoder:
     def encode_iso(value: Any, context: CodecContext, depth: int) -> Wire:
+        # Any other class of time zones may be the program's, whose methods comparisons would call.
         if getattr(value, "tzinfo", None) is not None and type(value.tzinfo) is not datetime.timezone:
             return context.encode_reference(value)
         return {tag: value.isoformat()}

@@ -96,6 +96,7 @@ class SharedObjects(CodecContext):
 
     def take_snapshot(self) -> None:
         """Record the current contents as known to the peer."""
+        # Objects that the last message has changed. New objects have no copy yet.
         for entry in self._sent:
             entry.before = _copy(entry.value)
         self._sent = []
@@ -132,7 +133,7 @@ class SharedObjects(CodecContext):
             base = base_of(entry.value)
             if base is None:
                 raise ProtocolError("change of an unknown object")
-            entry.before = None
+            entry.before = None  # until the next snapshot: a change of the peer is none of this side
             if base is not bytearray and not arrays.is_array(entry.value):
                 base.clear(entry.value)
             guarded(fill, entry.value, change[1], self, 1)
@@ -196,6 +197,7 @@ def _changed(entry: _Entry) -> bool:
     before = entry.before
     if before is None:
         return False
+    # Identity, and not equality, which could call methods of the items.
     if type(before) is list:
         now = entry.value if type(entry.value) is list else _copy(entry.value)
         return len(now) != len(before) or not all(map(operator.is_, now, before))

@@ -105,6 +105,7 @@ class SinkAnalysis:
         uses = [(_bound_anywhere(node), names_in(node)) for node in statements]
         self._packages = spread(self._imported, uses)
         """Names from packages that are not known, and names of values and functions that use these."""
+        # A function that calls `eval` is a sink too, and so is a function that calls that function.
         known = -1
         while known < len(self._unsafe):
             known = len(self._unsafe)

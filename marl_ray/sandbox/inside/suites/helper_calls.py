@@ -43,6 +43,7 @@ class HelperCalls:
             if isinstance(part.ctx, ast.Store):
                 self._assigned.add(part.attr)
         values = list(_value_bindings(statements))
+        # `g = f` is another name of the function, and `s = Stack()` an instance whose methods are under test.
         aliases = []
         instances = []
         for binding in values:
@@ -53,6 +54,7 @@ class HelperCalls:
                 instances.append(binding)
         self._under_test = _spread({entry_point}, [*aliases, *instances])
         """Names of the function under test, and of instances of the class under test."""
+        # A name with both kinds of bindings counts as a helper's value: which of them holds, only a run tells.
         made = []
         results_alone: set[str] = set()
         for names, source in values:

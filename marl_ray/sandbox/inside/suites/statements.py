@@ -13,7 +13,7 @@ from typing import TypeVar
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 SCOPES = (*FUNCTIONS, ast.ClassDef)
-Node = TypeVar("Node", bound=ast.AST)
+SyntaxNode = TypeVar("SyntaxNode", bound=ast.AST)
 _AST_LOCK = threading.RLock()
 """Until Python 3.13 all threads share one recursion counter, and concurrent conversions of syntax trees may raise
 `SystemError: AST constructor recursion depth mismatch`."""
@@ -37,7 +37,7 @@ def walk_all(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
         yield from ast.walk(node)
 
 
-def of_kind(kind: type[Node] | tuple[type[Node], ...], nodes: Iterable[ast.AST]) -> Iterator[Node]:
+def of_kind(kind: type[SyntaxNode] | tuple[type[SyntaxNode], ...], nodes: Iterable[ast.AST]) -> Iterator[SyntaxNode]:
     """Yield the nodes of one kind, or of several kinds."""
     for node in nodes:
         if isinstance(node, kind):
@@ -64,6 +64,7 @@ class Statement:
             if not isinstance(name.ctx, ast.Store) or name in changed:
                 read.add(name.id)
         self.uses = read - set(_inner_bindings(node))
+        # Only certain bindings: a name that an `if` or a loop binds may keep its earlier value.
         self.kills: Set[str] = set()
         if isinstance(node, ast.Assign):
             self.kills = stored_names(*node.targets) - self.uses
@@ -128,7 +129,7 @@ def targets_of(node: ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr)
 
 
 def arguments_of(call: ast.Call) -> list[ast.expr]:
-    """Return the arguments of a call, those with keywords included."""
+    """Return the arguments of a call, with keywords or not."""
     return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
@@ -240,6 +241,7 @@ class SharedVariables:
             if _is_stateless(each.node, patches):
                 self._functions |= dict.fromkeys(each.binds, _free_names(each.node))
         self.fixed = frozenset(self._constants(once, patches) | self._functions.keys())
+        # Variables in one statement may hold each other, and so may the variables of two statements that share one.
         self._groups: dict[str, set[str]] = {}
         for each in everything:
             together = self.variables_in(_mentioned_names(each))

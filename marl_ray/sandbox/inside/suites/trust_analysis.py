@@ -90,6 +90,7 @@ def stdlib_names(parts: Sequence[ast.AST], free: Iterable[str], entry_point: str
     """
     dotted = {part.value for part in of_kind(ast.Attribute, parts)}
     otherwise = {part.id for part in of_kind(ast.Name, parts) if part not in dotted}
+    # A module that is passed on, or called, may be something of the program with that name.
     names = {}
     for name in free:
         if name in _MEMBERS:
@@ -318,6 +319,7 @@ def _test_objects(statements: Sequence[ast.stmt]) -> dict[str, str]:
     """
     kinds: dict[str, str] = {}
     parts = list(walk_all(statements))
+    # In this order: a maker is known by the classes, and a value by all of these.
     for part in parts:
         if isinstance(part, FUNCTIONS):
             kinds[part.name] = "function"
@@ -333,7 +335,7 @@ def _test_objects(statements: Sequence[ast.stmt]) -> dict[str, str]:
         if _is_lazy(assignment.value, kinds):
             for target in of_kind(ast.Name, assignment.targets):
                 kinds.setdefault(target.id, "value")
-    kinds.pop("check", None)
+    kinds.pop("check", None)  # HumanEval's own function
     return kinds
 
 
@@ -361,6 +363,7 @@ def _tainted(statements: Sequence[ast.stmt], remote: frozenset[str]) -> frozense
     for part in walk_all(statements):
         if isinstance(part, FUNCTIONS):
             parameters[part.name] = {item.arg for item in of_kind(ast.arg, ast.walk(part.args))}
+    # Whatever a binding mentions may reach its names: rather too many names than too few.
     for part in walk_all(statements):
         if isinstance(part, SCOPES):
             bindings.append(({part.name}, part))

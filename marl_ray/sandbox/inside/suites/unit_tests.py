@@ -80,6 +80,7 @@ def unittest_suite(source: str, entry_point: str) -> Suite:
     join_processes(reasons, [case.variables for case in cases])
     instrument = AssertInstrumenter(analysis, InstanceAnalysis(module.body, remote))
     rewrite = RequestRewriter(analysis, remote, HelperCalls(tree.body, remote, entry_point))
+    # Without the check that ends the statements: here each method has its own (see `SuiteRunner`).
     marked = [instrument.visit(rewrite.visit(node)) for node in mark_assertions(tree.body, remote)[:-1]]
     return Suite(
         "unittest",
@@ -233,7 +234,7 @@ def keep_test_methods(source: str, units: Iterable[tuple[str, str]]) -> str:
         for ancestor in _ancestry(classes[name], classes):
             selected.add((ancestor.name, method))
             mentioned.add(ancestor.name)
-    while True:
+    while True:  # until no kept definition mentions another one that is left out
         part = parse(source)
         part.body = [node for node in part.body if _is_needed(node, mentioned)]
         for name, node in _classes_in(part).items():

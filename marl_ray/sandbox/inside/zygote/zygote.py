@@ -92,13 +92,12 @@ class Zygote:
                     self._threads.handle_events(ready, self._children)
                 if self._lifeline in ready:
                     return False
-                links = [link for descriptor, link in self._links.items() if descriptor in ready]
-                for link in links:
-                    if link.fileno() < 0 or self._handle_request(link):  # the judge may have ended it just now
-                        continue
-                    if link is self._link:
-                        return True
-                    self._close_link(link)
+                for descriptor, link in list(self._links.items()):
+                    is_open = link.fileno() >= 0  # the judge may have ended it just now
+                    if descriptor in ready and is_open and not self._handle_request(link):
+                        if link is self._link:
+                            return True
+                        self._close_link(link)
         finally:
             for pid in list(self._children):
                 self._reap(pid)
@@ -271,8 +270,7 @@ def _build_isolation(
     if config["seccomp"]:
         counts = thread_limit.available()
         may_open = config["may_open"]
-        writes = folders is not None
-        code = seccomp.build_filter(may_open=may_open, own_mounts=own_mounts, may_write=writes)
+        code = seccomp.build_filter(may_open=may_open, own_mounts=own_mounts, may_write=folders is not None)
         guest_filter = seccomp.Filter(code)
         judge_filter = seccomp.Filter(seccomp.build_filter(may_open=may_open, own_mounts=own_mounts, judge=True))
         no_fork_filter = seccomp.Filter(seccomp.build_no_fork_filter())
@@ -310,8 +308,7 @@ def _start(host: socket.socket, lifeline: int, progress: int, config: dict[str, 
     sys.path[:] = [path for path in sys.path if os.path.exists(path)]
     process.offer_to_oom_killer()
     process.share_malloc_arena()
-    # The order matters: mounts need rights, and scratch folders are mounted before the rights are dropped and made by
-    # their owner. From `no_new_privs` on nothing gains rights again.
+    # Mounting needs rights, which end below. The scratch folders are made after that, by their owner.
     own_mounts = _enter_mounts(config)
     user = config["user"]
     readable = config["readable" if own_mounts else "readable_on_shared_mounts"]
