@@ -62,6 +62,8 @@ LIMITS = {
     "config": (2.0, 0.5, 0.0, 40.9),
     "http": (1.3, 1.3, 0.0, 39.6),
     "external": (0.9, 1.3, 0.0, 40.9),
+    "sandbox": (2.9, 1.4, 0.1, 39.1),
+    "sandbox/inside": (2.8, 1.4, 0.1, 39.2),
     "plugins/serve": (2.4, 1.1, 0.0, 41.6),
     "plugins/gateway": (1.4, 0.8, 0.1, 40.4),
     "plugins/environment_server": (0.9, 0.0, 0.0, 42.5),

@@ -42,7 +42,8 @@ def sandbox_parser() -> argparse.ArgumentParser:
 def _run(arguments: argparse.Namespace) -> int:
     try:
         data = json.load(sys.stdin)
-        programs = [Program.from_dict(entry) for entry in (data if isinstance(data, list) else [data])]
+        entries = data if isinstance(data, list) else [data]
+        programs = [Program.from_dict(entry) for entry in entries]
     except ValueError as error:
         return _fail(f"standard input: {error}")
     packages = tuple(arguments.package)

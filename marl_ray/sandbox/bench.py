@@ -92,7 +92,8 @@ def run_concurrently(actions: Sequence[Callable[[], object]]) -> float:
     """Run each callable in a thread and return the wall time in seconds. Exceptions of the callables propagate."""
     with ThreadPoolExecutor(len(actions)) as threads:
         started = time.perf_counter()
-        for future in [threads.submit(action) for action in actions]:
+        futures = list(map(threads.submit, actions))
+        for future in futures:
             future.result()
         return time.perf_counter() - started
 
@@ -108,7 +109,8 @@ def _compare(sandboxes: Sequence[Sandbox], programs: Sequence[Program]) -> tuple
     """
     workers = len(sandboxes)
     seconds = fresh_seconds = fresh_programs = 0.0
-    for part in (programs[number::_ROUNDS] for number in range(_ROUNDS)):
+    for number in range(_ROUNDS):
+        part = programs[number::_ROUNDS]
         few = part[: max(workers, len(part) // 5)]
         fresh_programs += len(few)
         fresh_seconds += _run_fresh_concurrently(few, workers)
@@ -120,8 +122,11 @@ def _compare(sandboxes: Sequence[Sandbox], programs: Sequence[Program]) -> tuple
 def measure(count: int = 400, workers: int | None = None, levels: Sequence[str] = ()) -> Iterator[Measurement]:
     """Measure a bare fork, fresh interpreters and every available level, each with `workers` in parallel."""
     workers = workers or os.cpu_count() or 1
-    problems = [_PROBLEMS[index // 8 % len(_PROBLEMS)] for index in range(count)]
-    programs = [Program(f"{source}\n# variant {index}\n", tests, "f") for index, (source, tests) in enumerate(problems)]
+    programs = []
+    for index in range(count):
+        source, tests = _PROBLEMS[index // 8 % len(_PROBLEMS)]
+        # No two programs are equal, so that no cache answers for one.
+        programs.append(Program(f"{source}\n# variant {index}\n", tests, "f"))
     yield Measurement("bare fork", _median_ms([_fork] * 100), 0.0, 0.0)
     few = programs[: max(16, count // 5)]
     seconds = _run_fresh_concurrently(few, workers)
@@ -134,7 +139,7 @@ def measure(count: int = 400, workers: int | None = None, levels: Sequence[str] 
             if any(sandbox.try_level(level) is not None for sandbox in sandboxes):
                 continue
             for sandbox in sandboxes:
-                sandbox.run_batch(programs[:8])
+                sandbox.run_batch(programs[:8])  # the first programs find cold caches
             latency_ms = _median_ms(partial(sandboxes[0].run, program) for program in programs[:100])
             rate, fresh = _compare(sandboxes, programs)
             yield Measurement(level, latency_ms, rate, rate / fresh)
@@ -144,5 +149,7 @@ def table(measurements: Iterable[Measurement]) -> Iterator[str]:
     """Yield the lines of a table, each as soon as its measurement is available."""
     yield f"{'':<20}{'latency ms':>12}{'programs/s':>12}{'x fresh':>9}"
     for entry in measurements:
-        rate = f"{entry.programs_per_s:>12.1f}{entry.vs_fresh:>9.1f}" if entry.programs_per_s else ""
-        yield f"{entry.name:<20}{entry.latency_ms:>12.2f}{rate}"
+        line = f"{entry.name:<20}{entry.latency_ms:>12.2f}"
+        if entry.programs_per_s:
+            line += f"{entry.programs_per_s:>12.1f}{entry.vs_fresh:>9.1f}"
+        yield line

@@ -67,7 +67,8 @@ def _bubblewrap() -> str:
         command, capture_output=True, text=True, timeout=_TIMEOUT_S / 2, env={"PATH": os.defpath}, encoding="utf-8"
     )
     if done.returncode:
-        raise OSError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"status {done.returncode}")
+        lines = done.stderr.strip().splitlines()
+        raise OSError(lines[-1] if lines else f"status {done.returncode}")
     return "yes"
 
 
@@ -95,7 +96,9 @@ def _attempt(primitive: Callable[[], str]) -> str:
     os.close(writer)
     try:
         ready, _, _ = select.select([reader], [], [], _TIMEOUT_S)
-        answer = os.read(reader, 1000).decode() if ready else "no: timed out"
+        answer = "no: timed out"
+        if ready:
+            answer = os.read(reader, 1000).decode()
     finally:
         os.close(reader)
         os.kill(pid, signal.SIGKILL)
@@ -132,11 +135,14 @@ def report() -> Iterator[str]:
             reason = sandbox.try_level(level)
         if reason is None:
             best = best or level
-            yield f"level {level:<17}passes its self-test" + (" (unprotected)" if level == "none" else "")
+            note = " (unprotected)" if level == "none" else ""
+            yield f"level {level:<17}passes its self-test{note}"
         else:
             missing[level] = reason
             yield f"level {level:<17}no: {reason}"
-    choice = "refuse to run programs here without allow_unsafe: true" if best in ("", "none") else f"use {best}"
+    choice = f"use {best}"
+    if best in ("", "none"):
+        choice = "refuse to run programs here without allow_unsafe: true"
     yield f"isolation: auto would {choice}"
     for line in _advice(features, missing):
         yield f"to raise the level: {line}"

@@ -71,9 +71,9 @@ class SandboxSettings:
             raise SandboxUnavailable("isolation 'none' runs programs unprotected: it needs allow_unsafe: true")
         named = {"auto": LEVELS, "bwrap": ["bwrap"], "process": ["process", "process+landlock"], "none": ["none"]}
         strong_enough = LEVELS[LEVELS.index(self.require or "none") :]
-        levels = [level for level in reversed(LEVELS) if level in named[self.isolation] and level in strong_enough]
-        if not self.allow_unsafe:
-            levels = [level for level in levels if level != "none"]
+        levels = [level for level in reversed(strong_enough) if level in named[self.isolation]]
+        if not self.allow_unsafe and "none" in levels:
+            levels.remove("none")
         if not levels:
             raise SandboxUnavailable(f"isolation '{self.isolation}' cannot reach the required '{self.require}'")
         return levels
@@ -105,7 +105,9 @@ def launch_spec(level: str, package_names: tuple[str, ...] = (), scratch_mb: int
     python, prefix = interpreter()
     command = [python, "-s", "-S", "-P", "-B", _BOOT]
     roots, packages = find_packages(package_names)
-    environment = _ENVIRONMENT | (SINGLE_THREADED if package_names else {})
+    environment = dict(_ENVIRONMENT)
+    if package_names:
+        environment |= SINGLE_THREADED
     root = os.geteuid() == 0
     # bubblewrap exposes Python to every user, and at level "process" no file can be opened anyway.
     if root and level == "process+landlock" and not readable_by_all(prefix):
@@ -155,11 +157,11 @@ def _bubblewrap_options(prefix: str, packages: Sequence[str], root: bool, scratc
     bound = ["/usr"]
     options += ["--ro-bind", "/usr", "/usr"]
     for path in (prefix, _INSIDE, *packages):
-        if any(path == folder or path.startswith(folder + "/") for folder in bound):
+        inside = tuple(f"{folder}/" for folder in bound)
+        if path in bound or path.startswith(inside):
             continue
-        for parent in reversed(Path(path).parents):
-            name = str(parent)
-            if name != "/" and name not in made and not any(name.startswith(folder + "/") for folder in bound):
+        for name in map(str, reversed(Path(path).parents)):
+            if name != "/" and name not in made and not name.startswith(inside):
                 options += ["--perms", "0755", "--dir", name]  # the default 0700 would be closed to the guest
                 made.add(name)
         options += ["--ro-bind", path, path]

@@ -71,8 +71,11 @@ class Program:
         """Return plain data for `from_dict` and the command line."""
         data = {"program": self.source, **to_dict(self)}
         del data["source"], data["_count"]
-        tests = self.tests if isinstance(self.tests, str) else list(self.tests)
-        return data | {"tests": tests, "limits": None if self.limits is None else to_dict(self.limits)}
+        if not isinstance(self.tests, str):
+            data["tests"] = list(self.tests)
+        if self.limits is not None:
+            data["limits"] = to_dict(self.limits)
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Program:
@@ -86,8 +89,12 @@ class Program:
         for name in ("program", "tests"):
             if name not in data:
                 raise ValueError(f"program: key {name!r} is missing")
-        strings = {"program": data["program"], "form": data.get("form") or "auto"}
-        strings |= {name: data.get(name) or "" for name in ("entry_point", "prompt")}
+        strings = {
+            "program": data["program"],
+            "form": data.get("form") or "auto",
+            "entry_point": data.get("entry_point") or "",
+            "prompt": data.get("prompt") or "",
+        }
         for name, value in strings.items():
             if not isinstance(value, str):
                 raise ValueError(f"program: {name!r} must be a string")
@@ -97,14 +104,12 @@ class Program:
             value = data.get(name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
                 raise ValueError(f"program: {name!r} must be {description} or null")
-        return cls(
-            source=strings.pop("program"),
-            tests=_tests_from_json(data["tests"]),
-            stdin=data.get("stdin"),
-            limits=None if data.get("limits") is None else Limits.from_dict(data["limits"]),
-            visible=data.get("visible"),
-            **strings,
-        )
+        tests = _tests_from_json(data["tests"])
+        limits = data.get("limits")
+        if limits is not None:
+            limits = Limits.from_dict(limits)
+        source = strings.pop("program")
+        return cls(source, tests, stdin=data.get("stdin"), limits=limits, visible=data.get("visible"), **strings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +189,11 @@ class ExecutionReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data with the keys of `marl-ray sandbox run`; `infra_error` only if set."""
+        syntax_error = self.syntax_error
         data: dict[str, Any] = {
             "isolation": self.isolation,
             "trusted": self.trusted,
-            "syntax_error": None if self.syntax_error is None else to_dict(self.syntax_error),
+            "syntax_error": None if syntax_error is None else to_dict(syntax_error),
             "tests": [to_dict(test) for test in self.tests],
             "passed": self.passed,
             "total": self.total,
@@ -202,13 +208,12 @@ class ExecutionReport:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ExecutionReport:
         """Read the output of `to_dict`; `passed` and `total` are computed, not read."""
-        syntax = data["syntax_error"]
-        return cls(
-            tests=tuple(TestResult(**test) for test in data["tests"]),
-            syntax_error=None if syntax is None else SyntaxDiagnosis(**syntax),
-            infra_error=data.get("infra_error"),
-            **{name: data[name] for name in ("stdout", "cpu_s", "wall_s", "isolation", "trusted")},
-        )
+        fields = {name: data[name] for name in ("stdout", "cpu_s", "wall_s", "isolation", "trusted")}
+        syntax_error = None
+        if data["syntax_error"] is not None:
+            syntax_error = SyntaxDiagnosis(**data["syntax_error"])
+        tests = tuple(TestResult(**test) for test in data["tests"])
+        return cls(tests, syntax_error, infra_error=data.get("infra_error"), **fields)
 
 
 def failed_report(

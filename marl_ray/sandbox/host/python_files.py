@@ -23,9 +23,10 @@ _EXCLUDED = shutil.ignore_patterns(
     *("site-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "config-*", "_test*"),
     *("_tkinter*", "*.opt-?.pyc"),
 )
+_LIBRARY = os.path.join(sys.platlibdir, f"python{sys.version_info.major}.{sys.version_info.minor}")
 _COMPLETE = "complete"
 """Name of the file written last. It holds the number of files, because cleaners of /tmp delete old files one by one."""
-SINGLE_THREADED = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "OMP", "MKL")}
+SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """Environment that keeps numerical libraries from starting threads: the zygote forks and must have a single thread."""
 
 
@@ -47,46 +48,53 @@ def find_packages(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...
             root = os.path.realpath(str(distribution.locate_file("")))
             entries = {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}
             roots[root] = None
-            paths |= dict.fromkeys(path for part in sorted(entries) if os.path.exists(path := os.path.join(root, part)))
+            for entry in sorted(entries):
+                path = os.path.join(root, entry)
+                if os.path.exists(path):
+                    paths[path] = None
     return tuple(roots), tuple(paths)
 
 
 def readable_by_all(prefix: str) -> bool:
     """Return whether any user can enter every folder on the way to a Python's library."""
     folder = Path(prefix) / "lib"
-    return all(path.stat().st_mode & 0o001 for path in (folder, *folder.parents) if path.exists())
+    existing = [path for path in (folder, *folder.parents) if path.exists()]
+    return all(path.stat().st_mode & 0o001 for path in existing)
 
 
 def essential_files(prefix: str) -> list[str]:
     """Return Python's library without installed packages, the system's shared libraries, locales and time zones."""
-    library = Path(prefix, sys.platlibdir, f"python{sys.version_info.major}.{sys.version_info.minor}")
-    own = [path for path in library.iterdir() if path.name not in ("site-packages", "dist-packages")]
-    folders = {Path(os.path.realpath(folder)) for folder in ("/lib", "/lib64", "/usr/lib", "/usr/lib64")}
-    shared = [path for folder in folders for place in ("*.so*", "*-linux-*/*.so*") for path in folder.glob(place)]
-    return [*{os.path.realpath(path) for path in own + shared}, "/usr/lib/locale", "/usr/share/zoneinfo"]
+    library = Path(prefix, _LIBRARY)
+    files = [path for path in library.iterdir() if path.name not in ("site-packages", "dist-packages")]
+    # On most systems some of these are links to the others.
+    for folder in set(map(os.path.realpath, ("/lib", "/lib64", "/usr/lib", "/usr/lib64"))):
+        files += Path(folder).glob("*.so*")
+        files += Path(folder).glob("*-linux-*/*.so*")
+    return [*set(map(os.path.realpath, files)), "/usr/lib/locale", "/usr/share/zoneinfo"]
 
 
 @functools.cache
 def readable_copy(prefix: str) -> str | None:
     """Return a PYTHONHOME to use instead of `prefix`, or None if no folder can hold the copy."""
-    library = Path(sys.platlibdir) / f"python{sys.version_info.major}.{sys.version_info.minor}"
     name = hashlib.sha256(f"{prefix} {sys.version}".encode()).hexdigest()[:16]
     for base in dict.fromkeys((tempfile.gettempdir(), "/var/tmp")):
         with contextlib.suppress(OSError):
             if not readable_by_all(base) or os.statvfs(base).f_flag & os.ST_NOEXEC:  # shared libraries need exec
                 continue
             target = Path(base) / f"marl-ray-python-{name}"
-            copy = target if _is_own_copy(target) else _make_copy(Path(prefix) / library, library, target)
+            copy = target
+            if not _is_own_copy(target):
+                copy = _make_copy(prefix, target)
             # Cleaners of temporary folders skip locked files; the lock is held until this process ends.
             fcntl.flock(os.open(copy, os.O_RDONLY | os.O_CLOEXEC), fcntl.LOCK_SH)
             return str(copy)
     return None
 
 
-def _make_copy(source: Path, library: Path, target: Path) -> Path:
+def _make_copy(prefix: str, target: Path) -> Path:
     """Copy the library and return its folder: `target`, unless an untrusted folder already has that name."""
     copy = Path(tempfile.mkdtemp(prefix=f"{target.name}-", dir=target.parent))
-    shutil.copytree(source, copy / library, ignore=_EXCLUDED)
+    shutil.copytree(Path(prefix, _LIBRARY), copy / _LIBRARY, ignore=_EXCLUDED)
     (copy / _COMPLETE).write_text(str(_file_count(copy)), encoding="utf-8")
     for folder, _, files in os.walk(copy, topdown=False):  # the top folder is opened last, and private until then
         for file in files:

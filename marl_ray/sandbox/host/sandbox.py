@@ -71,14 +71,19 @@ class Sandbox:
     @property
     def restarts(self) -> int:
         """How often failed processes were replaced."""
-        return self._earlier_restarts + (self._session.restarts if self._session is not None else 0)
+        if self._session is None:
+            return self._earlier_restarts
+        return self._earlier_restarts + self._session.restarts
 
     def describe(self) -> str:
         """Return one line: the active level with its features, and the reasons why no stronger level is active."""
         if self._session is None:
             return "sandbox: not started"
-        level, zygote = self._session.level, self._session.facts
-        facts = [] if level == "none" else ["seccomp"]
+        level = self._session.level
+        zygote = self._session.facts
+        facts = []
+        if level != "none":
+            facts.append("seccomp")
         if abi := zygote.get("landlock_abi"):
             facts.append(f"Landlock ABI {abi}")
         if self.settings.scratch_mb:
@@ -88,8 +93,7 @@ class Sandbox:
         if level.startswith("process") and not zygote.get("own_mounts"):
             facts.append("mounts shared with the machine")
         facts.append(f"uid {zygote.get('uid')}")
-        line = f"sandbox: {level} active ({', '.join(facts)})"
-        return line + "".join(f"; not {reason}" for reason in self._rejected)
+        return "; not ".join([f"sandbox: {level} active ({', '.join(facts)})", *self._rejected])
 
     def start(self) -> str:
         """Start the strongest level that passes its self-test, and return the level. Raises SandboxUnavailable."""
@@ -110,8 +114,7 @@ class Sandbox:
 
         Raises SandboxUnavailable for a package that is not installed.
         """
-        self.close()
-        self._earlier_restarts, self._session = self.restarts, None
+        self._discard()
         if level == "bwrap" and "bwrap" in self._without:
             return "switched off"
         if level == "process+landlock" and "landlock" in self._without:
@@ -128,9 +131,14 @@ class Sandbox:
         except (OSError, SandboxFailure) as error:
             reason = " ".join(str(error).split()) or type(error).__name__
         if reason is not None:
-            self.close()
-            self._earlier_restarts, self._session = self.restarts, None
+            self._discard()
         return reason
+
+    def _discard(self) -> None:
+        """End the session, whose restarts still count."""
+        self.close()
+        self._earlier_restarts = self.restarts
+        self._session = None
 
     def close(self) -> None:
         """End every process of this sandbox."""
@@ -162,7 +170,8 @@ def _run_self_test(session: SandboxSession, *, writes_files: bool) -> str | None
     if correct.infra_error is not None:
         return correct.infra_error
     if [test.status for test in correct.tests] != ["pass", "fail"]:
-        problem = next((f"{test.error_type}: {test.message}" for test in correct.tests if test.status != "pass"), "")
+        problems = [f"{test.error_type}: {test.message}" for test in correct.tests if test.status != "pass"]
+        problem = problems[0] if problems else ""
         return f"self-test: a correct program does not get its verdict ({problem})"
     if session.level == "none":
         return None

@@ -138,7 +138,8 @@ class SandboxConnection:
             self.process.wait(_END_S)
         self._errors.seek(0)
         lines = self._errors.read()[-4000:].decode("utf-8", "replace").strip().splitlines()
-        return (lines[-1].strip() if lines else "") or "the sandbox ended without an error message"
+        last = lines[-1].strip() if lines else ""
+        return last or "the sandbox ended without an error message"
 
     def _stuck_test(self) -> tuple[int, int] | None:
         """Return program and test that held the judge in C code, if it ended for that reason."""
@@ -223,7 +224,8 @@ class SandboxSession:
 
     def close(self) -> None:
         """End every process."""
-        connection, self.connection = self.connection, None
+        connection = self.connection
+        self.connection = None
         if connection is not None:
             connection.stop()
 
@@ -257,7 +259,9 @@ class SandboxSession:
         """
         started = time.monotonic()
         first = queue[0]
-        program, number, failures = first.program, first.number, 0
+        program = first.program
+        number = first.number
+        failures = 0
         while failures < 2:
             try:
                 return self._attempt(queue, requests, ahead=failures == 0)
@@ -280,8 +284,9 @@ class SandboxSession:
         if failure.infrastructure:
             return failed_report(program, self.level, infra_error=str(failure))
         message = "the judge did not survive this program's results"
-        timed_out = TestResult("timeout", "Timeout", message)
-        verdict = timed_out if failure.timed_out else TestResult("crash", "JudgeDied", message)
+        verdict = TestResult("crash", "JudgeDied", message)
+        if failure.timed_out:
+            verdict = TestResult("timeout", "Timeout", message)
         return failed_report(program, self.level, verdict, wall_s=time.monotonic() - started)
 
     def _attempt(self, queue: deque[_Request], requests: Iterator[_Request], *, ahead: bool) -> ExecutionReport:

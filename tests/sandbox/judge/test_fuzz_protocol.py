@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from marl_ray.sandbox import Limits, Program, Sandbox
 from marl_ray.sandbox.inside.isolation.process import anonymous_file
 from marl_ray.sandbox.inside.judge.deadlines import DeadlineTimer
-from marl_ray.sandbox.inside.judge.suite_runner import SuiteRequest, SuiteRunner
+from marl_ray.sandbox.inside.judge.suite_request import SuiteRequest
+from marl_ray.sandbox.inside.judge.suite_runner import SuiteRunner
 from marl_ray.sandbox.inside.judge.zygote_client import GuestProcess
 from marl_ray.sandbox.inside.protocol import messages
 from marl_ray.sandbox.inside.protocol.messages import GuestLimits

@@ -30,8 +30,8 @@ SOLUTION = "<solution>"
 _DESYNCHRONISED = 98
 _MAX_DETAILS = 1 << 16
 _MAX_CODE = 1 << 20
-_MAX_BASES, _MAX_MEMBERS = 8, 64
-
+_MAX_BASES = 8
+_MAX_MEMBERS = 64
 
 _CONSTANT = (int, float, str, bool, bytes, type(None))
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -108,7 +108,9 @@ def _library_name(kind: type) -> str | None:
     if kind.__module__ == "builtins":
         return kind.__name__
     name = stdlib_name(kind)
-    return name if name and "." not in name.partition(":")[2] else None
+    if name is None or "." in name.partition(":")[2]:
+        return None
+    return name
 
 
 class Guest:
@@ -219,10 +221,15 @@ class Guest:
             exact = _library_name(kind) is not None
             attributes = {key: value for key, value in vars(error).items() if type(key) is str}
             attributes |= {key: getattr(error, key) for key in ("name", "filename", "lineno") if hasattr(kind, key)}
-            members = error.exceptions[:_MAX_MEMBERS] if isinstance(error, BaseExceptionGroup) and causes else None
-            arguments = error.args if members is None else error.args[:1]
+            members = None
+            arguments = error.args
+            if isinstance(error, BaseExceptionGroup) and causes:
+                members = error.exceptions[:_MAX_MEMBERS]
+                arguments = arguments[:1]  # the members are described apart
             is_cause = error.__suppress_context__
-            related = (error.__cause__ if is_cause else error.__context__) if causes else None
+            related = None
+            if causes:
+                related = error.__cause__ if is_cause else error.__context__
             details = [exact, *self._shared.encode_values(arguments, attributes)]
             details += [related and self._description(related, causes - 1), is_cause]
             details.append(members and [self._description(member, causes - 1) for member in members])
@@ -247,7 +254,11 @@ class Guest:
         namespace = self._module.__dict__
         exec(code, namespace)
         values = {name: namespace[name] for name in names if name in namespace}
-        return ["ok", {name: [name, *describe_object(value)] for name, value in values.items() if callable(value)}]
+        callables = {}
+        for name, value in values.items():
+            if callable(value):
+                callables[name] = [name, *describe_object(value)]
+        return ["ok", callables]
 
     def _script(self, program: str, is_code: bool) -> list[Wire]:
         code = _code_of(program, is_code)
@@ -310,12 +321,12 @@ class Guest:
 
         result = unittest.TestResult()
         unittest.TestSuite([self._names()[class_name](method)]).run(result)
-        problems = [("fail", trace) for _, trace in result.failures]
-        problems += [("error", trace) for _, trace in result.errors]
-        problems += [("fail", "unexpected success") for _ in result.unexpectedSuccesses]
-        if problems:
-            status, trace = problems[0]
-            return ["ok", [status, *_type_and_message(trace)]]
+        if result.failures:
+            return ["ok", ["fail", *_type_and_message(result.failures[0][1])]]
+        if result.errors:
+            return ["ok", ["error", *_type_and_message(result.errors[0][1])]]
+        if result.unexpectedSuccesses:
+            return ["ok", ["fail", *_type_and_message("unexpected success")]]
         if result.skipped:
             return ["ok", ["skipped", "SkipTest", result.skipped[0][1]]]
         return ["ok", ["pass", None, None]]
@@ -324,8 +335,11 @@ class Guest:
 def _type_and_message(trace: str) -> tuple[str, str]:
     """Return type and message at the end of a formatted traceback; the message may have several lines."""
     lines = trace.rpartition("Traceback (most recent call last):\n")[2].rstrip().splitlines()
-    start = next((number for number, line in enumerate(lines) if not line.startswith(" ")), 0)
-    kind, _, message = "\n".join(lines[start:]).partition(": ")
+    # The lines of the stack are indented.
+    start = 0
+    while start < len(lines) and lines[start].startswith(" "):
+        start += 1
+    kind, _, message = "\n".join(lines[start:] or lines).partition(": ")
     return kind.rpartition(".")[2], message or kind
 
 

@@ -36,15 +36,16 @@ class GuestObjects(SharedObjects):
     def encode_reference(self, value: Any) -> Wire:
         if value is Ellipsis or value is NotImplemented:
             return {"n": f"builtins:{value!r}"}
-        name = getattr(value, "__name__", None) if type(value) in (type, types.BuiltinFunctionType) else None
-        if type(name) is str and vars(builtins).get(name) is value and f"builtins:{name}" in FROM_GUEST:
-            return {"n": f"builtins:{name}"}
+        if type(value) in (type, types.BuiltinFunctionType):
+            name = getattr(value, "__name__", None)
+            if type(name) is str and vars(builtins).get(name) is value and f"builtins:{name}" in FROM_GUEST:
+                return {"n": f"builtins:{name}"}
         return {"h": self.origin_reference(value)}
 
     @staticmethod
     @functools.lru_cache(maxsize=1024)
     def overridden_methods(kind: type, base: type) -> int:
-        names = set().union(*(vars(each) for each in kind.__mro__[: kind.__mro__.index(base)]))
+        names = set().union(*map(vars, kind.__mro__[: kind.__mro__.index(base)]))
         if hasattr(kind, "_fields"):
             names.discard("__repr__")  # every namedtuple has one
         return sum(1 << bit for bit, name in enumerate(OVERRIDABLE) if f"__{name}__" in names)
@@ -81,10 +82,12 @@ def describe_object(value: Any) -> tuple[str, int, int | None]:
     mask = _abilities_of(kind)
     if isinstance(value, type) and hasattr(value, "__class_getitem__"):
         mask |= METHOD_BITS["getitem"]
-    try:
-        own_hash = hash(value) if mask & METHOD_BITS["hash"] else None
-    except BaseException:  # __hash__ may raise anything
-        own_hash = None
+    own_hash = None
+    if mask & METHOD_BITS["hash"]:
+        try:
+            own_hash = hash(value)
+        except BaseException:  # __hash__ may raise anything
+            pass
     return kind.__name__, mask, own_hash
 
 

@@ -22,7 +22,11 @@ _CLOCK_STEP_S = 0.02
 
 def read_due_files(roots: Iterable[str]) -> list[tuple[float, str]]:
     """Read all due files and folders below these paths; return the others with the second when each becomes due."""
-    later = [(at, path) for root in {*map(os.path.realpath, roots)} for path in _files(root) if (at := _read(path))]
+    later = []
+    for root in set(map(os.path.realpath, roots)):
+        for path in _files(root):
+            if at := _read(path):
+                later.append((at, path))
     heapq.heapify(later)
     return later
 
@@ -40,7 +44,8 @@ def keep_reading(later: list[tuple[float, str]], end: int) -> None:
 def _read(path: str) -> float:
     """Read a file or folder if it is due. Return when it becomes due; 0 if its access time does not change."""
     with contextlib.suppress(OSError):
-        if at := _due_at(before := os.stat(path)):
+        before = os.stat(path)
+        if at := _due_at(before):
             return at
         if stat.S_ISDIR(before.st_mode):
             with os.scandir(path) as entries:
@@ -54,15 +59,19 @@ def _read(path: str) -> float:
 
 def _due_at(status: os.stat_result) -> float:
     """Return the second in which a file becomes due; 0 if it is due already."""
-    read, now = status.st_atime_ns, time.time()
+    now = time.time()
     at = status.st_atime // 1 + DAY_S + _CLOCK_STEP_S
-    return at if read > max(status.st_mtime_ns, status.st_ctime_ns) and at > now else 0.0
+    changed = max(status.st_mtime_ns, status.st_ctime_ns)
+    return at if status.st_atime_ns > changed and at > now else 0.0
 
 
 def _files(path: str) -> Iterator[str]:
     """Yield a path and, of a folder, all files and folders below. Symbolic links and devices are left out."""
-    folders = [path] if os.path.isdir(path) else []
-    if folders or os.path.isfile(path):
+    folders = []
+    if os.path.isdir(path):
+        folders.append(path)
+        yield path
+    elif os.path.isfile(path):
         yield path
     while folders:
         with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:

@@ -12,13 +12,21 @@ import os
 import struct
 from collections.abc import Iterable
 
-from .mount_namespace import NODEV, NOEXEC, NOSUID, mount_tmpfs
+from .mount_namespace import NODEV, NOEXEC, NOSUID, mount_tmpfs, owned_by
 from .process import system_call
 
 _CREATE_VERSION = 1
 _RULE_PATH_BENEATH = 1
-_WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_DIR, _REMOVE_FILE = 1 << 1, 1 << 2, 1 << 3, 1 << 4, 1 << 5
-_MAKE_DIR, _MAKE_REG, _REFER, _TRUNCATE = 1 << 7, 1 << 8, 1 << 13, 1 << 14
+# LANDLOCK_ACCESS_FS_...
+_WRITE_FILE = 1 << 1
+_READ_FILE = 1 << 2
+_READ_DIR = 1 << 3
+_REMOVE_DIR = 1 << 4
+_REMOVE_FILE = 1 << 5
+_MAKE_DIR = 1 << 7
+_MAKE_REG = 1 << 8
+_REFER = 1 << 13
+_TRUNCATE = 1 << 14
 _READ = _READ_FILE | _READ_DIR
 _WRITE = _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _REFER | _TRUNCATE
 """Excludes special files, symbolic links and execution."""
@@ -54,9 +62,17 @@ def make_ruleset(readable: Iterable[str], writable: str | None = None) -> int:
     if not version:
         raise OSError(errno.ENOSYS, "this kernel offers no Landlock")
     rights = (1 << _FS_RIGHTS.get(version, 16)) - 1
-    network = 0b11 if version >= 4 else 0
-    scopes = 0b11 if version >= 6 else 0
-    size = 8 if version < 4 else 16 if version < 6 else 24
+    # Deny all that the kernel knows: TCP (bind, connect), and what lies outside (abstract sockets, signals). It refuses
+    # a structure with parts that it does not know.
+    network = 0
+    scopes = 0
+    size = 8
+    if version >= 4:
+        network = 0b11
+        size = 16
+    if version >= 6:
+        scopes = 0b11
+        size = 24
     attributes = ctypes.create_string_buffer(struct.pack("=QQQ", rights, network, scopes), 24)
     ruleset = system_call("landlock_create_ruleset", attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))
     try:
@@ -77,8 +93,8 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         return
     try:
         rule = ctypes.create_string_buffer(struct.pack("=Qi", rights, descriptor))  # struct landlock_path_beneath_attr
-        kind, flags = ctypes.c_int(_RULE_PATH_BENEATH), ctypes.c_uint32(0)
-        system_call("landlock_add_rule", ctypes.c_int(ruleset), kind, rule, flags)
+        kind = ctypes.c_int(_RULE_PATH_BENEATH)
+        system_call("landlock_add_rule", ctypes.c_int(ruleset), kind, rule, ctypes.c_uint32(0))
     finally:
         os.close(descriptor)
 
@@ -99,12 +115,10 @@ class Scratch:
         """Mount the tmpfs with folders for `user` (None: the caller). Raises OSError with the reason if this fails."""
         if landlock_abi() < WRITING_ABI:
             raise OSError("a scratch folder needs Landlock as of Linux 6.2 (sandbox.scratch_mb)")
-        mount_point = next((path for path in MOUNT_POINTS if os.path.isdir(path)), "")
+        mount_point = next(filter(os.path.isdir, MOUNT_POINTS), "")
         if not mount_point:
             raise OSError(f"a scratch folder needs one of {', '.join(MOUNT_POINTS)} to be mounted on")
-        owner = os.getuid() if user is None else user
-        group = os.getgid() if user is None else user
-        options = f"size={megabytes}m,nr_inodes={MAX_FILES},mode=0700,uid={owner},gid={group}"
+        options = f"size={megabytes}m,nr_inodes={MAX_FILES},{owned_by(user)}"
         mount_tmpfs(mount_point, NOSUID | NODEV | NOEXEC, options)
         self._free = [f"{mount_point}/{number}" for number in range(FOLDERS)]
 

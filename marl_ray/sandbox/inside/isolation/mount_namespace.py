@@ -13,9 +13,15 @@ import struct
 
 from .process import check, fork, libc, system_call
 
-_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
-_READ_ONLY, NOSUID, NODEV, NOEXEC, PRIVATE = 1, 2, 4, 8, 1 << 18
-_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUSER = 0x10000000
+READ_ONLY = 1
+NOSUID = 2
+NODEV = 4
+NOEXEC = 8
+PRIVATE = 1 << 18
+_AT_FDCWD = -100
+_AT_RECURSIVE = 0x8000
 
 
 def available(own_user: bool) -> bool:
@@ -36,19 +42,39 @@ def enter(own_user: bool) -> None:
     `own_user`: enter a user namespace of this user first if this process may not create a mount namespace otherwise. A
     process that changes its user afterwards cannot: the new user would not exist in that namespace.
     """
-    user, group = os.getuid(), os.getgid()
-    if libc.unshare(_CLONE_NEWNS) != 0:
-        check(libc.unshare(_CLONE_NEWNS | _CLONE_NEWUSER * own_user), "no mount namespace can be created")
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-            with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
-                file.write(text)
-    attributes = ctypes.create_string_buffer(struct.pack("=QQQQ", _READ_ONLY, 0, PRIVATE, 0), 32)  # struct mount_attr
-    folder, flags, size = ctypes.c_int(_AT_FDCWD), ctypes.c_uint(_AT_RECURSIVE), ctypes.c_size_t(32)
-    system_call("mount_setattr", folder, b"/", flags, attributes, size)
-    mount_tmpfs("/proc", _READ_ONLY | NOSUID | NODEV | NOEXEC, "mode=0555,nr_inodes=1")
+    # Read before `unshare`: a new user namespace has no names for them yet.
+    user = os.getuid()
+    group = os.getgid()
+    if libc.unshare(CLONE_NEWNS) != 0:
+        check(libc.unshare(CLONE_NEWNS | CLONE_NEWUSER * own_user), "no mount namespace can be created")
+        map_user(user, group)
+    set_attributes("/", READ_ONLY, PRIVATE)
+    mount_tmpfs("/proc", READ_ONLY | NOSUID | NODEV | NOEXEC, "mode=0555,nr_inodes=1")
+
+
+def map_user(user: int, group: int) -> None:
+    """Map one user and group to themselves in the user namespace that this process has entered. Raises OSError."""
+    # An ordinary user may map a group only after giving up setgroups(2): user_namespaces(7).
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
+            file.write(text)
+
+
+def set_attributes(path: str, flags: int, propagation: int, recursive: bool = True) -> None:
+    """Add flags to a mount, by default with all mounts below. Raises OSError."""
+    attributes = ctypes.create_string_buffer(struct.pack("=QQQQ", flags, 0, propagation, 0), 32)  # struct mount_attr
+    scope = ctypes.c_uint(_AT_RECURSIVE * recursive)
+    system_call("mount_setattr", ctypes.c_int(_AT_FDCWD), path.encode(), scope, attributes, ctypes.c_size_t(32))
 
 
 def mount_tmpfs(folder: str, flags: int, options: str) -> None:
     """Mount an empty file system of this process's memory on a folder. Raises OSError."""
     result = libc.mount(b"tmpfs", folder.encode(), b"tmpfs", ctypes.c_ulong(flags), options.encode())
     check(result, f"no file system can be mounted on {folder}")
+
+
+def owned_by(user: int | None) -> str:
+    """Return the options of a file system whose folder only `user` (None: the caller) may enter."""
+    if user is None:
+        return f"mode=0700,uid={os.getuid()},gid={os.getgid()}"
+    return f"mode=0700,uid={user},gid={user}"

@@ -18,11 +18,17 @@ from collections.abc import Sequence
 from . import mount_namespace, process
 from .process import check, libc, system_call
 
-CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER = 0x00020000, 0x04000000, 0x08000000, 0x10000000
-CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
-_READ_ONLY, _BIND, _RECURSIVE, _DETACH = 1, 4096, 16384, 2
-_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
-_GET_FLAGS, _SET_FLAGS, _IS_UP = 0x8913, 0x8914, 1
+_CLONE_NEWUTS = 0x04000000
+_CLONE_NEWIPC = 0x08000000
+_CLONE_NEWPID = 0x20000000
+_CLONE_NEWNET = 0x40000000
+_BIND = 4096
+_RECURSIVE = 16384
+_DETACH = 2
+# SIOCGIFFLAGS, SIOCSIFFLAGS and IFF_UP of netdevice(7).
+_GET_FLAGS = 0x8913
+_SET_FLAGS = 0x8914
+_IS_UP = 1
 _PR_SET_DUMPABLE = 4
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 """Paths that every command may read, as far as they exist."""
@@ -33,22 +39,21 @@ BACKLOG = 128
 
 def own_user() -> None:
     """Enter a user namespace with this user only, in which the process may create other namespaces. Raises OSError."""
-    user, group = os.getuid(), os.getgid()
-    libc.prctl(_PR_SET_DUMPABLE, 1)  # else a process that has changed its user may not write the files below
-    check(libc.unshare(CLONE_NEWUSER), "no user namespace can be created")
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-        with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
-            file.write(text)
+    user = os.getuid()
+    group = os.getgid()
+    libc.prctl(_PR_SET_DUMPABLE, 1)  # else a process that has changed its user may not write the maps
+    check(libc.unshare(mount_namespace.CLONE_NEWUSER), "no user namespace can be created")
+    mount_namespace.map_user(user, group)
 
 
 def own_processes() -> None:
     """Let the next child of this process be the first of a new process namespace. Raises OSError."""
-    check(libc.unshare(CLONE_NEWPID), "no process namespace can be created")
+    check(libc.unshare(_CLONE_NEWPID), "no process namespace can be created")
 
 
 def listen(port: int) -> socket.socket:
     """Enter an empty network namespace, and return a socket that listens there on 127.0.0.1. Raises OSError."""
-    check(libc.unshare(CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS), "no network namespace can be created")
+    check(libc.unshare(_CLONE_NEWNET | _CLONE_NEWIPC | _CLONE_NEWUTS), "no network namespace can be created")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as device:
         request = struct.pack("16sh14x", b"lo", 0)
         (flags,) = struct.unpack_from("16xh", fcntl.ioctl(device, _GET_FLAGS, request))
@@ -66,8 +71,8 @@ def enter(folder: str, files: Sequence[str], readable: Sequence[str], megabytes:
     `files` are names of files in `folder` that are the original ones: the last may be written, the others read. Raises
     OSError. Call it in a new process namespace, whose /proc is mounted.
     """
-    check(libc.unshare(CLONE_NEWNS), "no mount namespace can be created")
-    _set_attributes("/", 0, mount_namespace.PRIVATE)
+    check(libc.unshare(mount_namespace.CLONE_NEWNS), "no mount namespace can be created")
+    mount_namespace.set_attributes("/", 0, mount_namespace.PRIVATE)
     originals = [os.open(os.path.join(folder, name), os.O_PATH) for name in files]
     mount_namespace.mount_tmpfs(folder, mount_namespace.NOSUID, "mode=0755")
     shown = sorted(filter(os.path.exists, (*readable, *SYSTEM)), key=os.path.realpath)  # folders before their files
@@ -82,15 +87,16 @@ def enter(folder: str, files: Sequence[str], readable: Sequence[str], megabytes:
     _mount_processes(_made(folder + "/proc", is_folder=True))
     os.makedirs(folder + os.getcwd(), exist_ok=True)
     own = _made(folder + folder, is_folder=True)
-    owner, group = (os.getuid(), os.getgid()) if user is None else (user, user)
-    options = f"size={megabytes}m,nr_inodes={MAX_FILES},mode=0700,uid={owner},gid={group}"
+    options = f"size={megabytes}m,nr_inodes={MAX_FILES},{mount_namespace.owned_by(user)}"
     mount_namespace.mount_tmpfs(own, mount_namespace.NOSUID | mount_namespace.NODEV, options)
     for place, (name, original) in enumerate(zip(files, originals, strict=True)):
         target = _made(os.path.join(own, name), is_folder=False)
         _bind(f"/proc/self/fd/{original}", target)
-        _set_attributes(target, 0 if place == len(files) - 1 else _READ_ONLY, 0)
+        is_last = place == len(files) - 1
+        mount_namespace.set_attributes(target, 0 if is_last else mount_namespace.READ_ONLY, 0)
         os.close(original)
-    _set_attributes(folder, _READ_ONLY, 0, recursive=False)
+    mount_namespace.set_attributes(folder, mount_namespace.READ_ONLY, 0, recursive=False)
+    # With "." twice, the old root lies on top of the new one, from where it can be unmounted: pivot_root(2).
     working = os.getcwd()
     os.chdir(folder)
     system_call("pivot_root", b".", b".")
@@ -110,7 +116,8 @@ def _show(root: str, path: str) -> None:
     if not os.path.lexists(root + path):
         target = _made(root + path, is_folder=os.path.isdir(path))
         _bind(path, target)
-        _set_attributes(target, _READ_ONLY | mount_namespace.NOSUID | mount_namespace.NODEV, 0)
+        flags = mount_namespace.READ_ONLY | mount_namespace.NOSUID | mount_namespace.NODEV
+        mount_namespace.set_attributes(target, flags, 0)
 
 
 def _link(root: str, path: str) -> None:
@@ -136,9 +143,3 @@ def _bind(source: str, target: str) -> None:
 def _mount_processes(target: str) -> None:
     flags = mount_namespace.NOSUID | mount_namespace.NODEV | mount_namespace.NOEXEC
     check(libc.mount(b"proc", target.encode(), b"proc", ctypes.c_ulong(flags), None), "/proc cannot be mounted")
-
-
-def _set_attributes(path: str, flags: int, propagation: int, recursive: bool = True) -> None:
-    attributes = ctypes.create_string_buffer(struct.pack("=QQQQ", flags, 0, propagation, 0), 32)  # struct mount_attr
-    scope = ctypes.c_uint(_AT_RECURSIVE if recursive else 0)
-    system_call("mount_setattr", ctypes.c_int(_AT_FDCWD), path.encode(), scope, attributes, ctypes.c_size_t(32))

@@ -19,8 +19,12 @@ LINUX = sys.platform == "linux"
 libc = ctypes.CDLL(None, use_errno=True)
 _bare_fork = ctypes.PyDLL(None).fork
 
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
-_PROT_READ, _MAP_PRIVATE, _MAP_ANONYMOUS = 1, 2, 0x20
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_SET_NO_NEW_PRIVS = 38
+_PROT_READ = 1
+_MAP_PRIVATE = 2
+_MAP_ANONYMOUS = 0x20
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _M_ARENA_MAX = -8
 _CLONE_THREAD = 0x00010000
@@ -134,7 +138,8 @@ def address_space() -> int:
     """
     if not LINUX:
         return 0
-    page, flags = os.sysconf("SC_PAGESIZE"), _MAP_PRIVATE | _MAP_ANONYMOUS
+    page = os.sysconf("SC_PAGESIZE")
+    flags = _MAP_PRIVATE | _MAP_ANONYMOUS
     libc.mmap.restype = ctypes.c_void_p
     before = resource.getrlimit(resource.RLIMIT_AS)
     maximum = 1 << 46 if before[1] == resource.RLIM_INFINITY else before[1]

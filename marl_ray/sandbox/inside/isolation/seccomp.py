@@ -16,21 +16,42 @@ from collections.abc import Iterable, Sequence
 from . import syscalls
 from .process import check, libc
 
-_ALLOW, _ASK, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x7FC00000, 0x80000000, 0x00050000
-_LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_ANY_BIT, _RETURN, _AND = 0x20, 0x15, 0x35, 0x45, 0x06, 0x54
-_NUMBER_OFFSET, _ARCH_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
+# Results of a filter (SECCOMP_RET_...). SECCOMP_RET_ERRNO carries the error's number in its low half.
+_ALLOW = 0x7FFF0000
+_ASK = 0x7FC00000
+_KILL_PROCESS = 0x80000000
+_ERRNO = 0x00050000
+# Instructions (BPF_LD | BPF_W | BPF_ABS, BPF_JMP | BPF_JEQ | BPF_K, ...).
+_LOAD = 0x20
+_JUMP_EQUAL = 0x15
+_JUMP_GREATER_EQUAL = 0x35
+_JUMP_ANY_BIT = 0x45
+_RETURN = 0x06
+_AND = 0x54
+# Offsets in `struct seccomp_data`. An argument has 64 bits, and an instruction loads 32.
+_NUMBER_OFFSET = 0
+_ARCH_OFFSET = 4
+_ARGUMENTS_OFFSET = 16
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 _SECCOMP_SET_MODE_FILTER = 1
-_NEW_LISTENER, _WAIT_KILLABLE = 1 << 3, 1 << 5
+_NEW_LISTENER = 1 << 3
+_WAIT_KILLABLE = 1 << 5
 
-_CLONE_THREAD, _CLONE_NAMESPACES = 0x00010000, 0x7E020000 | 0x80
-_TMPFILE, _PATH_ONLY = 0o20000000, 0o10000000
+_CLONE_THREAD = 0x00010000
+_CLONE_NAMESPACES = 0x7E020000 | 0x80  # all CLONE_NEW..., of which CLONE_NEWTIME is the 0x80
+_TMPFILE = 0o20000000  # O_TMPFILE without O_DIRECTORY
+_PATH_ONLY = 0o10000000  # O_PATH
 _NOFOLLOW = 0x100  # AT_SYMLINK_NOFOLLOW
-_FUTEX_PRIVATE, _FUTEX_COMMAND, _FUTEX_WAIT, _FUTEX_WAIT_BITSET = 0x80, 0x7F, 0, 9
+_FUTEX_PRIVATE = 0x80
+_FUTEX_COMMAND = 0x7F
+_FUTEX_WAIT = 0
+_FUTEX_WAIT_BITSET = 9
 _MAX_CLOCKS = 16
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | _TMPFILE
-_AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
+_AF_UNIX = 1
+_SOCK_STREAM = 1
+_SOCK_TYPE_MASK = 0xF  # the rest are flags
 _INTERNET = (2, 10)  # AF_INET, AF_INET6
 
 # All but MSG_PEEK _TRUNC _DONTWAIT _WAITALL _NOSIGNAL _MORE _CMSG_CLOEXEC, which Python's own modules use. Forbidden
@@ -119,8 +140,10 @@ def _search(boundaries: Sequence[int], *, inside: bool = False, behind: int = 0)
     above = inside == (middle % 2 == 1)
     high = _search(boundaries[middle + 1 :], inside=above, behind=behind)
     low = _search(boundaries[:middle], inside=inside, behind=len(high) + behind)
+    # Where a half has no boundary left, the search ends: one instruction further for a number that lies outside.
     end = len(low) + len(high) + behind
-    to_high, to_low = len(low) if high else end + (not above), 0 if low else end + (not inside)
+    to_high = len(low) if high else end + (not above)
+    to_low = 0 if low else end + (not inside)
     return [(_JUMP_GREATER_EQUAL, to_high, to_low, boundaries[middle]), *low, *high]
 
 
@@ -134,6 +157,7 @@ def build_filter(*, may_open: bool, own_mounts: bool = False, judge: bool = Fals
     """
     if not syscalls.supported():
         raise OSError(errno.ENOSYS, f"no system call table for {syscalls.MACHINE}")
+    no_follow = 0 if own_mounts else _NOFOLLOW
     checked: dict[str, list[Instruction]] = {
         # No namespaces, and in a guest threads only. clone3 passes its flags in memory, where a filter cannot read
         # them; on ENOSYS glibc falls back to clone.
@@ -180,18 +204,23 @@ def build_filter(*, may_open: bool, own_mounts: bool = False, judge: bool = Fals
         "sendto": _without_bits(3, _FORBIDDEN_MESSAGE_FLAGS),
         "recvfrom": _without_bits(3, _FORBIDDEN_MESSAGE_FLAGS),
         "recvmsg": _without_bits(2, _FORBIDDEN_MESSAGE_FLAGS),
-        "newfstatat": _without_bits(3, 0 if own_mounts else _NOFOLLOW),
-        "statx": _without_bits(2, 0 if own_mounts else _NOFOLLOW),
+        "newfstatat": _without_bits(3, no_follow),
+        "statx": _without_bits(2, no_follow),
     }
     if may_open:
         # Landlock or the mount namespace decides which paths. O_TMPFILE is always denied.
-        forbidden = (_TMPFILE if may_write else _WRITING) | (0 if own_mounts else _PATH_ONLY)
-        checked |= {name: _without_bits(flags, forbidden, errno.EACCES) for name, flags in (("openat", 2), ("open", 1))}
+        forbidden = _TMPFILE if may_write else _WRITING
+        if not own_mounts:
+            forbidden |= _PATH_ONLY
+        checked["openat"] = _without_bits(2, forbidden, errno.EACCES)
+        checked["open"] = _without_bits(1, forbidden, errno.EACCES)
     if not judge:
-        checked |= {name: [_deny(0)] for name in syscalls.PROCESS_NUMBERS}
+        for name in syscalls.PROCESS_NUMBERS:
+            checked[name] = [_deny(0)]
         # Larger numbers are CPU clocks of other processes and threads.
         own_clock = [_low(0), (_JUMP_GREATER_EQUAL, 1, 0, _MAX_CLOCKS), _return(_ALLOW), _deny(errno.EINVAL)]
-        checked |= {name: own_clock for name in syscalls.CLOCKS}
+        for name in syscalls.CLOCKS:
+            checked[name] = own_clock
 
     program = _own_architecture()
     if syscalls.MACHINE == "x86_64":
@@ -203,7 +232,8 @@ def build_filter(*, may_open: bool, own_mounts: bool = False, judge: bool = Fals
         allowed |= syscalls.SCRATCH_ONLY | {"ftruncate"}
     if own_mounts:
         allowed |= syscalls.ABOUT_LINKS
-    numbers = {number for name in allowed if (number := syscalls.number(name)) is not None}
+    # An architecture may lack a call.
+    numbers = {number for number in map(syscalls.number, allowed) if number is not None}
     boundaries = sorted(numbers ^ {number + 1 for number in numbers})  # where runs of consecutive numbers begin and end
     program += [*_search(boundaries), _return(_ALLOW)]
     for name, body in checked.items():
@@ -282,7 +312,8 @@ class Filter:
         filter.
         """
         # Without the second flag (Linux 5.19) a signal repeats the question, and the thread would be counted twice.
-        for flags in (_NEW_LISTENER | _WAIT_KILLABLE, _NEW_LISTENER) if listen else (0,):
+        attempts = (_NEW_LISTENER | _WAIT_KILLABLE, _NEW_LISTENER) if listen else (0,)
+        for flags in attempts:
             mode = ctypes.c_long(_SECCOMP_SET_MODE_FILTER)
             result = libc.syscall(self._number, mode, ctypes.c_long(flags), self._header)
             if result >= 0:

@@ -47,7 +47,9 @@ class _ShortRepr(reprlib.Repr):
             return "..."
         if isinstance(x, ProxyObject):
             return f"<{describe(type(x))}>"
-        return super().repr1(x if origin_of(x) is None else base_value(x), level)
+        if origin_of(x) is not None:
+            x = base_value(x)
+        return super().repr1(x, level)
 
     def repr_int(self, number: int, level: int) -> str:
         if number.bit_length() > 4000:
@@ -111,7 +113,8 @@ class AssertEvaluator:
         only_one_is_type = isinstance(left, type) is not isinstance(right, type)
         if only_one_is_type and (isinstance(left, ProxyObject) or isinstance(right, ProxyObject)):
             raise CONTEXT.refuse("classes of the program cannot be told apart outside its process")
-        left, right = resolve_origin(left), resolve_origin(right)
+        left = resolve_origin(left)
+        right = resolve_origin(right)
         if isinstance(left, ProxyObject) and isinstance(right, ProxyObject):
             if not CONTEXT.compares:
                 raise CONTEXT.refuse("only the program knows which of its objects are the same")
@@ -119,6 +122,7 @@ class AssertEvaluator:
             return left is right or bool(session_of(left).fetch("operate", "is_", values=[left, right]))
         if left is right:
             return True
+        # Literals such as `()` and small integers are one object in CPython, and two in two processes.
         if type(left) is type(right) and type(left) in _BY_VALUE and left == right:
             raise CONTEXT.refuse("whether two equal values are the same object is lost between two processes")
         return False
@@ -135,7 +139,7 @@ class AssertEvaluator:
     def truth(self, value: Any, expected: bool) -> bool:
         outcome = bool(value) is expected
         if not outcome:
-            self.last_message = f"got {shorten(value)}, expected a {'true' if expected else 'false'} value"
+            self.last_message = f"got {shorten(value)}, expected a {str(expected).lower()} value"
         return outcome
 
     def explain(self, error: AssertionError) -> str:

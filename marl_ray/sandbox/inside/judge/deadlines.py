@@ -24,7 +24,8 @@ TICK_S = 0.02
 _SLACK_CPU_S = 0.5
 """CPU seconds that the judge may use in C code beyond the limit of a test."""
 _MAX_CPUS = 1024
-_CROWDED, _SLACK_S = 1.5, 0.001
+_CROWDED = 1.5
+_SLACK_S = 0.001
 """A program had to wait for its CPU if it took longer than CPU time * _CROWDED + _SLACK_S."""
 
 
@@ -50,7 +51,8 @@ class DeadlineTimer:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.setitimer(signal.ITIMER_PROF, 0.0)
-            self._session, self._own_cpu_s = None, 0.0
+            self._session = None
+            self._own_cpu_s = 0.0
 
     @contextmanager
     def limit(self, session: GuestSession, cpu_s: float, wall_s: float) -> Iterator[None]:
@@ -60,7 +62,8 @@ class DeadlineTimer:
         """
         self._wall_end = time.monotonic() + wall_s
         self._cpu_end = session.cpu_s() + cpu_s
-        self._quiet_until, self._session = 0.0, session
+        self._quiet_until = 0.0
+        self._session = session
         own_cpu_s = max(0.0, min(cpu_s, wall_s)) + _SLACK_CPU_S  # `wall_s` is negative if the time was over before
         if own_cpu_s != self._own_cpu_s:  # otherwise the last tick has started the timer, with this limit
             self._own_cpu_s = own_cpu_s
@@ -73,17 +76,22 @@ class DeadlineTimer:
     def _tick(self, number: int, frame: FrameType | None) -> None:
         session = self._session
         signal.setitimer(signal.ITIMER_PROF, self._own_cpu_s)
-        self.cpu.release(session.guest.pid if session is not None else 0)
         if session is None:
+            self.cpu.release()
             return
+        self.cpu.release(session.guest.pid)
         now = time.monotonic()
         if now < self._quiet_until:
             return
-        cpu_used_up = session.cpu_s() >= self._cpu_end
-        if cpu_used_up or now >= self._wall_end:
-            # Raised again a second later, in case the interrupted code swallows it.
-            self._quiet_until = now + 1.0
-            raise session.fail("timeout", "Timeout", f"{'CPU' if cpu_used_up else 'wall'} time limit of the test")
+        if session.cpu_s() >= self._cpu_end:
+            clock = "CPU"
+        elif now >= self._wall_end:
+            clock = "wall"
+        else:
+            return
+        # Raised again a second later, in case the interrupted code swallows it.
+        self._quiet_until = now + 1.0
+        raise session.fail("timeout", "Timeout", f"{clock} time limit of the test")
 
 
 class CpuAffinity:
@@ -120,7 +128,7 @@ class CpuAffinity:
         if self._pinned is not None:
             self._pinned = None
             # The kernel ignores CPUs that do not exist or are not allowed.
-            for process in (0, guest) if guest else (0,):
+            for process in {0, guest}:
                 if not _set_affinity(process, self._allowed):
                     _set_affinity(process, set(range(_MAX_CPUS)))
 

@@ -25,7 +25,8 @@ from .evaluation_context import GuestFault
 from .guest_session import GuestSession
 from .own_process import OwnProcesses
 from .remote_errors import clean_text, parse_syntax_error
-from .suite_runner import SuiteRequest, SuiteResult, SuiteRunner
+from .suite_request import SuiteRequest, SuiteResult
+from .suite_runner import SuiteRunner
 from .zygote_client import ZygoteClient, ZygoteError
 
 MEMORY = 1 << 30
@@ -59,8 +60,10 @@ class Judge:
 
     def _report(self, message: dict[str, Any]) -> dict[str, Any]:
         started = time.monotonic()
-        tests, limits = message["tests"], _limits(**message["limits"])
-        tests = tests if isinstance(tests, str) else tuple(tests)
+        tests = message["tests"]
+        if not isinstance(tests, str):
+            tests = tuple(tests)  # hashable, for the parser's cache
+        limits = _limits(**message["limits"])
         infra_error = None
         total = SuiteResult()
         verdicts: dict[int, TestResult] = {}
@@ -85,9 +88,10 @@ class Judge:
         finally:
             self._timer.cpu.finish(total.cpu_s + total.judge_cpu_s)
             os.pwrite(self._progress, messages.PROGRESS.pack(message["number"], -1), 0)
+        syntax_error = total.syntax_error
         return {
             "number": message["number"],
-            "syntax_error": None if total.syntax_error is None else messages.to_dict(total.syntax_error),
+            "syntax_error": None if syntax_error is None else messages.to_dict(syntax_error),
             "tests": [messages.to_dict(verdicts[number]) for number in sorted(verdicts)],
             "stdout": "".join(total.output)[: limits.max_output_bytes],
             "cpu_s": round(total.cpu_s, 4),
@@ -126,7 +130,8 @@ class ProgramCompiler:
     can produce a pass.
     """
 
-    _CPU_S, _WALL_S = 0.5, 2.0
+    _CPU_S = 0.5
+    _WALL_S = 2.0
     _LIMITS = GuestLimits(memory_mb=128, cpu_s=1 << 30, output=0, reply=4 << 20)
     _MAX_CHARACTERS = 1 << 16
 
@@ -158,7 +163,9 @@ class ProgramCompiler:
             return None, None
         if answer[0] == "syntax":
             return None, parse_syntax_error(answer)
-        return answer[1] if answer[0] == "ok" and type(answer[1]) is str else None, None
+        if answer[0] == "ok" and type(answer[1]) is str:
+            return answer[1], None
+        return None, None
 
 
 def _final_verdicts(part: SuitePart, result: SuiteResult) -> list[TestResult]:

@@ -57,13 +57,15 @@ _LEADING_ZERO = re.compile(r"[+-]?0[0-9]")
 _MAX_DIGITS = 400
 _ARITHMETIC = Context(prec=50)
 """A context of its own, so that changes of the thread's context by a test have no effect here."""
-_RELATIVE, _ABSOLUTE = Decimal("1e-5"), Decimal("1e-8")
+_RELATIVE = Decimal("1e-5")
+_ABSOLUTE = Decimal("1e-8")
 
 
 def _lines_match(actual: str, expected: str) -> bool:
     if actual == expected:
         return True
-    left, right = actual.split(), expected.split()
+    left = actual.split()
+    right = expected.split()
     return len(left) == len(right) and all(map(_words_match, left, right))
 
 
@@ -73,9 +75,10 @@ def _words_match(actual: str, expected: str) -> bool:
     parts = _match_number(expected)
     if parts is None or _LEADING_ZERO.match(expected) or _match_number(actual) is None:
         return False
-    number, value = Decimal(actual), Decimal(expected)
+    number = Decimal(actual)
+    value = Decimal(expected)
     if not (parts["point"] or parts["bare"] or parts["exponent"]):
-        return number == value
+        return number == value  # an integer is exact
     tolerance = _ARITHMETIC.add(_ABSOLUTE, _ARITHMETIC.multiply(_RELATIVE, abs(value)))
     return abs(_ARITHMETIC.subtract(number, value)) <= tolerance
 

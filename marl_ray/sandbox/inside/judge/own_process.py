@@ -26,7 +26,8 @@ from ..protocol import messages, reports
 from ..protocol.reports import MalformedReport
 from ..suites.suite import Suite
 from .deadlines import DeadlineTimer
-from .suite_runner import SuiteRequest, SuiteResult, SuiteRunner
+from .suite_request import SuiteRequest, SuiteResult
+from .suite_runner import SuiteRunner
 from .zygote_client import ZygoteClient, ZygoteError, describe_exit
 
 _MAX_RESULT = 64 << 20

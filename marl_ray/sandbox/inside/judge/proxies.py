@@ -94,7 +94,9 @@ class ProxyObject:
         return session_of(self).fetch("operate", "format", values=[self, form])
 
     def __bool__(self) -> Any:
-        return _ask(self, "operate", "truth") if _has(self, "bool") or _has(self, "len") else True
+        if not _has(self, "bool") and not _has(self, "len"):
+            return True
+        return _ask(self, "operate", "truth")
 
     def __hash__(self) -> int:
         if not _has(self, "hash"):
@@ -112,7 +114,9 @@ class _OptionalMethods:
         return session_of(self).call(_state(self).target, None, arguments, keywords)
 
     def iter(self) -> Any:
-        return self if _has(self, "self") else session_of(self).fetch("operate", "iter", values=[self])
+        if _has(self, "self"):
+            return self
+        return session_of(self).fetch("operate", "iter", values=[self])
 
     def next(self) -> Any:
         items, _, returned = _next_items(self, 1)
@@ -149,10 +153,15 @@ def _next_items(proxy: Any, limit: int, constant: bool = False) -> tuple[tuple[A
     """
     session = session_of(proxy)
     answer = session.mutate("next", _state(proxy).target, limit, constant)
-    if type(answer) is not tuple or [type(part) for part in answer[:2]] != [tuple, bool] or len(answer) != 3:
+    if type(answer) is not tuple or len(answer) != 3:
         raise session.violation("malformed items")
     items, ended, _ = answer
-    if len(items) > limit or not (ended or items) or (not constant and (len(items) < limit) is not ended):
+    if type(items) is not tuple or type(ended) is not bool:
+        raise session.violation("malformed items")
+    if len(items) > limit or not (ended or items):
+        raise session.violation("malformed items")
+    is_short = len(items) < limit
+    if is_short is not ended and not constant:
         raise session.violation("malformed items")
     return answer
 
@@ -177,7 +186,9 @@ def fetch_items(value: Any, constant: bool = False) -> Any:
     """
     if not isinstance(value, ProxyObject) or not hasattr(type(value), "__iter__"):
         return value
-    return _items(value, 16) if constant else list(_items(value, 16, constant=False))
+    if constant:
+        return _items(value, 16)
+    return list(_items(value, 16, constant=False))
 
 
 def proxy_class(name: str, abilities: int) -> type[ProxyObject]:
@@ -187,8 +198,11 @@ def proxy_class(name: str, abilities: int) -> type[ProxyObject]:
 
 @functools.lru_cache(maxsize=512)
 def _class_members(abilities: int) -> dict[str, Any]:
-    methods = {f"__{ability}__": method for ability, method in _METHODS.items() if abilities & METHOD_BITS[ability]}
-    return {**methods, "__slots__": (), "__module__": "solution", **_CLASS_ATTRIBUTES}
+    members: dict[str, Any] = {"__slots__": (), "__module__": "solution", **_CLASS_ATTRIBUTES}
+    for ability, method in _METHODS.items():
+        if abilities & METHOD_BITS[ability]:
+            members[f"__{ability}__"] = method
+    return members
 
 
 def _state(proxy: Any) -> _ProxyState:
@@ -217,18 +231,20 @@ def describe(kind: type) -> str:
 
 def _ask(proxy: Any, operation: str, question: str) -> Any:
     """Return the cached answer for this state of the program, or send the question."""
-    session, state = session_of(proxy), _state(proxy)
+    session = session_of(proxy)
+    state = _state(proxy)
     if state.mutations != session.mutations:
         state.answers.clear()
         state.mutations = session.mutations
     if question not in state.answers:
         try:
             if operation == "get":
-                state.answers[question] = session.fetch("get", state.target, question), None
+                answer = session.fetch("get", state.target, question)
             else:
-                state.answers[question] = session.fetch("operate", question, values=[proxy]), None
+                answer = session.fetch("operate", question, values=[proxy])
+            state.answers[question] = (answer, None)
         except Exception as error:
-            state.answers[question] = None, error
+            state.answers[question] = (None, error)
     answer, raised = state.answers[question]
     if raised is not None:
         raise raised
@@ -236,6 +252,8 @@ def _ask(proxy: Any, operation: str, question: str) -> Any:
 
 
 def _comparison(operator: str) -> Callable[[Any, Any], Any]:
+    ability = "eq" if operator == "ne" else operator
+
     def method(left: Any, right: Any) -> Any:
         if isinstance(right, ProxyObject):
             session = session_of(left)
@@ -245,15 +263,18 @@ def _comparison(operator: str) -> Callable[[Any, Any], Any]:
                 raise CONTEXT.refuse(f"{describe(type(left))} is not plain data, so it cannot be compared here")
             CONTEXT.untrusted = True
             return session.fetch("operate", operator, values=[left, right])
-        if not _has(left, "eq" if operator == "ne" else operator) or (right is None and operator in ("eq", "ne")):
-            return NotImplemented  # like an object without such a method; and no object equals None
+        if not _has(left, ability):
+            return NotImplemented  # like an object without such a method
+        if right is None and ability == "eq":
+            return NotImplemented  # no object equals None
         if _is_operand(left):
             return session_of(left).fetch("operate", operator, values=[left, right])
-        expected = content_of(right) if operator in ("eq", "ne") else None
-        if expected is not None:
-            content = _ask(left, "operate", "content")
-            if type(content) is tuple and content[:1] == expected[:1]:
-                return (content == expected) is (operator == "eq")
+        if ability == "eq":
+            expected = content_of(right)
+            if expected is not None:
+                content = _ask(left, "operate", "content")
+                if type(content) is tuple and content[:1] == expected[:1]:
+                    return (content == expected) is (operator == "eq")
         raise CONTEXT.refuse(f"{describe(type(left))} is not plain data, so it cannot be compared")
 
     return method
@@ -272,7 +293,8 @@ def _binary(operator: str, mirrored: bool = False) -> Callable[[Any, Any], Any]:
         CONTEXT.untrusted |= isinstance(other, ProxyObject)
         if not _is_operand(self) and not isinstance(other, ProxyObject):
             raise CONTEXT.refuse(f"{describe(type(self))} cannot be combined with plain data here")
-        return session_of(self).mutate("operate", operator, values=[other, self] if mirrored else [self, other])
+        values = [other, self] if mirrored else [self, other]
+        return session_of(self).mutate("operate", operator, values=values)
 
     return method
 
@@ -310,14 +332,17 @@ class JudgeObjects(SharedObjects):
 
     def proxy(self, payload: Wire, current_session: Callable[[], GuestSession]) -> ProxyObject:
         """Return the proxy for a reference [name or number, type name, abilities, hash]. Raises ProtocolError."""
-        kinds = [type(part) for part in payload]
-        if kinds[:3] not in ([int, str, int], [str, str, int]) or len(kinds) != 4:
+        if len(payload) != 4:
             raise ProtocolError("malformed reference")
         target, name, abilities, hash_value = payload
-        name = clean_name(name)
-        valid_hash = kinds[3] in (int, type(None)) and -(1 << 63) <= (hash_value or 0) < 1 << 63
-        if not 0 <= abilities <= ALL_METHODS or not valid_hash:
+        # Exact types: a truth value is an int too.
+        if type(target) not in (int, str) or type(name) is not str or type(abilities) is not int:
             raise ProtocolError("malformed reference")
+        if not 0 <= abilities <= ALL_METHODS:
+            raise ProtocolError("malformed reference")
+        if hash_value is not None and (type(hash_value) is not int or not -(1 << 63) <= hash_value < 1 << 63):
+            raise ProtocolError("malformed reference")
+        name = clean_name(name)
         proxy = self._proxies.get(target)
         if proxy is None:
             kind = self._classes.get((name, abilities))
@@ -347,7 +372,9 @@ class JudgeObjects(SharedObjects):
 
     def encode_origin(self, value: Any) -> Wire:
         home = origin_of(value)
-        return None if home is None else self.encode_reference(home)
+        if home is None:
+            return None
+        return self.encode_reference(home)
 
     def encode_reference(self, value: Any) -> Wire:
         if isinstance(value, ProxyObject):

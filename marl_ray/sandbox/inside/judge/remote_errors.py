@@ -27,7 +27,9 @@ def clean_text(text: Any, limit: int = 500) -> str:
 
 def clean_line(line: Any) -> int | None:
     """Return a plausible line or column number, else None."""
-    return line if type(line) is int and 0 < line < 1 << 31 else None
+    if type(line) is int and 0 < line < 1 << 31:
+        return line
+    return None
 
 
 def exception_text(error: BaseException) -> str:
@@ -91,13 +93,18 @@ class ErrorDecoder:
         arguments, attributes, description of the cause or context, whether that is the cause, members of a group].
         """
         name, message, line, bases, details = description
-        message = message if type(message) is str else ""
+        if type(message) is not str:
+            message = ""
         name = clean_text(name, 80) or "Exception"
-        found = map(_known_class, bases if type(bases) is list else ())
-        kind: type[BaseException] = next(filter(None, found), RemoteError)
+        kind: type[BaseException] = RemoteError
+        if type(bases) is list:
+            kind = next(filter(None, map(_known_class, bases)), RemoteError)
         if issubclass(kind, _NEVER_RAISED):
             kind = RemoteError
-        exact, arguments, attributes, related, is_cause = False, (message,), {}, None, False
+        exact = is_cause = False
+        arguments: Any = (message,)
+        attributes: dict[Any, Any] = {}
+        related = None
         if details is not None:
             exact, arguments, attributes, related, is_cause = self._details(details)
         if issubclass(kind, _UNICODE) and not _range_is_valid(arguments):
@@ -108,7 +115,9 @@ class ErrorDecoder:
             kind = self._subclass(name, kind)  # type: ignore[arg-type]
         error = _make(kind, arguments)
         for key, value in attributes.items():
-            if type(key) is str and (key == "__notes__" or not key.startswith("__")) and _may_set(error, key, value):
+            if type(key) is not str or (key.startswith("__") and key != "__notes__"):
+                continue
+            if _may_set(error, key, value):
                 with contextlib.suppress(TypeError, AttributeError, ValueError):
                     object.__setattr__(error, key, value)
         if is_cause:
@@ -121,15 +130,19 @@ class ErrorDecoder:
         return error
 
     def _details(self, details: Wire) -> tuple[Any, ...]:
-        if type(details) is not list or [type(part) for part in (*details[:1], *details[4:5])] != [bool, bool]:
+        # `exact` and `is_cause`, the first and the fifth, are truth values.
+        if type(details) is not list or list(map(type, details[0:5:4])) != [bool, bool]:
             raise ProtocolError("malformed exception")
         exact, arguments, attributes, related, is_cause, members = details
-        arguments, attributes = self._decode(arguments), self._decode(attributes)
+        arguments = self._decode(arguments)
+        attributes = self._decode(attributes)
         if type(arguments) is not tuple or type(attributes) is not dict:
             raise ProtocolError("malformed exception")
         if members is not None:
             arguments = (*arguments[:1], [self.exception(member) for member in members])
-        return exact, arguments, attributes, None if related is None else self.exception(related), is_cause
+        if related is not None:
+            related = self.exception(related)
+        return exact, arguments, attributes, related, is_cause
 
 
 def _known_class(base: Wire) -> type[BaseException] | None:
@@ -137,14 +150,20 @@ def _known_class(base: Wire) -> type[BaseException] | None:
 
     Of a library, only modules that the judge has imported are considered: a test cannot name classes of other modules.
     """
-    module, _, name = base.rpartition(":") if type(base) is str else ("", "", "")
-    kind = vars(builtins if not module else sys.modules.get(module, builtins)).get(name)
+    if type(base) is not str:
+        return None
+    module, _, name = base.rpartition(":")
+    owner = sys.modules.get(module, builtins) if module else builtins
+    kind = vars(owner).get(name)
     if not isinstance(kind, type):
         return None
-    if module:
-        is_library = module.partition(".")[0] in LIBRARIES and not module.startswith("unittest")  # e.g. SkipTest
-        return kind if is_library and issubclass(kind, Exception) else None
-    return kind if issubclass(kind, (Exception, *_CONTROL)) else None
+    if not module:
+        may_be_raised = issubclass(kind, (Exception, *_CONTROL))
+    elif module.startswith("unittest"):  # e.g. SkipTest, which would skip the test
+        may_be_raised = False
+    else:
+        may_be_raised = module.partition(".")[0] in LIBRARIES and issubclass(kind, Exception)
+    return kind if may_be_raised else None
 
 
 def _is_group(kind: type[BaseException], arguments: tuple[Any, ...]) -> bool:
@@ -181,8 +200,10 @@ def _make(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseExceptio
     """Return an exception. No constructor written in Python is called: it might ask the program about arguments."""
     error = None
     with contextlib.suppress(Exception):  # the class may need other arguments than the program's class
-        is_python = isinstance(kind.__init__, types.FunctionType)
-        error = kind.__new__(kind, *arguments) if is_python else kind(*arguments)
+        if isinstance(kind.__init__, types.FunctionType):
+            error = kind.__new__(kind, *arguments)
+        else:
+            error = kind(*arguments)
     if error is None:
         try:
             error = kind.__new__(kind)

@@ -7,76 +7,27 @@ import contextlib
 import importlib
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ..isolation.process import anonymous_file
 from ..protocol.encoding import ProtocolError
-from ..protocol.messages import GuestLimits, Limits, SyntaxDiagnosis, TestResult
+from ..protocol.messages import TestResult
 from ..suites.suite import REACHED, Case
-from ..suites.suite_parser import SuitePart
 from .assert_evaluator import AssertEvaluator
 from .deadlines import DeadlineTimer
 from .evaluation_context import CONTEXT, GuestFault
 from .guest_session import GuestSession
 from .output_comparison import first_difference, input_file, is_full, outputs_match, read_output, split_lines
 from .remote_errors import clean_text, exception_text, parse_error, parse_syntax_error, parse_unittest_verdict
+from .suite_request import SuiteRequest, SuiteResult
 from .zygote_client import ZygoteClient, ZygoteError, describe_exit
 
 _FAULTS = ("timeout", "crash")
-_OUTPUTS_PER_MEMORY = 8
-"""The output of a script may take 1/8 of the memory limit, whatever the test expects: 64 MiB by default."""
 _PASS = TestResult("pass")
 _STUCK = TestResult("timeout", "Timeout", "the test was still computing on the program's results at its CPU limit")
 _UNFINISHED = TestResult("error", "Unfinished", "the test was not evaluated to its end")
-
-
-@dataclass(slots=True)
-class SuiteRequest:
-    """One program as sent by the host, its code (see `ProgramCompiler`) and one part of its tests.
-
-    `verdicts`: the verdicts of earlier parts. Where this part replays one of their tests, its verdict is ignored.
-    """
-
-    source: str
-    code: str | None
-    part: SuitePart
-    limits: Limits
-    stdin: str | None
-    verdicts: Mapping[int, TestResult] = field(default_factory=dict)
-    begin: Callable[[int], bool] = lambda number: True
-    """Called with the number of each case before its evaluation; false for a case that held an earlier judge."""
-
-    @property
-    def guest_limits(self) -> GuestLimits:
-        """Limits of a guest. The program can read them, so they must not depend on expected outputs."""
-        limits, output = self.limits, self.limits.max_output_bytes
-        if self.part.suite.form == "stdio":
-            output = max(output, (limits.memory_mb << 20) // _OUTPUTS_PER_MEMORY)
-        cpu_s = int(2 * limits.program_wall_s) + 2
-        return GuestLimits(limits.memory_mb, cpu_s, output, limits.max_reply_bytes)
-
-
-@dataclass(slots=True)
-class SuiteResult:
-    """Verdicts on the cases of a suite, in order, with output and CPU seconds of the program."""
-
-    verdicts: list[TestResult] = field(default_factory=list)
-    syntax_error: SyntaxDiagnosis | None = None
-    output: list[str] = field(default_factory=list)
-    cpu_s: float = 0.0
-    judge_cpu_s: float = 0.0
-    """CPU seconds of a process of its own, if the suite had one."""
-    timeouts: int = 0
-    crashes: int = 0
-
-    def add(self, part: SuiteResult) -> None:
-        """Add the result of a part of the tests, except its verdicts."""
-        self.syntax_error = part.syntax_error
-        self.output += part.output
-        self.cpu_s += part.cpu_s
-        self.judge_cpu_s += part.judge_cpu_s
 
 
 class _TestBuiltins(dict[str, Any]):
@@ -102,8 +53,10 @@ class SuiteRunner:
         self._request = request
         self._suite = request.part.suite
         self._limits = request.limits
-        self._program = (request.source, False) if request.code is None else (request.code, True)
+        self._program = (request.source, False)
         """The program for a guest, and whether it is marshalled code."""
+        if request.code is not None:
+            self._program = (request.code, True)
         self._guest_limits = request.guest_limits
         self._started = time.monotonic()
         self._result = SuiteResult()
@@ -145,17 +98,22 @@ class SuiteRunner:
 
     def _run_cases(self, cases: list[tuple[int, Case]], run_case: Callable[[Case], TestResult]) -> None:
         """Record a verdict for every case; cases after the budget is used up are skipped."""
-        result, limits = self._result, self._limits
-        known = self._request.verdicts
-        faults = [at for at, (number, _) in enumerate(cases, 1) if getattr(known.get(number), "status", "") in _FAULTS]
-        for number, case in cases[max(faults, default=0) :]:  # no replay of tests that a new guest follows
+        result = self._result
+        limits = self._limits
+        first = 0
+        for position, (number, _) in enumerate(cases, 1):
+            earlier = self._request.verdicts.get(number)
+            if earlier is not None and earlier.status in _FAULTS:
+                first = position
+        for number, case in cases[first:]:  # no replay of tests that a new guest follows
             exhausted = result.timeouts >= limits.max_timeouts or result.crashes >= limits.max_crashes
             if self._final is not None:
                 verdict = self._final
             elif exhausted or self._wall_left() <= 0:
                 verdict = TestResult("skipped", "Skipped", "the program's budget was used up")
             else:
-                verdict = self._last = run_case(case) if self._request.begin(number) else _STUCK
+                may_run = self._request.begin(number)
+                verdict = self._last = run_case(case) if may_run else _STUCK
                 result.timeouts += verdict.status == "timeout"
                 result.crashes += verdict.status == "crash"
             self._verdicts[number] = verdict
@@ -185,7 +143,7 @@ class SuiteRunner:
             return self._session
         self._end_session()
         stdin = self._request.stdin
-        session = self._new_session(*([] if stdin is None else [input_file(stdin)]))
+        session = self._new_session() if stdin is None else self._new_session(input_file(stdin))
         answer: list[Any] = []
 
         def load() -> None:
@@ -220,9 +178,11 @@ class SuiteRunner:
             module, _, member = self._suite.standard[name].partition(":")
             imported = importlib.import_module(module)
             return getattr(imported, member) if member else imported
+        if name in self._functions:
+            return self._functions[name]
         if name not in self._suite.remote:
             raise KeyError(name)
-        return self._functions[name] if name in self._functions else self.current_session().fetch("name", name)
+        return self.current_session().fetch("name", name)
 
     def current_session(self) -> GuestSession:
         """Return the current session, in which the program's functions exist again after a fault."""
@@ -235,9 +195,10 @@ class SuiteRunner:
 
     def _end_session(self) -> None:
         """Record the guest's output and CPU seconds, and kill it."""
-        session, self._session = self._session, None
+        session = self._session
         if session is None:
             return
+        self._session = None
         session.closed = True
         self._result.cpu_s += session.cpu_s()
         limit = self._limits.max_output_bytes - sum(map(len, self._result.output))
@@ -251,8 +212,11 @@ class SuiteRunner:
         for verdict in filter(None, (self._last, self._final)):
             if verdict.error_type == "ProcessExit" and not verdict.message:
                 described = replace(verdict, message=ending)
-                self._verdicts |= {number: described for number, old in self._verdicts.items() if old is verdict}
-                self._final = described if self._final is verdict else self._final
+                for number, old in self._verdicts.items():
+                    if old is verdict:
+                        self._verdicts[number] = described
+                if self._final is verdict:
+                    self._final = described
 
     def _guarded(self, session: GuestSession, action: Callable[[], object]) -> TestResult | None:
         """Run an action under the limits of one test; return a verdict if the guest failed, else None."""
@@ -263,7 +227,9 @@ class SuiteRunner:
         except GuestFault:
             pass
         fault = session.fault
-        return None if fault is None else TestResult(fault.status, fault.error_type, fault.message)
+        if fault is None:
+            return None
+        return TestResult(fault.status, fault.error_type, fault.message)
 
     # --- asserts ---
 
@@ -319,10 +285,14 @@ class SuiteRunner:
         if remote is not None:
             return TestResult("error", *remote)
         if isinstance(error, AssertionError):
-            own = "" if case.unit is None else clean_text(exception_text(error))
-            return TestResult("fail", "AssertionError", own or self._evaluator.explain(error))
+            # unittest's methods say themselves what differs.
+            message = clean_text(exception_text(error)) if case.unit is not None else ""
+            return TestResult("fail", "AssertionError", message or self._evaluator.explain(error))
+        kind = type(error).__name__
         text = clean_text(exception_text(error))
-        return TestResult("skipped" if type(error).__name__ == "SkipTest" else "error", type(error).__name__, text)
+        if kind == "SkipTest":
+            return TestResult("skipped", kind, text)
+        return TestResult("error", kind, text)
 
     # --- tests that run in the guest ---
 
@@ -334,15 +304,18 @@ class SuiteRunner:
         answer: list[Any] = []
 
         def ask() -> None:
-            if fresh:
-                unittest = self._suite.form == "unittest"
-                for definition in [(self._suite.source, True)] if unittest else self._suite.preamble:
-                    answer[:] = session.request("define", *definition)
-                    if answer[0] != "ok" and unittest:
-                        return
-            answer[:] = (
-                session.request("test", case.for_guest) if case.unit is None else session.request("unit", *case.unit)
-            )
+            if fresh and self._suite.form == "unittest":
+                answer[:] = session.request("define", self._suite.source, True)
+                if answer[0] != "ok":
+                    return
+            elif fresh:
+                # A failed definition counts only for the tests that need its names.
+                for definition in self._suite.preamble:
+                    session.request("define", *definition)
+            if case.unit is None:
+                answer[:] = session.request("test", case.for_guest)
+            else:
+                answer[:] = session.request("unit", *case.unit)
 
         fault = self._guarded(session, ask)
         if fault is not None:
@@ -351,7 +324,9 @@ class SuiteRunner:
             return TestResult("crash", "ProtocolError", "answer of the wrong kind")
         if answer[0] == "raise":
             error_type, message, line = parse_error(answer)
-            return TestResult("fail" if error_type == "AssertionError" else "error", error_type, message, line)
+            if error_type == "AssertionError":
+                return TestResult("fail", error_type, message, line)
+            return TestResult("error", error_type, message, line)
         return _PASS if case.unit is None else parse_unittest_verdict(answer[1])
 
     # --- stdin and stdout ---
@@ -374,7 +349,8 @@ class SuiteRunner:
         self._result.cpu_s += session.cpu_s()
         # More than this cannot be right. The guest's own limit is far higher, and tells nothing.
         limit = self._limits.max_output_bytes + 2 * len(case.stdout.encode("utf-8", "replace"))
-        printed, full = read_output(session.guest.output, limit), is_full(session.guest.output, limit)
+        printed = read_output(session.guest.output, limit)
+        full = is_full(session.guest.output, limit)  # asked now: ending the guest closes the descriptor
         status = self._zygote.kill_and_wait(session.guest)
         if fault is not None and fault.error_type != "ProcessExit":
             return fault
@@ -392,7 +368,8 @@ class SuiteRunner:
             beyond = self._limits.max_output_bytes
             message = f"more than {beyond} bytes were printed beyond twice the expected output"
             return TestResult("fail", "WrongOutput", message)
-        got, expected = split_lines(printed), split_lines(case.stdout)
+        got = split_lines(printed)
+        expected = split_lines(case.stdout)
         if outputs_match(got, expected):
             return _PASS
         return TestResult("fail", "WrongOutput", first_difference(got, expected))

@@ -28,8 +28,9 @@ class UnitRunner:
 
     def run(self, class_name: str, method: str) -> None:
         """Evaluate one method. Raises its first exception, or `unittest.SkipTest`."""
-        if self._code is not None:
-            code, self._code = self._code, None
+        code = self._code
+        if code is not None:
+            self._code = None
             self._prepare(None, lambda: exec(code, self._names))
             self._prepare(None, self._names.get("setUpModule", lambda: None))
         self._raise_error(None)
@@ -44,7 +45,8 @@ class UnitRunner:
 
     def _enter(self, kind: Any) -> None:
         """Run the fixtures between two classes."""
-        previous, self._class = self._class, kind
+        previous = self._class
+        self._class = kind
         if previous is not None and not getattr(previous, "__unittest_skip__", False):
             for clean_up in (previous.tearDownClass, previous.doClassCleanups):
                 self._prepare(previous, clean_up)

@@ -61,7 +61,8 @@ class ZygoteClient:
         `streams` are descriptors of its standard input and, optionally, of a standard error apart from its output.
         Raises ZygoteError if the zygote cannot fork.
         """
-        guest, self._spare = self._spare, None
+        guest = self._spare
+        self._spare = None
         if guest is not None and (streams or guest.limits != limits):
             self.kill(guest)
             guest = None
@@ -75,7 +76,8 @@ class ZygoteClient:
 
     def take_spare(self) -> GuestProcess | None:
         """Return the spare guest, if there is one, for another client. The caller kills it in the end."""
-        spare, self._spare = self._spare, None
+        spare = self._spare
+        self._spare = None
         if spare is None:
             return None
         self._await_pid(spare)
@@ -142,7 +144,9 @@ class ZygoteClient:
         self, request: bytes, descriptors: Sequence[int], on_reply: Callable[[int, int], None] | None = None
     ) -> None:
         numbers = struct.pack(f"{len(descriptors)}i", *descriptors)
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)] if descriptors else []
+        rights = []
+        if descriptors:
+            rights.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers))
         try:
             self._link.sendmsg([request], rights)
         except OSError as error:

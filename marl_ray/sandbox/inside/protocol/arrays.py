@@ -13,8 +13,9 @@ from typing import Any
 
 _KIND = re.compile(r"\|b1|[<|][iu][1248]|<f[248]|<c(8|16)|[<|][SU][1-9][0-9]{0,4}", re.ASCII)
 """Types of numpy (`dtype.str`) of which every bit pattern is a value, and two that `decode_array` checks."""
-_MAX_DIMENSIONS, _MAX_EMPTY = 32, 1 << 16
-"""The second bounds the dimensions of arrays without items: `tolist` of such an array makes one list per row."""
+_MAX_DIMENSIONS = 32
+_MAX_EMPTY = 1 << 16
+"""Bound on the dimensions of arrays without items: `tolist` of such an array makes one list per row."""
 
 
 def is_array(value: Any) -> bool:
@@ -45,7 +46,7 @@ def decode_array(payload: list[Any]) -> Any:
         raise ValueError("malformed array")
     if len(shape) > _MAX_DIMENSIONS or any(type(size) is not int or size < 0 for size in shape):
         raise ValueError("malformed array")
-    if math.prod(size for size in shape if size) > _MAX_EMPTY and 0 in shape:
+    if 0 in shape and math.prod(filter(None, shape)) > _MAX_EMPTY:
         raise ValueError("malformed array")
     array = numpy.frombuffer(bytearray.fromhex(data), numpy.dtype(kind)).reshape(shape)
     if kind == "|b1":

@@ -27,4 +27,6 @@ def content_of(value: Any) -> tuple[str, Any] | None:
     if isinstance(value, Set):
         return "set", set(value)
     name = f"{type(value).__module__}.{type(value).__qualname__}"
-    return (name, _LIBRARY[name](value)) if name in _LIBRARY else None
+    if name not in _LIBRARY:
+        return None
+    return name, _LIBRARY[name](value)

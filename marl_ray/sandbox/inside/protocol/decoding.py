@@ -40,7 +40,7 @@ def _decode(wire: Wire, context: CodecContext, depth: int) -> Any:
         if depth >= MAX_DEPTH:
             raise ProtocolError("value nested too deeply")
         made: list[Any] = []
-        context.register(made)
+        context.register(made)  # before its items, as in the encoder: both sides count alike
         fill(made, wire, context, depth + 1)
         return made
     if kind is not dict:
@@ -53,6 +53,7 @@ def _decode(wire: Wire, context: CodecContext, depth: int) -> Any:
         raise ProtocolError("unknown tag")
     if depth >= MAX_DEPTH and tag not in _ATOMS:
         raise ProtocolError("value nested too deeply")
+    # The builders rely on this type, and check the items themselves.
     expected, build = decoder
     if type(payload) is not expected:
         raise ProtocolError("malformed tag")
@@ -125,6 +126,7 @@ def _decode_deque(payload: list[Wire], context: CodecContext, depth: int) -> deq
 
 
 def _decode_defaultdict(payload: list[Wire], context: CodecContext, depth: int) -> Any:
+    # The factory is numbered before the pairs, as in the encoder.
     factory, pairs = payload
     made: Any = defaultdict()
     context.register(made)
@@ -147,14 +149,21 @@ def _decode_named(payload: list[Wire], context: CodecContext, depth: int) -> Any
 def _decode_subclass(payload: list[Wire], context: CodecContext, depth: int) -> Any:
     """Decode an instance of a subclass. A mutable instance is numbered before its items, as in the encoder."""
     name, wire, overridden, origin = payload
-    name, mask = clean_name(_exactly(str, name)), _overridden(overridden)
-    tag = "list" if type(wire) is list else next(iter(wire), "") if type(wire) is dict else ""
+    name = clean_name(_exactly(str, name))
+    mask = _overridden(overridden)
+    tag = ""
+    if type(wire) is list:
+        tag = "list"
+    elif type(wire) is dict:
+        tag = next(iter(wire), "")
     base = _CONTAINERS.get(tag)
     if base is not None:
         made = context.subclass(name, base, mask)()
         context.register(made)
         items = wire if tag == "list" else wire[tag]
-        fill(made, items[0] if tag == "q" else items, context, depth)
+        if tag == "q":
+            items = items[0]  # the bound of a deque's subclass is lost
+        fill(made, items, context, depth)
     else:
         value = _decode(wire, context, depth - 1)
         if type(value) not in _BASES:

@@ -39,7 +39,8 @@ class ProtocolError(Exception):
 class CodecContext:
     """Encoding and decoding of references and shared objects. This base class allows plain data only."""
 
-    subclass, named_tuple = staticmethod(subclass), staticmethod(named_tuple)
+    subclass = staticmethod(subclass)
+    named_tuple = staticmethod(named_tuple)
     longest_range_sent = longest_range_received = MAX_RANGE
 
     def encode_reference(self, value: Any) -> Wire:
@@ -93,6 +94,7 @@ Encoder = Callable[[Any, CodecContext, int], Wire]
 
 def encode(value: Any, context: CodecContext = PLAIN, depth: int = 0) -> Wire:
     """Encode a value. Raises UnsupportedValue."""
+    # The exact type decides: an instance of a subclass may claim to be anything. Frequent types come first.
     kind = type(value)
     if kind is bool or value is None:
         return value
@@ -101,10 +103,12 @@ def encode(value: Any, context: CodecContext = PLAIN, depth: int = 0) -> Wire:
     if kind is str:
         return value if value.isascii() else _encode_text(value)
     if kind is int:
+        # Decimal digits of a long integer take quadratic time, and CPython refuses more than 4300 of them.
         return value if -_SMALL < value < _SMALL else {"i": hex(value)}
     if depth >= MAX_DEPTH:
         raise UnsupportedValue(f"nested deeper than {MAX_DEPTH}")
     if kind in MUTABLE:
+        # Numbered before its items, which may refer back to it.
         number = context.shared_number(value)
         if number is not None:
             return {"@": number}
@@ -148,8 +152,11 @@ def _encode_subclass(value: Any, base: type, reduce: Callable[[Any], Any], conte
         if number is not None:
             return {"@": number}
     kind = type(value)
-    origin, overridden = context.origin_reference(value), context.overridden_methods(kind, base)
-    fields: Any = getattr(kind, "_fields", None) if base is tuple else None
+    origin = context.origin_reference(value)
+    overridden = context.overridden_methods(kind, base)
+    fields: Any = None
+    if base is tuple:
+        fields = getattr(kind, "_fields", None)
     if are_fields(fields):
         values = reduce(value)
         if len(values) == len(fields):
@@ -166,6 +173,7 @@ def _pairs(items: Iterable[tuple[Any, Any]], context: CodecContext, depth: int) 
 
 
 def _encode_range(value: range, context: CodecContext, depth: int) -> Wire:
+    # `len` raises OverflowError for a range longer than a machine word.
     if (value.stop - value.start) // value.step > context.longest_range_sent:
         return context.encode_reference(value)
     return {"r": [hex(bound) for bound in (value.start, value.stop, value.step)]}
@@ -179,6 +187,7 @@ def _encode_decimal(value: decimal.Decimal, context: CodecContext, depth: int) -
 
 def _encode_datetime(tag: str) -> Encoder:
     def encode_iso(value: Any, context: CodecContext, depth: int) -> Wire:
+        # Any other class of time zones may be the program's, whose methods comparisons would call.
         if getattr(value, "tzinfo", None) is not None and type(value.tzinfo) is not datetime.timezone:
             return context.encode_reference(value)
         return {tag: value.isoformat()}
@@ -253,7 +262,10 @@ _REDUCTIONS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 
 def base_value(value: Any) -> Any:
     """Return the base value of an instance of a subclass."""
-    return next((reduce(value) for base, reduce in _REDUCTIONS if isinstance(value, base)), value)
+    for base, reduce in _REDUCTIONS:
+        if isinstance(value, base):
+            return reduce(value)
+    return value
 
 
 _ENCODERS_OF_BASES: dict[type, Encoder] = {**_ENCODERS, int: encode, float: encode, str: encode}
@@ -265,7 +277,10 @@ def base_of(value: Any) -> Any:
     kind = type(value)
     if kind in _CONTAINERS or arrays.is_array(value):
         return kind
-    return next((base for base in _CONTAINERS if issubclass(kind, base)), None)
+    for base in _CONTAINERS:
+        if issubclass(kind, base):
+            return base
+    return None
 
 
 def contents(value: Any, context: CodecContext) -> Wire:

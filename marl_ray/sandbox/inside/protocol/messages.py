@@ -74,7 +74,8 @@ class FrameReader:
     def frame(self) -> bytes | bytearray:
         """Return the body of the next frame. Raises ConnectionClosed and FrameTooLong."""
         while True:
-            buffer, need = self._buffer, HEADER.size
+            buffer = self._buffer
+            need = HEADER.size
             if len(buffer) >= need:
                 need += HEADER.unpack_from(buffer)[0]
                 if need > self._longest:

@@ -51,7 +51,9 @@ LIBRARIES = sys.stdlib_module_names | {"numpy"}
 
 def stdlib_name(value: Any) -> str | None:
     """Return "module:name" for a function or class of the standard library; None for anything else."""
-    return _name_of(value) if isinstance(value, _KINDS) else None
+    if not isinstance(value, _KINDS):
+        return None
+    return _name_of(value)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -65,7 +67,10 @@ def _name_of(value: Any) -> str | None:
         target = getattr(target, name, None)
     if target is value:
         return f"{module}:{path}"
-    return next((f"types:{name}" for name, kind in vars(types).items() if kind is value), None)
+    for name, kind in vars(types).items():
+        if kind is value:
+            return f"types:{name}"
+    return None
 
 
 ORIGIN = "__sandbox_home__"
@@ -90,7 +95,9 @@ def _methods(mask: int, base: type = object) -> dict[str, Any]:
         if not mask >> bit & 1 or (base is collections.Counter and name in _LOOKS_UP):
             continue
         perform = _OPERATIONS.get(name) or getattr(operator, name)
-        methods[f"__{'getitem' if name == 'missing' else name}__"] = _forward(perform)
+        if name == "missing":
+            name = "getitem"  # the origin calls its own `__missing__`
+        methods[f"__{name}__"] = _forward(perform)
         if name in BINARY:
             methods[f"__r{name}__"] = _forward(perform, mirrored=True)
     return methods
@@ -101,7 +108,9 @@ def _forward(perform: Any, mirrored: bool = False) -> Any:
         values = [resolve_origin(self), *map(resolve_origin, others)]
         if values[0] is self:
             raise TypeError(f"{type(self).__name__!r} object is not the program's")
-        return perform(*(reversed(values) if mirrored else values))
+        if mirrored:
+            values.reverse()
+        return perform(*values)
 
     return method
 
@@ -150,7 +159,9 @@ _COPIES = {
 
 def _attributes_of_origin(self: Any) -> Any:
     origin = origin_of(self)
-    return {} if origin is None else origin.__dict__
+    if origin is None:
+        return {}
+    return origin.__dict__
 
 
 def subclass(name: str, base: Any, mask: int) -> Any:
@@ -164,10 +175,12 @@ def are_fields(fields: Any) -> bool:
     """Return whether this is a tuple of namedtuple field names, neither too long nor too many."""
     if type(fields) is not tuple or len(fields) > _MAX_FIELDS:
         return False
-    if any(type(field) is not str or len(field) > _MAX_NAME_LENGTH for field in fields):
-        return False
-    valid = (field.isidentifier() and field[0] != "_" and not keyword.iskeyword(field) for field in fields)
-    return all(valid) and len(set(fields)) == len(fields)
+    for field in fields:
+        if type(field) is not str or len(field) > _MAX_NAME_LENGTH:
+            return False
+        if not field.isidentifier() or field[0] == "_" or keyword.iskeyword(field):
+            return False
+    return len(set(fields)) == len(fields)
 
 
 def named_tuple(name: str, fields: tuple[str, ...], mask: int) -> Any:
@@ -190,7 +203,9 @@ class _NamedTuple(tuple):  # type: ignore[type-arg]
         return _rebuilt, (type(self).__name__, self._fields, *self)
 
     def __copy__(self) -> Any:
-        return self if origin_of(self) is None else _copy_of_origin(self)
+        if origin_of(self) is None:
+            return self
+        return _copy_of_origin(self)
 
     def __deepcopy__(self, memo: Any) -> Any:
         if origin_of(self) is None:
@@ -198,7 +213,10 @@ class _NamedTuple(tuple):  # type: ignore[type-arg]
         return _copy_of_origin(self, copy.deepcopy)
 
     def __new__(cls, *values: Any, **by_name: Any) -> _NamedTuple:
-        given = [*values, *(by_name.pop(field) for field in cls._fields[len(values) :] if field in by_name)]
+        given = list(values)
+        for field in cls._fields[len(values) :]:
+            if field in by_name:
+                given.append(by_name.pop(field))
         if len(given) != len(cls._fields) or by_name:
             raise TypeError(f"{cls.__name__} takes the fields {', '.join(cls._fields)}")
         return tuple.__new__(cls, given)

@@ -58,7 +58,9 @@ class SharedObjects(CodecContext):
         return number
 
     def register(self, value: Any) -> None:
-        key, entry = id(value), _Entry(value)  # before the table changes: either step may exhaust the stack
+        # Before the table changes: either step may exhaust the stack.
+        key = id(value)
+        entry = _Entry(value)
         self._numbers[key] = self.next_number
         self._entries[self.next_number] = entry
         self.next_number += 1
@@ -94,6 +96,7 @@ class SharedObjects(CodecContext):
 
     def take_snapshot(self) -> None:
         """Record the current contents as known to the peer."""
+        # Objects that the last message has changed. New objects have no copy yet.
         for entry in self._sent:
             entry.before = _copy(entry.value)
         self._sent = []
@@ -104,17 +107,17 @@ class SharedObjects(CodecContext):
     def pending_changes(self) -> list[Wire]:
         """Return [number, content] of the objects that changed since the last snapshot."""
         first = self.next_number
-        changed = [(number, entry) for number, entry in self._entries.items() if _changed(entry)]
+        changed = {number: entry for number, entry in self._entries.items() if _changed(entry)}
         if not changed:
             return []
         try:
-            changes = [[number, contents(entry.value, self)] for number, entry in changed]
+            changes = [[number, contents(entry.value, self)] for number, entry in changed.items()]
             if self._nested:
                 check_shape(self._all())
         except BaseException:
             self.unregister_from(first)
             raise
-        self._sent = [entry for _, entry in changed]
+        self._sent = list(changed.values())
         return changes
 
     def apply_changes(self, changes: Wire) -> None:
@@ -125,10 +128,12 @@ class SharedObjects(CodecContext):
             if type(change) is not list or len(change) != 2 or type(change[0]) is not int:
                 raise ProtocolError("malformed change")
             entry = self._entries.get(change[0])
-            base = None if entry is None else base_of(entry.value)
-            if entry is None or base is None:
+            if entry is None:
                 raise ProtocolError("change of an unknown object")
-            entry.before = None
+            base = base_of(entry.value)
+            if base is None:
+                raise ProtocolError("change of an unknown object")
+            entry.before = None  # until the next snapshot: a change of the peer is none of this side
             if base is not bytearray and not arrays.is_array(entry.value):
                 base.clear(entry.value)
             guarded(fill, entry.value, change[1], self, 1)
@@ -183,18 +188,21 @@ def _copy(value: Any) -> Any:
         return bytes(memoryview(value))
     if arrays.is_array(value):
         return value.tobytes()
-    return set(set.__iter__(value)) if base is set else _parts(value)
+    if base is set:
+        return set(set.__iter__(value))
+    return _parts(value)
 
 
 def _changed(entry: _Entry) -> bool:
     before = entry.before
     if before is None:
         return False
+    # Identity, and not equality, which could call methods of the items.
     if type(before) is list:
         now = entry.value if type(entry.value) is list else _copy(entry.value)
         return len(now) != len(before) or not all(map(operator.is_, now, before))
     if type(before) is set:
-        return {id(item) for item in set.__iter__(entry.value)} != {id(item) for item in before}
+        return set(map(id, set.__iter__(entry.value))) != set(map(id, before))
     if before == ():
         return False
     now = entry.value.tobytes() if arrays.is_array(entry.value) else bytes(memoryview(entry.value))
@@ -216,15 +224,17 @@ def check_shape(values: Any) -> None:
         value, parents = todo.pop()
         key = id(value)
         if parents is not None:
-            keys = [id(part) for part in parents]
-            sizes[key] += sum(sizes[part] for part in keys)
-            if any(part in open_ or part in circular for part in keys):
-                circular.add(key)
+            for part in map(id, parents):
+                sizes[key] += sizes[part]
+                if part in open_ or part in circular:
+                    circular.add(key)
             open_.discard(key)
-            if sizes[key] > (_MAX_NODES // 1000 if key in circular else _MAX_NODES + existing):
+            most = _MAX_NODES // 1000 if key in circular else _MAX_NODES + existing
+            if sizes[key] > most:
                 raise UnsupportedValue("the value is too large once everything it refers to is written out")
         elif key not in sizes:
             parts = _parts(value)
+            # Most lists hold plain values of one type, which takes a single look.
             kinds = {kind for kind in set(map(type, parts)) if issubclass(kind, _PARENTS)}
             parents = [part for part in parts if type(part) in kinds] if kinds else []
             sizes[key] = 1 + len(parts) - len(parents)
@@ -237,8 +247,13 @@ def check_shape(values: Any) -> None:
 def _parts(value: Any) -> list[Any]:
     base = base_of(value)
     if base is None:
-        base = tuple if isinstance(value, tuple) else frozenset if isinstance(value, frozenset) else None
-    if base is None or base is bytearray or arrays.is_array(value):
+        if isinstance(value, tuple):
+            base = tuple
+        elif isinstance(value, frozenset):
+            base = frozenset
+        else:
+            return []
+    if base is bytearray or arrays.is_array(value):
         return []
     if base in (dict, OrderedDict):
         return [*base.keys(value), *base.values(value)]

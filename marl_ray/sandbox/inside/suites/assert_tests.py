@@ -9,7 +9,7 @@ import ast
 import builtins
 import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import CodeType
 from typing import Any, TypeGuard
 
@@ -25,8 +25,10 @@ from .statements import (
     bound_names,
     compile_statements,
     imported_name,
+    is_docstring,
     last_name,
     names_in,
+    of_kind,
     parse,
     stored_names,
 )
@@ -44,9 +46,10 @@ def parse_source(source: str, what: str = "tests") -> ast.Module:
     try:
         tree = parse(source)
     except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None)
-        where = f" at line {line}" if line else ""
-        raise ValueError(f"{what} cannot be parsed: {getattr(error, 'msg', None) or error}{where}") from None
+        reason = getattr(error, "msg", None) or error
+        if line := getattr(error, "lineno", None):
+            reason = f"{reason} at line {line}"
+        raise ValueError(f"{what} cannot be parsed: {reason}") from None
     if "__main__" in source:
         tree = ast.fix_missing_locations(_GuardRemover().visit(tree))
     return tree
@@ -61,7 +64,11 @@ class _GuardRemover(ast.NodeTransformer):
         self.generic_visit(node)
         if ast.unparse(node.test).replace('"', "'") not in _GUARDS:
             return node
-        return [part for part in node.body if not (isinstance(part, ast.Expr) and names_in(part) & self._RUNNERS)]
+        kept = []
+        for part in node.body:
+            if not isinstance(part, ast.Expr) or self._RUNNERS.isdisjoint(names_in(part)):
+                kept.append(part)
+        return kept
 
 
 _GUARDS = ("__name__ == '__main__'", "'__main__' == __name__")
@@ -83,24 +90,25 @@ def flat_check(tree: ast.Module, entry_point: str) -> list[ast.stmt]:
     for node in tree.body:
         if is_check(node):
             has_check = True
-            if _contains(node.body, (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global)):
+            if _needs_function(node.body):
                 statements += [node, *parse_source(f"check({entry_point})").body]
             else:
-                statements += [*parse_source(f"{node.args.args[0].arg} = {entry_point}").body, *node.body]
-        elif not (isinstance(node, ast.Expr) and _called_name(node.value) == "check"):
+                candidate = node.args.args[0].arg
+                statements += [*parse_source(f"{candidate} = {entry_point}").body, *node.body]
+        elif not isinstance(node, ast.Expr) or _called_name(node.value) != "check":
             statements.append(node)
     if not has_check:
         raise ValueError("tests define no check(candidate)")
     return statements
 
 
-def _contains(body: Sequence[ast.AST], kinds: tuple[type[ast.AST], ...]) -> bool:
-    """Return whether the body contains a node of these kinds, outside of nested functions and classes."""
+def _needs_function(body: Sequence[ast.AST]) -> bool:
+    """Return whether the body is only valid in a function. Nested functions and classes do not count."""
     todo = list(body)
     for node in todo:
         if not isinstance(node, (*SCOPES, ast.Lambda)):
             todo += ast.iter_child_nodes(node)
-    return any(isinstance(node, kinds) for node in todo)
+    return any(of_kind((ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global), todo))
 
 
 def _called_name(node: ast.AST) -> str:
@@ -119,17 +127,18 @@ class TestBlocks:
 
     def __init__(self, items: list[list[ast.stmt]], whole_items: bool) -> None:
         self.whole_items = whole_items
-        self.statements = [node for item in items for node in item]
+        self.statements = list(itertools.chain(*items))
         self.parts = {node: list(ast.walk(node)) for node in self.statements}
         self.blocks: list[list[ast.stmt]] = []
         self.shown: list[list[ast.stmt]] = []
-        checkers = {
-            node.name
-            for node in self.statements
-            if isinstance(node, ast.FunctionDef) and any(isinstance(part, ast.Assert) for part in self.parts[node])
-        }
+        checkers = set()
+        for function in of_kind(ast.FunctionDef, self.statements):
+            if any(of_kind(ast.Assert, self.parts[function])):
+                checkers.add(function.name)
+        if not whole_items:
+            items = [[node] for node in self.statements]
         setup: list[ast.stmt] = []
-        for item in items if whole_items else [[node] for node in self.statements]:
+        for item in items:
             body = [node for node in item if not _is_trivial(node)]
             setup += body
             if any(_is_test(node, self.parts[node], checkers) for node in body):
@@ -148,49 +157,58 @@ def count_asserts(split: TestBlocks) -> int:
 
 def assert_suite(split: TestBlocks, entry_point: str, prompt: str) -> Suite:
     """Return the suite of some statements."""
-    statements, parts, blocks = split.statements, split.parts, split.blocks
-    shown = ["\n".join(map(ast.unparse, body)) for body in split.shown]
+    statements = split.statements
+    blocks = split.blocks
     helpers, helper_names = _prompt_helpers(prompt, entry_point)
-    everything = [part for node in statements for part in parts[node]]
+    with_helpers = [*statements, *helpers]
+    everything = list(itertools.chain(*split.parts.values()))
     free = (free_names(everything) - helper_names) | {entry_point}
-    imported = {imported_name(part) for part in everything if isinstance(part, ast.alias)}
+    imported = set(map(imported_name, of_kind(ast.alias, everything)))
     standard = stdlib_names(everything, free | imported, entry_point)
-    remote = free - standard.keys()
+    remote = frozenset(free - standard.keys())
     analysis = TrustAnalysis(statements, helpers, remote, entry_point)
 
-    harmless = leaves_nothing([*statements, *helpers], remote, standard)
+    harmless = leaves_nothing(with_helpers, remote, standard)
     patches = patches_modules(everything)
     variables = SharedVariables([helpers, *blocks], patches)
-    classes = tuple(ast.unparse(node) for node in statements if _is_shared_class(node))
+    classes = [ast.unparse(node) for node in statements if _is_shared_class(node)]
     state = ProcessState(everything, standard)
+    shown = list(map(_unparse, split.shown))
     reasons, definitions = _assign_processes(blocks, analysis, state, variables)
-    plain = ["\n".join(map(ast.unparse, block)) for block in blocks]
-    preamble = [(ast.unparse(node), False) for node in helpers] + [(ast.unparse(node), True) for node in definitions]
+    plain = list(map(_unparse, blocks))
+    preamble = [(ast.unparse(node), False) for node in helpers]
+    preamble += [(ast.unparse(node), True) for node in definitions]
     if any(reasons):  # definitions may have been inserted
         variables = SharedVariables([helpers, *blocks], patches)
-    flows = variables.flows()[1:]
-    compares = [analysis.compares(block) for block in blocks]
-    instrument = AssertInstrumenter(analysis, InstanceAnalysis([*statements, *helpers], remote))  # changes the blocks
-    marked = [mark_assertions(block, remote, analysis) for block in blocks]
-    sources = ["\n".join([_IN_GUEST, *map(ast.unparse, block)]) for block in marked]
-    helper_calls = HelperCalls(statements, frozenset(remote), entry_point)
-    rewrite = RequestRewriter(analysis, frozenset(remote), helper_calls)
-    codes = [
-        _compile_test([instrument.visit(rewrite.visit(node)) for node in block], number)
-        for number, block in enumerate(marked, 1)
-    ]
+    compares = map(analysis.compares, blocks)
+    instrument = AssertInstrumenter(analysis, InstanceAnalysis(with_helpers, remote))
+    rewrite = RequestRewriter(analysis, remote, HelperCalls(statements, remote, entry_point))
+    sources = []
+    codes = []
+    for number, block in enumerate(blocks, 1):
+        marked = mark_assertions(block, remote, analysis)
+        sources.append(f"{_IN_GUEST}\n{_unparse(marked)}")
+        # Rewriting comes first: it asks for the helpers' calls where the tests have written them.
+        code = [instrument.visit(rewrite.visit(node)) for node in marked]
+        codes.append(_compile_test(code, number))
+    cases = map(Case, shown, codes, plain, sources, reasons, compares, variables.flows()[1:])
+    texts = "\n".join([*plain, *(source for source, _ in preamble)])
     return Suite(
         form="asserts" if split.whole_items else "check",
-        cases=tuple(map(Case, shown, codes, plain, sources, reasons, compares, flows)),
-        remote=frozenset(remote),
+        cases=tuple(cases),
+        remote=remote,
         helpers=tuple(compile_statements([node], "<prompt>") for node in helpers),
         preamble=tuple(preamble),
-        classes=classes,
+        classes=tuple(classes),
         standard=standard,
-        uses_random=any("random" in source for source in (*plain, *(source for source, _ in preamble))),
+        uses_random="random" in texts,
         patches=patches,
         leaves_nothing=harmless or all(reasons),  # a test in the guest is not evaluated by the judge
     )
+
+
+def _unparse(statements: Iterable[ast.stmt]) -> str:
+    return "\n".join(map(ast.unparse, statements))
 
 
 _HARMLESS_CONSTANTS = (None, True, False, 0, 1, "")
@@ -203,11 +221,13 @@ def _is_shared_class(node: ast.stmt) -> bool:
         return False
     if not node.body or not all(isinstance(item, ast.FunctionDef) for item in node.body):
         return False
-    parts = list(ast.walk(node))
-    constants = [part.value for part in parts if isinstance(part, ast.Constant)]
-    own = {part.arg for part in parts if isinstance(part, ast.arg)} | stored_names(node) | {node.name}
-    used = {part.id for part in parts if isinstance(part, ast.Name)} - own - _BUILTINS
-    return not used and all(value in _HARMLESS_CONSTANTS for value in constants)
+    own = {node.name, *stored_names(node), *_BUILTINS}
+    for part in ast.walk(node):
+        if isinstance(part, ast.Constant) and part.value not in _HARMLESS_CONSTANTS:
+            return False
+        if isinstance(part, ast.arg):
+            own.add(part.arg)
+    return names_in(node) <= own
 
 
 _IN_GUEST = f"import builtins\nbuiltins.{REACHED} = set()\nbuiltins.{ASKED} = bool"
@@ -223,10 +243,16 @@ def _compile_test(body: list[ast.stmt], number: int) -> CodeType:
 
 def join_processes(reasons: list[str], flows: Sequence[VariableFlow]) -> None:
     """Set the reason of every case that shares a variable with a case that must run in the guest."""
-    pairs = itertools.combinations(range(len(reasons)), 2)
-    shared = [(a, b) for a, b in pairs if flows[a].touches & flows[b].reads] if any(reasons) else []
-    while more := [b if reasons[a] else a for a, b in shared if bool(reasons[a]) is not bool(reasons[b])]:
-        reasons[more[0]] = "a test shares a variable with a test in the guest"
+    in_guest = [number for number, reason in enumerate(reasons) if reason]
+    while in_guest:
+        known = in_guest.pop()
+        for number, reason in enumerate(reasons):
+            # A test depends on an earlier one only.
+            first = min(known, number)
+            later = max(known, number)
+            if not reason and flows[first].touches & flows[later].reads:
+                reasons[number] = "a test shares a variable with a test in the guest"
+                in_guest.append(number)
 
 
 def _assign_processes(
@@ -240,12 +266,8 @@ def _assign_processes(
     reasons = [analysis.guest_reason(block) or state.guest_reason(block) for block in blocks]
     if all(reasons) or not any(reasons):
         return reasons, []
-    derived = {
-        node.name
-        for block in blocks
-        for node in block
-        if isinstance(node, ast.ClassDef) and analysis.guest_reason([node])
-    }
+    order = list(itertools.chain(*blocks))
+    derived = {node.name for node in of_kind(ast.ClassDef, order) if analysis.guest_reason([node])}
     for number, block in enumerate(blocks):
         if not reasons[number] and variables.closure(names_in(*block)) & derived:
             reasons[number] = "a test uses a class that can be made in the program's process only"
@@ -255,40 +277,46 @@ def _assign_processes(
         for node in block:
             for name in bound_names(node) & variables.fixed:
                 bound.setdefault(name, []).append((number, node))
-    order = [node for block in blocks for node in block]
-    needed: list[list[ast.stmt]] = [[] for _ in blocks]
+    for_judge: dict[int, set[ast.stmt]] = {}
+    for_guest: set[ast.stmt] = set()
     for number, block in enumerate(blocks):
-        used = set().union(*map(names_in, block))
+        needed: set[ast.stmt] = set()
+        used = names_in(*block)
         while used:
             places = [(place, node) for place, node in bound.get(used.pop(), ()) if place <= number]
             here = any(bool(reasons[place]) is bool(reasons[number]) for place, _ in places)
-            if places and not here and places[0][1] not in needed[number]:
-                needed[number].append(places[0][1])
-                used |= names_in(places[0][1])
-    for number, block in enumerate(blocks):
-        if not reasons[number]:
-            block[:0] = copy.deepcopy(sorted(needed[number], key=order.index))
-    in_guest = {node for number, nodes in enumerate(needed) if reasons[number] for node in nodes}
-    return reasons, sorted(in_guest, key=order.index)
+            if places and not here:
+                definition = places[0][1]
+                if definition not in needed:
+                    needed.add(definition)
+                    used |= names_in(definition)
+        if reasons[number]:
+            for_guest |= needed
+        else:
+            for_judge[number] = needed
+    for number, definitions in for_judge.items():
+        blocks[number][:0] = copy.deepcopy(sorted(definitions, key=order.index))
+    return reasons, sorted(for_guest, key=order.index)
 
 
 def _is_trivial(node: ast.stmt) -> bool:
     """Return whether a statement tests nothing: docstrings, `from __future__`, and HumanEval's `assert True, "..."`."""
-    if isinstance(node, ast.ImportFrom) and node.module == "__future__":
-        return True
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-        return True
-    return isinstance(node, ast.Assert) and isinstance(node.test, ast.Constant) and bool(node.test.value)
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "__future__"
+    if isinstance(node, ast.Assert):
+        return isinstance(node.test, ast.Constant) and bool(node.test.value)
+    return is_docstring(node)
 
 
 def _is_test(node: ast.stmt, parts: Sequence[ast.AST], checkers: set[str]) -> bool:
     """Return whether a statement asserts, or calls something that does."""
     if isinstance(node, SCOPES):
         return False
-    called = set(map(_called_name, parts))
-    return any(isinstance(part, ast.Assert) for part in parts) or any(
-        name in checkers or name.startswith("assert") for name in called
-    )
+    for part in parts:
+        called = _called_name(part)
+        if isinstance(part, ast.Assert) or called in checkers or called.startswith("assert"):
+            return True
+    return False
 
 
 def free_names(parts: Sequence[ast.AST]) -> set[str]:
@@ -322,10 +350,10 @@ def _prompt_helpers(prompt: str, entry_point: str) -> tuple[list[ast.stmt], set[
             continue
         if isinstance(node, ast.Assign):
             names |= names_in(*node.targets)
-        elif isinstance(node, ast.Import | ast.ImportFrom) or (
-            isinstance(node, SCOPES) and node.name != entry_point and not _is_stub(node)
-        ):
+        elif isinstance(node, ast.Import | ast.ImportFrom):
             names |= bound_names(node)
+        elif isinstance(node, SCOPES) and node.name != entry_point and not _is_stub(node):
+            names.add(node.name)
         else:
             continue
         helpers.append(node)
@@ -334,5 +362,4 @@ def _prompt_helpers(prompt: str, entry_point: str) -> tuple[list[ast.stmt], set[
 
 def _is_stub(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
     """Return whether a definition consists of a docstring, `pass` or `...`: the part that the model writes."""
-    others = [part for part in node.body if not isinstance(part, ast.Pass)]
-    return all(isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) for part in others)
+    return all(isinstance(part, ast.Pass) or is_docstring(part) for part in node.body)

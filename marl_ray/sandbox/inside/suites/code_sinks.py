@@ -13,7 +13,19 @@ import ast
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
-from .statements import bound_names, imported_name, last_name, names_in, parse, root_name, spread, walk_all
+from .statements import (
+    arguments_of,
+    bound_names,
+    imported_name,
+    last_name,
+    name_of,
+    names_in,
+    of_kind,
+    parse,
+    root_name,
+    spread,
+    walk_all,
+)
 
 _BUILTINS = frozenset(
     ("eval", "exec", "compile", "__import__", "globals", "locals", "vars", "breakpoint", "__builtins__")
@@ -93,35 +105,40 @@ class SinkAnalysis:
         uses = [(_bound_anywhere(node), names_in(node)) for node in statements]
         self._packages = spread(self._imported, uses)
         """Names from packages that are not known, and names of values and functions that use these."""
-        while True:
-            found = {name for node in statements for name in self._bound_with_a_sink(node)} - self._unsafe
-            if not found:
-                break
-            self._unsafe |= found
+        # A function that calls `eval` is a sink too, and so is a function that calls that function.
+        known = -1
+        while known < len(self._unsafe):
+            known = len(self._unsafe)
+            for node in statements:
+                self._unsafe |= self._bound_with_a_sink(node)
 
     def reason(self, statements: Iterable[ast.AST]) -> str:
         """Return why these statements must run in the guest; empty if they reach no sink."""
         if self._has_all_names:
             return "a test imports all names of a module that runs text as code"
         nodes = list(statements)
-        harmless = {id(name) for part in walk_all(nodes) for name in self._constant_call(part)}
+        harmless = {part.func for part in of_kind(ast.Call, walk_all(nodes)) if self._is_constant_call(part)}
         for part in walk_all(nodes):
             sink = self._mentioned(part)
-            if sink and id(part) not in harmless:
+            if sink and part not in harmless:
                 return f"a test may run text of the program as code ({sink})"
-            if isinstance(part, ast.Call) and last_name(part.func) in _WITH_TEXT and self._is_given_text(part):
-                return f"a test gives {last_name(part.func)} a name that the program may choose"
-            if isinstance(part, ast.Call) and (package := self._package_of(part)):
-                return f"a test passes a value of the program to {package}, which may run it as code"
+            if isinstance(part, ast.Call):
+                name = last_name(part.func)
+                if name in _WITH_TEXT and self._is_given_text(part):
+                    return f"a test gives {name} a name that the program may choose"
+                if package := self._package_of(part):
+                    return f"a test passes a value of the program to {package}, which may run it as code"
         return ""
 
     def _package_of(self, call: ast.Call) -> str:
         """Return a name from a package that is not known, if a call brings it together with a value of the program."""
         if not self._packages:
             return ""
-        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+        arguments = arguments_of(call)
         names = names_in(call.func, *arguments) & self._packages
-        return min(names, default="") if any(map(self._from_program, arguments)) else ""
+        if not any(map(self._from_program, arguments)):
+            return ""
+        return min(names, default="")
 
     def _add_imports(self, part: ast.AST) -> None:
         if isinstance(part, ast.Import):
@@ -132,7 +149,7 @@ class SinkAnalysis:
             root = _root(module)
             self._has_data_frames |= root == "pandas"
             if module and not _is_known(module):
-                self._imported |= {imported_name(item) for item in part.names}
+                self._imported.update(map(imported_name, part.names))
             for item in part.names:
                 is_member = f"{module}.{item.name}" in _MODULES or item.name in _ATTRIBUTES
                 is_by_module = item.name in _BY_MODULE.get(root, ())
@@ -159,7 +176,7 @@ class SinkAnalysis:
 
     def _mentioned(self, part: ast.AST) -> str:
         """Return the sink that a node itself names, without its child nodes; empty if there is none."""
-        if isinstance(part, ast.Name) and part.id in self._names | self._unsafe:
+        if isinstance(part, ast.Name) and (part.id in self._names or part.id in self._unsafe):
             return part.id
         if not isinstance(part, ast.Attribute):
             return ""
@@ -168,35 +185,41 @@ class SinkAnalysis:
         is_module = part.attr in _MODULES and part.attr not in _USUAL_WORDS
         if is_module and not self._from_program(part.value):  # `dataclasses.builtins`
             return part.attr
-        of_data_frame = self._has_data_frames and part.attr in _OF_DATA_FRAMES and not self._from_program(part.value)
-        return part.attr if of_data_frame or part.attr in self._functions.get(root_name(part.value), ()) else ""
+        if part.attr in self._functions.get(root_name(part.value), ()):
+            return part.attr
+        is_of_data_frame = self._has_data_frames and part.attr in _OF_DATA_FRAMES
+        if is_of_data_frame and not self._from_program(part.value):
+            return part.attr
+        return ""
 
-    def _constant_call(self, part: ast.AST) -> list[ast.AST]:
-        """Return the node `eval` of a call like `eval("1 + 1")`; empty for anything else."""
-        if not isinstance(part, ast.Call) or len(part.args) != 1 or part.keywords:
-            return []
-        text = part.args[0]
-        if not isinstance(part.func, ast.Name) or part.func.id != "eval" or not isinstance(text, ast.Constant):
-            return []
+    def _is_constant_call(self, call: ast.Call) -> bool:
+        """Return whether this is a call like `eval("1 + 1")`."""
+        if name_of(call.func) != "eval" or len(call.args) != 1 or call.keywords:
+            return False
+        text = call.args[0]
+        if not isinstance(text, ast.Constant):
+            return False
         try:
             names = names_in(parse(str(text.value)))
         except (SyntaxError, ValueError):
-            return []
-        return [] if names or "eval" in self._unsafe else [part.func]
+            return False
+        return not names and "eval" not in self._unsafe
 
     def _is_given_text(self, call: ast.Call) -> bool:
         """Return whether an argument other than the object itself may come from the program."""
-        takes_object = last_name(call.func) in ("getattr", "setattr", "delattr")
-        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
-        # The value that is set is no name.
-        chosen = arguments[1:2] if takes_object else arguments
-        return any(map(self._from_program, chosen))
+        arguments = arguments_of(call)
+        if last_name(call.func) in ("getattr", "setattr", "delattr"):
+            arguments = arguments[1:2]  # the value that is set is no name
+        return any(map(self._from_program, arguments))
 
 
 def _bound_anywhere(node: ast.stmt) -> set[str]:
     """Return the names that a statement binds, and the names of the functions and classes inside."""
-    inner = {part.name for part in ast.walk(node) if isinstance(part, ast.FunctionDef | ast.ClassDef)}
-    return bound_names(node) | inner
+    names = set(bound_names(node))
+    for part in ast.walk(node):
+        if isinstance(part, ast.FunctionDef | ast.ClassDef):
+            names.add(part.name)
+    return names
 
 
 def _root(module: str) -> str:

@@ -9,9 +9,20 @@ the value. Only a helper that converts the value, and is not told the expected r
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
 
-from .statements import spread, walk_all
+from .statements import (
+    FUNCTIONS,
+    SCOPES,
+    arguments_of,
+    defaults_of,
+    name_of,
+    of_kind,
+    spread,
+    targets_of,
+    walk_all,
+)
 
 _OWN = ("self", "cls")
 ValueBinding = tuple[set[str], ast.AST]
@@ -26,31 +37,41 @@ class HelperCalls:
 
     def __init__(self, statements: Sequence[ast.AST], remote: frozenset[str], entry_point: str) -> None:
         self._is_class = entry_point[:1].isupper()
-        parts = [part for part in walk_all(statements) if isinstance(part, ast.Attribute)]
-        self._assigned = {part.attr for part in parts if isinstance(part.ctx, ast.Store)}
+        self._assigned = set()
         """Attributes that the tests set, which are no methods of the class under test."""
+        for part in of_kind(ast.Attribute, walk_all(statements)):
+            if isinstance(part.ctx, ast.Store):
+                self._assigned.add(part.attr)
         values = list(_value_bindings(statements))
-        functions = list(_definitions(statements))
-        aliases = [(names, source) for names, source in values if _is_alias(source)]
-        instances = [(names, source) for names, source in values if self._is_class and _calls(source, entry_point)]
+        # `g = f` is another name of the function, and `s = Stack()` an instance whose methods are under test.
+        aliases = []
+        instances = []
+        for binding in values:
+            _, source = binding
+            if not any(of_kind(ast.Call, ast.walk(source))):
+                aliases.append(binding)
+            elif self._is_class and isinstance(source, ast.Call) and name_of(source.func) == entry_point:
+                instances.append(binding)
         self._under_test = _spread({entry_point}, [*aliases, *instances])
         """Names of the function under test, and of instances of the class under test."""
-        made = [(names, source) for names, source in values if not self._is_result(source)]
-        self._helpers = _spread(remote - {entry_point}, made)
-        """Names of helpers, of their instances, and of values that helpers have made."""
-        results = list(_changed_arguments(statements, self._helpers))
-        unknown = _unknown_parameters(statements)
-        self._derived = _spread({entry_point, *unknown}, [*values, *functions, *results])
-        """Names of values that derive from the function under test, and of functions of the tests that use it."""
-        self._functions = _spread(remote - {entry_point}, [each for each in values if _is_alias(each[1])])
-        """Names of helpers alone."""
+        # A name with both kinds of bindings counts as a helper's value: which of them holds, only a run tells.
+        made = []
         results_alone: set[str] = set()
         for names, source in values:
             if self._is_result(source):
                 results_alone |= names
-        for names, _ in made:
-            results_alone -= names
-        self._results = results_alone - unknown
+            else:
+                made.append((names, source))
+        helpers = remote - {entry_point}
+        self._helpers = _spread(helpers, made)
+        """Names of helpers, of their instances, and of values that helpers have made."""
+        changed = _changed_arguments(statements, self._helpers)
+        unknown = _unknown_parameters(statements)
+        self._derived = _spread({entry_point, *unknown}, [*values, *_definitions(statements), *changed])
+        """Names of values that derive from the function under test, and of functions of the tests that use it."""
+        self._functions = _spread(helpers, aliases)
+        """Names of helpers alone."""
+        self._results = results_alone.difference(unknown, *(names for names, _ in made))
         """Names that are bound to results of the function under test, and to nothing else."""
 
     def decides(self, node: ast.AST) -> bool:
@@ -67,13 +88,16 @@ class HelperCalls:
             return self._meet([node.body, node.orelse])
         if not isinstance(node, ast.Call) or self._is_result(node):
             return False
-        arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
-        receiver = [node.func.value] if isinstance(node.func, ast.Attribute) else []
-        if any(map(self._is_derived, [*arguments, *receiver])) and self._is_helper(node.func):
+        arguments = arguments_of(node)
+        values = arguments
+        if isinstance(node.func, ast.Attribute):
+            values = [*arguments, node.func.value]
+        if not any(map(self._is_derived, values)):
+            return False
+        if self._is_helper(node.func) or self._meet(values):
             return True
-        if not any(map(self._is_derived, arguments)):
-            return self._meet([*arguments, *receiver])
-        return any(map(self._passes_helper, arguments)) or self._meet([*arguments, *receiver])
+        # In `map(close, f(1))` the called function is none of the program's: an argument is.
+        return any(map(self._is_derived, arguments)) and any(map(self._passes_helper, arguments))
 
     def _meet(self, values: Sequence[ast.AST]) -> bool:
         """Return whether one of some values is derived, and another one is a helper's."""
@@ -87,12 +111,9 @@ class HelperCalls:
         Data are lists and the like with an item other than 0, 1, True, False, None and empty ones, which are the words
         of a verdict.
         """
-        if (
-            not isinstance(call, ast.Call)
-            or len(call.args) != 1
-            or call.keywords
-            or not isinstance(call.func, ast.Name)
-        ):
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            return False
+        if len(call.args) != 1 or call.keywords:
             return False
         argument = call.args[0]
         is_name = isinstance(argument, ast.Name | ast.Attribute) and value_names(argument) <= self._results
@@ -100,13 +121,15 @@ class HelperCalls:
             return False
         if not isinstance(expected, ast.List | ast.Tuple | ast.Set | ast.Dict):
             return False
-        items = [part.value for part in ast.walk(expected) if isinstance(part, ast.Constant)]
-        return any(item not in (0, 1, None, "", b"") and not isinstance(item, str) for item in items)
+        for part in of_kind(ast.Constant, ast.walk(expected)):
+            if part.value not in (0, 1, None, b"") and not isinstance(part.value, str):
+                return True
+        return False
 
     def compares(self, left: ast.AST, right: ast.AST) -> bool:
         """Return whether a derived value is compared with a value of a helper."""
-        sides = ((left, right), (right, left))
-        return any(self._is_derived(result) and self._is_only_helper(expected) for result, expected in sides)
+        # A value that is only a helper's is not derived, so the other one is.
+        return self._meet([left, right])
 
     def _is_result(self, node: ast.AST) -> bool:
         """Return whether this is a call of the function under test, or of a method of the class under test."""
@@ -127,11 +150,9 @@ class HelperCalls:
 
     def _passes_helper(self, argument: ast.AST) -> bool:
         """Return whether a helper itself is in an argument, as in `map(close, ...)`, and not only its result."""
-        called = {id(_root(part.func)) for part in ast.walk(argument) if isinstance(part, ast.Call)}
-        return any(
-            isinstance(part, ast.Name) and part.id in self._functions and id(part) not in called
-            for part in ast.walk(argument)
-        )
+        called = {_root(part.func) for part in of_kind(ast.Call, ast.walk(argument))}
+        helpers = [part for part in of_kind(ast.Name, ast.walk(argument)) if part.id in self._functions]
+        return not called.issuperset(helpers)
 
 
 def _root(function: ast.AST) -> ast.AST:
@@ -141,23 +162,13 @@ def _root(function: ast.AST) -> ast.AST:
     return function
 
 
-def _calls(source: ast.AST, name: str) -> bool:
-    """Return whether an expression is `name(...)`."""
-    return isinstance(source, ast.Call) and isinstance(source.func, ast.Name) and source.func.id == name
-
-
-def _is_alias(source: ast.AST) -> bool:
-    """Return whether an expression only names or collects values, without a call."""
-    return not any(isinstance(part, ast.Call) for part in ast.walk(source))
-
-
 def value_names(node: ast.AST) -> set[str]:
     """Return the names in an expression. The attribute `self.x` counts as the name "self.x"."""
     names: set[str] = set()
     todo = [node]
     while todo:
         part = todo.pop()
-        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id in _OWN:
+        if isinstance(part, ast.Attribute) and name_of(part.value) in _OWN:
             names.add(f"self.{part.attr}")
         elif isinstance(part, ast.Name):
             names.add(part.id)
@@ -176,7 +187,7 @@ def _value_bindings(statements: Sequence[ast.AST]) -> Iterator[ValueBinding]:
     parameters = _parameters(statements)
     for part in walk_all(statements):
         if isinstance(part, ast.Call):
-            arguments = [*part.args, *(keyword.value for keyword in part.keywords)]
+            arguments = arguments_of(part)
             for name in _called_names(part.func) & parameters.keys():
                 for argument in arguments:
                     yield parameters[name], argument
@@ -190,89 +201,98 @@ def _value_bindings(statements: Sequence[ast.AST]) -> Iterator[ValueBinding]:
                     for statement in part.body:
                         yield {handler.name}, statement
         elif isinstance(part, ast.Match):
-            captured = {inner.name for inner in ast.walk(part) if isinstance(inner, ast.MatchAs | ast.MatchStar)}
-            yield {name for name in captured if name}, part.subject
+            captured = set()
+            for inner in ast.walk(part):
+                if isinstance(inner, ast.MatchAs | ast.MatchStar) and inner.name:
+                    captured.add(inner.name)
+            yield captured, part.subject
         elif isinstance(part, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and part.value is not None:
-            targets = part.targets if isinstance(part, ast.Assign) else [part.target]
-            for target in targets:
+            for target in targets_of(part):
                 yield value_names(target), part.value
         elif isinstance(part, ast.For | ast.AsyncFor | ast.comprehension):
             yield value_names(part.target), part.iter
         elif isinstance(part, ast.withitem) and part.optional_vars is not None:
             yield value_names(part.optional_vars), part.context_expr
-        elif isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            for default in (*part.args.defaults, *filter(None, part.args.kw_defaults)):
+        elif isinstance(part, (*FUNCTIONS, ast.Lambda)):
+            for default in defaults_of(part):
                 yield _argument_names(part), default
 
 
 def _changed_by_call(call: ast.Call, arguments: Sequence[ast.AST]) -> Iterator[ValueBinding]:
     """Yield the variables that a call may put another argument into: `results.append(f(1))`, `heappush(heap, f(1))`."""
-    receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
-    passed = [*arguments, receiver] if isinstance(receiver, ast.Name | ast.Attribute | ast.Subscript) else arguments
+    passed = list(arguments)
+    if isinstance(call.func, ast.Attribute):
+        passed.append(call.func.value)
     for changed in passed:
         if isinstance(changed, ast.Name | ast.Attribute | ast.Subscript):
             for other in arguments:
                 if other is not changed:
-                    yield value_names(changed) - set(_OWN), other
+                    yield value_names(changed).difference(_OWN), other
 
 
 def _parameters(statements: Sequence[ast.AST]) -> dict[str, set[str]]:
     """Return the parameters of the tests' functions and methods by name, and of `__init__` by its class."""
-    parameters: dict[str, set[str]] = {}
+    parameters: defaultdict[str, set[str]] = defaultdict(set)
     for part in walk_all(statements):
-        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
-            parameters.setdefault(part.name, set()).update(_argument_names(part))
+        if isinstance(part, FUNCTIONS):
+            parameters[part.name] |= _argument_names(part)
         elif isinstance(part, ast.Assign) and isinstance(part.value, ast.Lambda):
-            for name in set().union(*map(value_names, part.targets)):
-                parameters.setdefault(name, set()).update(_argument_names(part.value))
+            for name in _target_names(part):
+                parameters[name] |= _argument_names(part.value)
         elif isinstance(part, ast.ClassDef):
-            for item in part.body:
-                if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-                    parameters.setdefault(part.name, set()).update(_argument_names(item))
+            for item in of_kind(ast.FunctionDef, part.body):
+                if item.name == "__init__":
+                    parameters[part.name] |= _argument_names(item)
     return parameters
 
 
+def _target_names(assignment: ast.Assign) -> set[str]:
+    return set().union(*map(value_names, assignment.targets))
+
+
 def _argument_names(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> set[str]:
-    return {item.arg for item in ast.walk(function.args) if isinstance(item, ast.arg)} - set(_OWN)
+    arguments = {item.arg for item in of_kind(ast.arg, ast.walk(function.args))}
+    return arguments.difference(_OWN)
 
 
 def _called_names(function: ast.AST) -> set[str]:
     """Return the names in a called expression, and the name of the method."""
-    method = {function.attr} if isinstance(function, ast.Attribute) else set()
-    return value_names(function) | method
+    names = value_names(function)
+    if isinstance(function, ast.Attribute):
+        names.add(function.attr)
+    return names
 
 
 def _unknown_parameters(statements: Sequence[ast.AST]) -> set[str]:
     """Return the parameters of functions that something else than a call by name may call: special methods, lambdas
     that have no name, and functions that are passed on, as in `map(check, f(1))`."""
     parts = list(walk_all(statements))
-    called = {id(part.func) for part in parts if isinstance(part, ast.Call)}
-    named = {id(part.value) for part in parts if isinstance(part, ast.Assign) and len(part.targets) == 1}
-    passed = {part.id for part in parts if isinstance(part, ast.Name) and id(part) not in called}
+    called = {part.func for part in of_kind(ast.Call, parts)}
+    named = {part.value for part in of_kind(ast.Assign, parts) if len(part.targets) == 1}
+    passed = set()
+    loaded = set()
+    for name in of_kind(ast.Name, parts):
+        if name not in called:
+            passed.add(name.id)
+            if isinstance(name.ctx, ast.Load):
+                loaded.add(name.id)
     unknown: set[str] = set()
     for part in parts:
-        if isinstance(part, ast.Lambda) and id(part) not in named | called:
+        if isinstance(part, ast.Lambda) and part not in named and part not in called:
             unknown |= _argument_names(part)
-        elif isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+        elif isinstance(part, FUNCTIONS):
             is_special = part.name.startswith("__") and part.name != "__init__"
             if is_special or part.name in passed or part.decorator_list:
                 unknown |= _argument_names(part)
-        elif isinstance(part, ast.Assign) and isinstance(part.value, ast.Lambda) and _is_passed(part, parts, called):
-            unknown |= _argument_names(part.value)
+        elif isinstance(part, ast.Assign) and isinstance(part.value, ast.Lambda) and loaded & _target_names(part):
+            unknown |= _argument_names(part.value)  # something else than a call uses the lambda
     return unknown
-
-
-def _is_passed(assignment: ast.Assign, parts: Sequence[ast.AST], called: set[int]) -> bool:
-    """Return whether the name of a lambda is used in another way than to call it."""
-    names = set().union(*map(value_names, assignment.targets))
-    loads = [part for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)]
-    return any(part.id in names and id(part) not in called for part in loads)
 
 
 def _definitions(statements: Sequence[ast.AST]) -> Iterator[ValueBinding]:
     """Yield the tests' functions and classes with their bodies, whose results may derive from every name in them."""
     for part in walk_all(statements):
-        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if isinstance(part, SCOPES):
             yield {part.name}, part
 
 
@@ -280,9 +300,10 @@ def _changed_arguments(statements: Sequence[ast.AST], helpers: frozenset[str]) -
     """Yield the arguments of calls, because the function under test may change them; of calls whose results are used,
     without values that helpers have made."""
     parts = list(walk_all(statements))
-    alone = {id(part.value) for part in parts if isinstance(part, ast.Expr)}
-    for part in parts:
-        if isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
-            arguments = [*part.args, *(keyword.value for keyword in part.keywords)]
-            names = {argument.id for argument in arguments if isinstance(argument, ast.Name)}
-            yield names if id(part) in alone else names - helpers, part.func
+    alone = {part.value for part in of_kind(ast.Expr, parts)}
+    for call in of_kind(ast.Call, parts):
+        if isinstance(call.func, ast.Name):
+            names = {argument.id for argument in of_kind(ast.Name, arguments_of(call))}
+            if call not in alone:
+                names -= helpers
+            yield names, call.func

@@ -12,7 +12,7 @@ import copy
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
-from .statements import imported_name, last_name, names_in, parse, walk_all
+from .statements import imported_name, last_name, name_of, names_in, of_kind, parse, walk_all
 from .suite import ASKED, COMPARE, FIXTURES, OPERATE, REACHED, SAME, TRUTH
 from .trust_analysis import TrustAnalysis, is_assertion
 
@@ -60,15 +60,16 @@ def mark_assertions(
     for node in copy.deepcopy(block):
         marked = marker.visit(node)
         statements += marked if isinstance(marked, list) else [marked]
-    has_loop = analysis is not None and any(
-        isinstance(part, ast.For) and analysis.from_program(part.iter) for part in walk_all(block)
-    )
-    ending = f"{ASKED}(0)" if has_loop else "raise RuntimeError('no assertion was reached')"
-    return statements + _statements(f"if not {REACHED}: {ending}")
+    ending = "raise RuntimeError('no assertion was reached')"
+    for loop in of_kind(ast.For, walk_all(block)):
+        if analysis is not None and analysis.from_program(loop.iter):
+            ending = f"{ASKED}(0)"
+    return [*statements, *parse(f"if not {REACHED}: {ending}").body]
 
 
-def _statements(source: str) -> list[ast.stmt]:
-    return parse(source).body
+def _reached(*nodes: ast.stmt) -> list[ast.stmt]:
+    """Return the statement that records an assertion, and some nodes."""
+    return [*parse(f"{REACHED}.add(0)").body, *nodes]
 
 
 class _AssertionMarker(ast.NodeTransformer):
@@ -85,30 +86,34 @@ class _AssertionMarker(ast.NodeTransformer):
         return node if node.name in FIXTURES else self.generic_visit(node)
 
     def visit_Assert(self, node: ast.Assert) -> Any:
-        return [*_statements(f"{REACHED}.add(0)"), node]
+        return _reached(node)
 
     def visit_Expr(self, node: ast.Expr) -> Any:
         call = node.value
-        is_call = isinstance(call, ast.Call) and is_assertion(call)
-        if not is_call or names_in(call.func) & self._remote:  # type: ignore[attr-defined]
+        if not isinstance(call, ast.Call) or not is_assertion(call):
             return node
-        return [*_statements(f"{REACHED}.add(0)"), node]
+        # A function `assert_close` of the program does not decide that a test has asserted.
+        if names_in(call.func) & self._remote:
+            return node
+        return _reached(node)
 
     def visit_Assign(self, node: ast.Assign) -> Any:
-        return [*_statements(f"{REACHED}.add(0)"), node] if is_assertion(node.value) else node
+        return _reached(node) if is_assertion(node.value) else node
 
     def visit_Try(self, node: ast.Try) -> Any:
         if any(map(is_assertion, walk_all([*node.body, *node.orelse]))):
             for handler in node.handlers:
-                handler.body[:0] = _statements(f"{REACHED}.add(0)")
+                handler.body[:0] = _reached()
         self.generic_visit(node)
         return node
 
     def visit_With(self, node: ast.With) -> Any:
-        body = any(is_assertion(part.value if isinstance(part, ast.Expr) else part) for part in node.body)
-        asserts = body or any(is_assertion(item.context_expr) for item in node.items)
+        parts: list[ast.AST] = [item.context_expr for item in node.items]
+        for statement in node.body:
+            parts.append(statement.value if isinstance(statement, ast.Expr) else statement)
+        asserts = any(map(is_assertion, parts))
         self.generic_visit(node)
-        return [*_statements(f"{REACHED}.add(0)"), node] if asserts else node
+        return _reached(node) if asserts else node
 
 
 _REWRITTEN = ("assertIs", "assertIsNot", "assertIsInstance", "assertNotIsInstance", "assertIn", "assertNotIn")
@@ -125,7 +130,8 @@ class AssertInstrumenter(ast.NodeTransformer):
     def visit_Assert(self, node: ast.Assert) -> Any:
         test = node.test
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
-            left, right = test.left, test.comparators[0]
+            left = test.left
+            right = test.comparators[0]
             swapped = self._analysis.from_program(right) and not self._analysis.from_program(left)
             made = self._asks_program(test)
             call = call_of(COMPARE, OPERATORS[type(test.ops[0])], self.visit(left), self.visit(right), swapped, made)
@@ -133,7 +139,10 @@ class AssertInstrumenter(ast.NodeTransformer):
             call = call_of(TRUTH, self.visit(test.operand), False)
         else:
             call = call_of(TRUTH, self.visit(test), True)
-        return ast.Assert(call, self.visit(node.msg) if node.msg is not None else None)
+        message = node.msg
+        if message is not None:
+            message = self.visit(message)
+        return ast.Assert(call, message)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         membership = self._asks_program(node)
@@ -143,56 +152,69 @@ class AssertInstrumenter(ast.NodeTransformer):
         if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Is | ast.IsNot):
             return node
         same = call_of(SAME, node.left, node.comparators[0])
-        return same if isinstance(node.ops[0], ast.Is) else ast.UnaryOp(ast.Not(), same)
+        if isinstance(node.ops[0], ast.IsNot):
+            return ast.UnaryOp(ast.Not(), same)
+        return same
 
     def _asks_program(self, node: ast.Compare) -> bool:
         """Return whether this is `x in v`, `v in x`, `v == x` or `v != x` for an instance `v` that the test makes."""
         if len(node.ops) != 1:
             return False
-        left, right = node.left, node.comparators[0]
+        made_left = self._instances.is_instance(node.left)
+        made_right = self._instances.is_instance(node.comparators[0])
         if isinstance(node.ops[0], ast.Eq | ast.NotEq):
-            return self._instances.is_instance(left) is not self._instances.is_instance(right)
-        is_operand = self._instances.is_instance(right) or self._instances.is_instance(left)
-        return isinstance(node.ops[0], ast.In | ast.NotIn) and is_operand
+            return made_left is not made_right
+        return isinstance(node.ops[0], ast.In | ast.NotIn) and (made_left or made_right)
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         made = self._instances.is_instance(node)
         self.generic_visit(node)
-        return call_of(OPERATE, ARITHMETIC[type(node.op)], node.left, node.right) if made else node
+        if not made:
+            return node
+        return call_of(OPERATE, ARITHMETIC[type(node.op)], node.left, node.right)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         made = self._instances.is_instance(node.target) or self._instances.is_instance(node.value)
         self.generic_visit(node)
         if not made or not isinstance(node.target, ast.Name):
             return node
-        name, old = f"i{ARITHMETIC[type(node.op)].rstrip('_')}", ast.Name(node.target.id, ast.Load())
-        return ast.Assign([node.target], call_of(OPERATE, name, old, node.value))
+        name = ARITHMETIC[type(node.op)].rstrip("_")
+        value = call_of(OPERATE, f"i{name}", _load(node.target.id), node.value)
+        return ast.Assign([node.target], value)
 
     def visit_Call(self, node: ast.Call) -> Any:
         is_sum = self._instances.is_sum(node)
         is_operator = len(node.args) > 1 and self._instances.is_instance(node.args[1])
         self.generic_visit(node)
-        name = last_name(node.func) if _is_self(getattr(node.func, "value", None)) else ""
+        name = ""
+        if name_of(getattr(node.func, "value", None)) == "self":
+            name = last_name(node.func)
         if name in _REWRITTEN and len(node.args) > 1 and (is_operator or not name.endswith("In")):
-            kind = name.removeprefix("assert").removeprefix("Not").removesuffix("Not")
-            function = {"Is": SAME, "In": OPERATE, "IsInstance": "isinstance"}[kind]
-            value = call_of(function, *(["in"] if kind == "In" else []), *node.args[:2])
-            method = ast.Attribute(
-                ast.Name("self", ast.Load()), "assertFalse" if "Not" in name else "assertTrue", ast.Load()
-            )
+            pair = node.args[:2]
+            if name.endswith("Instance"):
+                value = call_of("isinstance", *pair)
+            elif name.endswith("In"):
+                value = call_of(OPERATE, "in", *pair)
+            else:
+                value = call_of(SAME, *pair)
+            truth = "assertFalse" if "Not" in name else "assertTrue"
+            method = ast.Attribute(_load("self"), truth, ast.Load())
             return ast.Call(method, [value, *node.args[2:]], node.keywords)
         if is_sum:
-            return call_of(OPERATE, "sum", node.args[0], node.args[1] if len(node.args) > 1 else 0)
+            start = node.args[1:] or [ast.Constant(0)]
+            return call_of(OPERATE, "sum", node.args[0], *start)
         return node
 
 
-def _is_self(node: ast.AST | None) -> bool:
-    return isinstance(node, ast.Name) and node.id == "self"
+def _load(name: str) -> ast.Name:
+    return ast.Name(name, ast.Load())
 
 
 def call_of(function: str, *arguments: ast.expr | str | int) -> ast.Call:
-    nodes = [argument if isinstance(argument, ast.expr) else ast.Constant(argument) for argument in arguments]
-    return ast.Call(ast.Name(function, ast.Load()), nodes, [])
+    nodes = []
+    for argument in arguments:
+        nodes.append(argument if isinstance(argument, ast.expr) else ast.Constant(argument))
+    return ast.Call(_load(function), nodes, [])
 
 
 NAMING_NODES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
@@ -212,18 +234,24 @@ class InstanceAnalysis:
             for name, value in _bindings(part):
                 bindings.setdefault(name, []).append(value)
         self._classes = {name for name in remote if name[:1].isupper()}
-        while more := {name for name, values in bindings.items() if all(map(self._is_class, values))} - self._classes:
-            self._classes |= more
+        while True:  # for aliases of classes, and aliases of these
+            aliases = {name for name, values in bindings.items() if all(map(self._is_class, values))}
+            if aliases <= self._classes:
+                break
+            self._classes |= aliases
         self._variables = set(bindings)
         self._sum_is_builtin = "sum" not in bindings
-        while less := {name for name in self._variables if not all(map(self.is_instance, bindings[name]))}:
-            self._variables -= less
+        while True:  # for variables that are bound to variables that have turned out to be no instances
+            others = {name for name in self._variables if not all(map(self.is_instance, bindings[name]))}
+            if not others:
+                break
+            self._variables -= others
 
     def is_instance(self, node: ast.AST | None) -> bool:
         """Return whether an expression is such an instance."""
         if isinstance(node, ast.Name):
             return node.id in self._variables
-        if isinstance(node, ast.Attribute) and _is_self(node.value):
+        if isinstance(node, ast.Attribute) and name_of(node.value) == "self":
             return f"self.{node.attr}" in self._variables
         if isinstance(node, ast.BinOp):
             return self.is_instance(node.left) or self.is_instance(node.right)
@@ -231,8 +259,9 @@ class InstanceAnalysis:
 
     def is_sum(self, node: ast.Call) -> bool:
         """Return whether this is `sum([Money(1), Money(2)])`, which applies operators too."""
-        is_builtin_sum = isinstance(node.func, ast.Name) and node.func.id == "sum" and self._sum_is_builtin
-        if not is_builtin_sum or len(node.args) not in (1, 2) or node.keywords:
+        if name_of(node.func) != "sum" or not self._sum_is_builtin:
+            return False
+        if len(node.args) not in (1, 2) or node.keywords:
             return False
         items = node.args[0]
         if isinstance(items, ast.ListComp | ast.GeneratorExp):
@@ -240,7 +269,7 @@ class InstanceAnalysis:
         return isinstance(items, ast.List | ast.Tuple) and all(map(self.is_instance, items.elts))
 
     def _is_class(self, node: ast.AST | None) -> bool:
-        return isinstance(node, ast.Name) and node.id in self._classes
+        return name_of(node) in self._classes
 
 
 def _bindings(part: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
@@ -252,11 +281,14 @@ def _bindings(part: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
         for target in part.targets:
             yield from _assigned(target, part.value)
     elif isinstance(part, ast.AnnAssign):
-        yield from _assigned(part.target, part.value) if part.value is not None else ()
+        if part.value is not None:
+            yield from _assigned(part.target, part.value)
     elif isinstance(part, ast.For | ast.comprehension):
-        items = part.iter.elts if isinstance(part.iter, ast.List | ast.Tuple) else [None]
-        for item in items:
-            yield from _assigned(part.target, item)
+        if isinstance(part.iter, ast.List | ast.Tuple):
+            for item in part.iter.elts:
+                yield from _assigned(part.target, item)
+        else:
+            yield from _assigned(part.target, None)
     elif isinstance(part, ast.AsyncFor | ast.NamedExpr):
         yield from _assigned(part.target, None)
     elif isinstance(part, ast.withitem) and part.optional_vars is not None:
@@ -275,9 +307,9 @@ def _assigned(target: ast.AST, value: ast.AST | None) -> Iterator[tuple[str, ast
     if isinstance(target, ast.Name):
         yield target.id, value
     elif isinstance(target, ast.Tuple | ast.List):
-        values: Sequence[ast.AST | None] = value.elts if isinstance(value, ast.Tuple | ast.List) else []
-        if len(values) != len(target.elts):
-            values = [None] * len(target.elts)
+        values: Sequence[ast.AST | None] = [None] * len(target.elts)
+        if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts):
+            values = value.elts
         for inner, item in zip(target.elts, values, strict=True):
             yield from _assigned(inner, item)
     elif isinstance(target, ast.Starred):

@@ -16,7 +16,7 @@ import ast
 import builtins
 from collections.abc import Iterable, Mapping, Sequence, Set
 
-from .statements import imported_name, walk_all
+from .statements import imported_name, name_of, of_kind, walk_all
 
 _STATEMENTS = (
     *(ast.FunctionDef, ast.Return, ast.Delete, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If),
@@ -119,7 +119,8 @@ class _Names:
 
     def _add(self, part: ast.AST) -> None:
         if isinstance(part, ast.Import):
-            self.modules |= {imported_name(item): item.name for item in part.names}
+            for item in part.names:
+                self.modules[imported_name(item)] = item.name
         elif isinstance(part, ast.ImportFrom):
             imported = self.unusable if part.module in ("typing", "unittest") else self.known
             imported.update(map(imported_name, part.names))
@@ -140,16 +141,16 @@ class _Names:
 
     def _add_class(self, node: ast.ClassDef) -> None:
         """Add a unittest class without decorators, special methods or other base classes."""
-        methods = [item for item in node.body if isinstance(item, ast.FunctionDef)]
-        plain = not (node.decorator_list or node.keywords or node.name in _OWNERS)
-        if not (plain and node.bases and all(map(self._is_test_case, node.bases)) and all(map(_is_plain, methods))):
+        methods = list(of_kind(ast.FunctionDef, node.body))
+        if node.decorator_list or node.keywords or node.name in _OWNERS:
             return
-        self.unusable.update(method.name for method in methods)
+        if not node.bases or not all(map(self._is_test_case, node.bases)) or not all(map(_is_plain, methods)):
+            return
         self.unusable.add(node.name)
         self.harmless.add(id(node))
-        for part in walk_all(node.bases):
-            self.harmless.add(id(part))
+        self.harmless.update(map(id, walk_all(node.bases)))
         for method in methods:
+            self.unusable.add(method.name)
             self.harmless.add(id(method.args.args[0]))
             self.harmless.update(map(id, method.decorator_list))
 
@@ -162,21 +163,17 @@ class _Names:
 def _gives_type(call: ast.Call) -> bool:
     """Return whether a call is `type(x)`; with three arguments, `type` makes a class."""
     has_one_argument = len(call.args) == 1 and not isinstance(call.args[0], ast.Starred) and not call.keywords
-    return has_one_argument and isinstance(call.func, ast.Name) and call.func.id == "type"
+    return has_one_argument and name_of(call.func) == "type"
 
 
 def _is_plain(method: ast.FunctionDef) -> bool:
     """Return whether a method has `self` as its first argument, or `cls` if it is a class method."""
-    decorators = [ast.unparse(decorator) for decorator in method.decorator_list]
+    decorators = list(map(ast.unparse, method.decorator_list))
+    if decorators not in ([], ["classmethod"]) or method.args.posonlyargs or not method.args.args:
+        return False
     owner = "cls" if decorators else "self"
-    arguments = [argument.arg for argument in (*method.args.posonlyargs, *method.args.args)]
     is_special = method.name.startswith("__") or method.name in _OWNERS
-    return (
-        decorators in ([], ["classmethod"])
-        and arguments[:1] == [owner]
-        and not method.args.posonlyargs
-        and not is_special
-    )
+    return method.args.args[0].arg == owner and not is_special
 
 
 def _is_harmless(part: ast.AST, names: _Names) -> bool:
@@ -186,11 +183,11 @@ def _is_harmless(part: ast.AST, names: _Names) -> bool:
     if isinstance(part, ast.Import):
         return all(item.name in _MEMBERS for item in part.names)
     if isinstance(part, ast.ImportFrom):
+        if part.module == "unittest":
+            return len(part.names) == 1 and part.names[0].name == "TestCase" and part.names[0].asname is None
         imported = {item.name for item in part.names}
         if part.module == "typing":  # as in most prompts, for annotations of a stub that is not run
             return "*" not in imported
-        if part.module == "unittest":
-            return [(item.name, item.asname) for item in part.names] == [("TestCase", None)]
         return part.level == 0 and imported <= _MEMBERS.get(part.module or "", set())
     if isinstance(part, ast.Attribute):
         return _is_harmless_attribute(part, names)
@@ -210,17 +207,16 @@ def _is_harmless(part: ast.AST, names: _Names) -> bool:
 def _is_harmless_attribute(node: ast.Attribute, names: _Names) -> bool:
     if node.attr.startswith(("_", *_FRAMES)) or node.attr in _PROCESS_WIDE:
         return False
-    owner = node.value.id if isinstance(node.value, ast.Name) else ""
+    owner = name_of(node.value)
     if owner == "cls" and node.attr not in names.set_attributes:
         return False  # a method of the class, which could be called with any other object as `self`
     return isinstance(node.ctx, ast.Load) or owner in _OWNERS
 
 
 def _is_harmless_context(context: ast.expr) -> bool:
-    function = context.func if isinstance(context, ast.Call) else None
-    if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Name):
+    if not isinstance(context, ast.Call) or not isinstance(context.func, ast.Attribute):
         return False
-    return function.value.id == "self" and function.attr in _CONTEXTS
+    return name_of(context.func.value) == "self" and context.func.attr in _CONTEXTS
 
 
 def _is_harmless_name(node: ast.Name, names: _Names) -> bool:

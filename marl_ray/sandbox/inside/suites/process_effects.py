@@ -6,7 +6,7 @@ import ast
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 
-from .statements import imported_name, root_name, walk_all
+from .statements import arguments_of, imported_name, of_kind, root_name, walk_all
 from .trust_analysis import TrustAnalysis
 
 _OBSERVING = {
@@ -56,12 +56,15 @@ class ProcessState:
 
     def _sets(self, function: ast.expr) -> bool:
         """Return whether this is a setter of a module, or a method of `os.environ` that changes it."""
-        names = [part.attr for part in ast.walk(function) if isinstance(part, ast.Attribute)]
         root = root_name(function)
         if root not in self._modules:
             return False
-        is_environment = "environ" in (*names, root) and names[0] in ("update", "setdefault", "pop", "clear", "popitem")
-        return is_environment or not _SETTERS.isdisjoint((*names, root))
+        names = [part.attr for part in of_kind(ast.Attribute, ast.walk(function))]
+        names.append(root)
+        # The first of these is the name of the method.
+        if "environ" in names and names[0] in ("update", "setdefault", "pop", "clear", "popitem"):
+            return True
+        return not _SETTERS.isdisjoint(names)
 
 
 def _imported_modules(parts: Iterable[ast.AST], standard: Mapping[str, str]) -> dict[str, str]:
@@ -69,10 +72,13 @@ def _imported_modules(parts: Iterable[ast.AST], standard: Mapping[str, str]) -> 
     modules = {name: source.partition(":")[0] for name, source in standard.items()}
     for part in parts:
         if isinstance(part, ast.Import):
-            modules |= {imported_name(item): item.name.partition(".")[0] for item in part.names}
+            for item in part.names:
+                modules[imported_name(item)] = item.name.partition(".")[0]
         elif isinstance(part, ast.ImportFrom):
-            module = "" if part.level else (part.module or "").partition(".")[0]
-            modules |= {imported_name(item): module for item in part.names}
+            module = ""
+            if part.module and not part.level:
+                module = part.module.partition(".")[0]
+            modules |= dict.fromkeys(map(imported_name, part.names), module)
     return modules
 
 
@@ -111,10 +117,11 @@ class ProcessEffects:
 
     def _asks_module_of_program(self, call: ast.Call) -> bool:
         """Return whether this is `np.allclose(f(x), y)` with a name `np` that the tests do not define."""
-        root = root_name(call.func) if isinstance(call.func, ast.Attribute) else ""
-        values = [*call.args, *(keyword.value for keyword in call.keywords)]
+        if not isinstance(call.func, ast.Attribute):
+            return False
+        root = root_name(call.func)
         is_module = self._analysis.is_remote(root) and not root[:1].isupper()
-        return is_module and any(map(self._analysis.from_program, values))
+        return is_module and any(map(self._analysis.from_program, arguments_of(call)))
 
 
 def _pure_uses_of_os(parts: Iterable[ast.AST]) -> Iterator[int]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from .helper_calls import HelperCalls
 from .instrumentation import ARITHMETIC, OPERATORS, call_of
-from .statements import last_name, names_in
+from .statements import last_name, name_of, names_in
 from .suite import ALL, ASKED, OPERATE
 from .trust_analysis import TrustAnalysis, is_assertion
 
@@ -45,14 +45,18 @@ class RequestRewriter(ast.NodeTransformer):
         return node
 
     def visit_With(self, node: ast.With) -> Any:
-        calls = [item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)]
-        caught = [argument for call in calls if last_name(call.func) in _RAISES for argument in call.args[:1]]
+        caught: list[ast.expr] = []
+        for item in node.items:
+            context = item.context_expr
+            if isinstance(context, ast.Call) and last_name(context.func) in _RAISES:
+                caught += context.args[:1]
         node.items = [self.visit(item) for item in node.items]
         node.body = self._visit_expecting(node.body, not _CATCHING.isdisjoint(names_in(*caught)))
         return node
 
     def _visit_expecting(self, body: list[ast.stmt], expects_type_error: bool) -> list[ast.stmt]:
-        outside, self._expects_type_error = self._expects_type_error, expects_type_error or self._expects_type_error
+        outside = self._expects_type_error
+        self._expects_type_error = expects_type_error or outside
         visited = [self.visit(statement) for statement in body]
         self._expects_type_error = outside
         return visited
@@ -68,15 +72,17 @@ class RequestRewriter(ast.NodeTransformer):
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         is_decided = any(self._helpers.compares(node.left, side) for side in node.comparators)
-        if len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq):
+        operator = node.ops[0]
+        is_single = len(node.ops) == 1
+        if is_single and isinstance(operator, ast.Eq):
             self._note_compared(node.left, node.comparators[0])
         self.generic_visit(node)
         if is_decided:
             node.left = call_of(ASKED, node.left)
-        ordered = len(node.ops) == 1 and isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE)
-        if not ordered or not self._expects_type_error or not self._analysis.from_program(node):
+        is_ordered = is_single and isinstance(operator, ast.Lt | ast.LtE | ast.Gt | ast.GtE)
+        if not is_ordered or not self._expects_type_error or not self._analysis.from_program(node):
             return node
-        return call_of(OPERATE, OPERATORS[type(node.ops[0])], node.left, *node.comparators)
+        return call_of(OPERATE, OPERATORS[type(operator)], node.left, *node.comparators)
 
     # --- decisions of the program ---
 
@@ -95,14 +101,13 @@ class RequestRewriter(ast.NodeTransformer):
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         return self._visit_display(node)
 
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        return self._visit_display(node)
+
     def _visit_display(self, node: Any) -> Any:
+        # A list or subscript on the left of `=` is no value.
         is_value = isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
         is_decided = is_value and self._helpers.decides(node)
-        self.generic_visit(node)
-        return call_of(ASKED, node) if is_decided else node
-
-    def visit_Subscript(self, node: ast.Subscript) -> Any:
-        is_decided = isinstance(node.ctx, ast.Load) and self._helpers.decides(node)
         self.generic_visit(node)
         return call_of(ASKED, node) if is_decided else node
 
@@ -112,8 +117,8 @@ class RequestRewriter(ast.NodeTransformer):
         is_decided = node not in self._compared and self._helpers.decides(node)
         if last_name(node.func) == "assertEqual" and len(node.args) > 1:
             self._note_compared(*node.args[:2])
-        pairs = itertools.combinations(node.args, 2) if is_assertion(node) else ()
-        compares = any(self._helpers.compares(*pair) for pair in pairs)
+        pairs = itertools.combinations(node.args, 2)
+        compares = is_assertion(node) and any(itertools.starmap(self._helpers.compares, pairs))
         self.generic_visit(node)
         if compares:
             node.args[0] = call_of(ASKED, node.args[0])
@@ -128,16 +133,19 @@ class RequestRewriter(ast.NodeTransformer):
     def _with_blocks(self, node: ast.Call) -> ast.Call:
         """Return the call with `ALL` around items of the program that it consumes to the end."""
         function = node.func
-        is_method = isinstance(function, ast.Attribute) and not self._analysis.from_program(function)
-        consumes = last_name(function) in (_CONSUMING_METHODS if is_method else _CONSUMERS)
-        if not consumes or len(node.args) != 1 or not (is_method or isinstance(function, ast.Name)):
+        if isinstance(function, ast.Attribute):
+            consumes = function.attr in _CONSUMING_METHODS and not self._analysis.from_program(function)
+        else:
+            consumes = name_of(function) in _CONSUMERS
+        if not consumes or len(node.args) != 1:
             return node
         items = node.args[0]
         if isinstance(items, ast.GeneratorExp):
             self._fetch_blocks(items)
-        elif self._analysis.from_program(items) and isinstance(
-            items, ast.Call | ast.Name | ast.Attribute | ast.Subscript
-        ):
+            return node
+        # A display such as `[f(1), f(2)]` has its items already.
+        is_fetched = isinstance(items, ast.Call | ast.Name | ast.Attribute | ast.Subscript)
+        if is_fetched and self._analysis.from_program(items):
             node.args = [call_of(ALL, items)]
         return node
 
@@ -153,8 +161,12 @@ class RequestRewriter(ast.NodeTransformer):
     def _fetch_blocks(self, node: Any) -> Any:
         """Fetch the items of a comprehension in blocks, unless its expressions ask the program in between."""
         first = node.generators[0]
-        expressions = [*first.ifs, *node.generators[1:], getattr(node, "elt", node)]
-        expressions = [*expressions[:-1], node.key, node.value] if isinstance(node, ast.DictComp) else expressions
-        if self._analysis.from_program(first.iter) and not names_in(*expressions) & self._remote and not first.is_async:
+        expressions = [*first.ifs, *node.generators[1:]]
+        if isinstance(node, ast.DictComp):
+            expressions += [node.key, node.value]
+        else:
+            expressions.append(node.elt)
+        asks_in_between = names_in(*expressions) & self._remote
+        if self._analysis.from_program(first.iter) and not asks_in_between and not first.is_async:
             first.iter = call_of(ALL, first.iter, True)
         return node

@@ -11,7 +11,7 @@ import copy
 import itertools
 from collections.abc import Iterator, Sequence
 
-from .statements import last_name, parse, walk_all
+from .statements import last_name, name_of, names_in, of_kind, parse
 
 HELPERS = """
 def assert_passes(test):
@@ -82,7 +82,8 @@ def run_tests(*arguments):
 _REPLACED = {"fail": "fail_test", "skip": "skip_test", "main": "run_tests"}
 _KEPT = ("raises", "approx", "fixture", "mark", "param")
 _FIXTURE = "fixture_"
-_SETUP, _TEARDOWN = ("setup_method", "setup"), ("teardown_method", "teardown")
+_SETUP = ("setup_class", "setup_method", "setup")
+_TEARDOWN = ("teardown_method", "teardown", "teardown_class")
 
 
 def pytest_items(tree: ast.Module, entry_point: str) -> list[list[ast.stmt]] | None:
@@ -92,81 +93,94 @@ def pytest_items(tree: ast.Module, entry_point: str) -> list[list[ast.stmt]] | N
     The tests take `entry_point` from the program, whatever module they import it from. Raises ValueError for a fixture
     that pytest itself provides.
     """
-    definitions: list[ast.FunctionDef | ast.ClassDef] = []
+    others: list[ast.stmt] = []
+    names = set()
     for node in tree.body:
-        is_function = isinstance(node, ast.FunctionDef) and node.name.startswith("test")
-        if is_function or (isinstance(node, ast.ClassDef) and _test_methods(node)):
-            assert isinstance(node, ast.FunctionDef | ast.ClassDef)
-            definitions.append(node)
-    others = [node for node in tree.body if node not in definitions]
-    mentioned = {part.id for part in walk_all(others) if isinstance(part, ast.Name)}
-    names = {node.name for node in definitions}
-    if not names or names & mentioned or any(isinstance(part, ast.Assert) for part in others):
+        if isinstance(node, ast.FunctionDef):
+            is_test = node.name.startswith("test")
+        else:
+            is_test = isinstance(node, ast.ClassDef) and bool(_test_methods(node))
+        if is_test:
+            names.add(node.name)  # type: ignore[attr-defined]
+        else:
+            others.append(node)
+    # A source that calls its tests itself, or asserts outside of them, is not for pytest.
+    if not names or names & names_in(*others) or any(of_kind(ast.Assert, others)):
         return None
     source = _PytestNames(tree, entry_point).visit(copy.deepcopy(tree))
     source.body = [node for node in source.body if not _sets_marks(node)]
-    fixtures = {
-        node.name: node for node in ast.walk(source) if isinstance(node, ast.FunctionDef) and _take_fixture(node)
-    }
+    fixtures = {}
+    for function in of_kind(ast.FunctionDef, ast.walk(source)):
+        if _take_fixture(function):
+            fixtures[function.name] = function
     for name, fixture in fixtures.items():
         fixture.name = f"{_FIXTURE}{name}"  # a test's parameter has the fixture's own name
     items: list[list[ast.stmt]] = [[node] for node in parse(HELPERS).body]
     for node in source.body:
         items.append([node])
         if isinstance(node, ast.FunctionDef) and node.name in names:
-            items.pop()
             calls = list(_calls(node, node.name, fixtures))
-            items += [[node, *calls[:1]], *([call] for call in calls[1:])]
+            items[-1] += calls[:1]
+            items += [[call] for call in calls[1:]]
         elif isinstance(node, ast.ClassDef) and node.name in names:
-            node.decorator_list = [one for one in node.decorator_list if not _is_mark(one)]
+            _take_marks(node)
             for method in _test_methods(node):
-                items += [_method_item(node, method, call) for call in _calls(method, f"made.{method.name}", fixtures)]
+                for call in _calls(method, f"made.{method.name}", fixtures):
+                    items.append(_method_item(node, call))
     return items
 
 
 def _test_methods(node: ast.ClassDef) -> list[ast.FunctionDef]:
     if not node.name.startswith("Test") or node.bases:
         return []
-    return [item for item in node.body if isinstance(item, ast.FunctionDef) and item.name.startswith("test")]
+    return [item for item in of_kind(ast.FunctionDef, node.body) if item.name.startswith("test")]
 
 
-def _method_item(node: ast.ClassDef, method: ast.FunctionDef, call: ast.stmt) -> list[ast.stmt]:
+def _method_item(node: ast.ClassDef, call: ast.stmt) -> list[ast.stmt]:
     """Return the statements that make an instance of a test class and call one of its tests."""
-    own = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+    own = {item.name for item in of_kind(ast.FunctionDef, node.body)}
     lines = [f"made = {node.name}()"]
-    lines += [f"made.{name}()" for name in ("setup_class", *_SETUP) if name in own]
-    after = [f"made.{name}()" for name in (*_TEARDOWN, "teardown_class") if name in own]
+    lines += [f"made.{name}()" for name in _SETUP if name in own]
+    after = [f"made.{name}()" for name in _TEARDOWN if name in own]
     return [*parse("\n".join(lines)).body, call, *parse("\n".join(after)).body]
 
 
 def _calls(test: ast.FunctionDef, function: str, fixtures: dict[str, ast.FunctionDef]) -> Iterator[ast.stmt]:
     """Yield a call of the test for every set of its parameters. Removes its decorators."""
-    sets = [_parameter_sets(decorator) for decorator in test.decorator_list if _is_mark(decorator, "parametrize")]
-    if any(_is_mark(decorator, "usefixtures") for decorator in test.decorator_list):
+    decorators = _take_marks(test)
+    sets = [_parameter_sets(decorator) for mark, decorator in decorators if mark == "parametrize"]
+    marks = [mark for mark, _ in decorators]
+    if "usefixtures" in marks:
         raise ValueError(f"{test.name} has usefixtures: give it the fixture as an argument instead")
-    skipped = any(_is_mark(decorator, "skip", "xfail") for decorator in test.decorator_list)
-    test.decorator_list = [one for one in test.decorator_list if not _is_mark(one)]
-    if skipped:
+    if "skip" in marks or "xfail" in marks:
         return
+    names = [item.arg for item in test.args.args if item.arg not in ("self", "cls")]
+    required = names[: len(names) - len(test.args.defaults)]
+    # The decorator next to the function varies fastest, as in pytest.
     for chosen in itertools.product(*reversed(sets)):
-        given = {name: value for values in chosen for name, value in values.items()}
-        arguments = [f"{name}={value}" for name, value in given.items()]
-        names = [item.arg for item in test.args.args if item.arg not in ("self", "cls")]
-        defaults = len(test.args.defaults)
-        required = names[: len(names) - defaults]
-        arguments += [f"{name}={_fixture_call(name, fixtures, test.name)}" for name in required if name not in given]
+        given: dict[str, str] = {}
+        for values in chosen:
+            given |= values
+        for name in required:
+            if name not in given:
+                given[name] = _fixture_call(name, fixtures, test.name)
         # Its name makes the call an assertion, which a test without any other one needs.
-        yield parse(f"assert_passes({function}({', '.join(arguments)}))").body[0]
+        yield parse(f"assert_passes({function}({_keywords(given)}))").body[0]
+
+
+def _keywords(values: dict[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def _fixture_call(name: str, fixtures: dict[str, ast.FunctionDef], test: str) -> str:
     if name not in fixtures:
         raise ValueError(f"{test} uses the fixture {name}, which the tests do not define and the sandbox does not have")
     fixture = fixtures[name]
-    arguments = [f"{item.arg}={_fixture_call(item.arg, fixtures, test)}" for item in fixture.args.args]
-    call = f"{_FIXTURE}{name}({', '.join(arguments)})"
-    yields = any(isinstance(part, ast.Yield) for part in ast.walk(fixture))
-    return f"started_fixture({call})" if yields else call
+    arguments = {item.arg: _fixture_call(item.arg, fixtures, test) for item in fixture.args.args}
+    call = f"{_FIXTURE}{name}({_keywords(arguments)})"
+    if any(of_kind(ast.Yield, ast.walk(fixture))):
+        return f"started_fixture({call})"
+    return call
 
 
 def _parameter_sets(decorator: ast.expr) -> list[dict[str, str]]:
@@ -182,26 +196,38 @@ def _parameter_sets(decorator: ast.expr) -> list[dict[str, str]]:
     listed = ast.literal_eval(names)
     if not isinstance(listed, str | list | tuple):
         raise ValueError(f"parametrize needs the names of its arguments, not {listed!r}")
-    keys = [name.strip() for name in listed.split(",")] if isinstance(listed, str) else list(listed)
+    if isinstance(listed, str):
+        listed = listed.split(",")
+        keys = [name.strip() for name in listed]
+    else:
+        keys = list(listed)
     if not isinstance(values, ast.List | ast.Tuple):
         raise ValueError("parametrize needs a list of its values, not the name of one")
     sets = []
     for value in values.elts:
+        parts: Sequence[ast.expr] = [value]
         if isinstance(value, ast.Call) and last_name(value.func) == "param":
-            parts: Sequence[ast.expr] = value.args
-        else:
-            parts = value.elts if len(keys) > 1 and isinstance(value, ast.List | ast.Tuple) else [value]
+            parts = value.args
+        elif len(keys) > 1 and isinstance(value, ast.List | ast.Tuple):
+            parts = value.elts
         if len(parts) != len(keys):
             raise ValueError(f"parametrize has {len(parts)} values for {', '.join(keys)}")
         sets.append(dict(zip(keys, map(ast.unparse, parts), strict=True)))
     return sets
 
 
-def _is_mark(decorator: ast.expr, *names: str) -> bool:
-    """Return whether a decorator is a mark of pytest, of these names or any."""
-    text = _decorator_name(decorator)
-    is_mark = text.startswith(("pytest.mark.", "mark."))
-    return is_mark and (not names or text.rpartition(".")[2] in names)
+def _take_marks(node: ast.FunctionDef | ast.ClassDef) -> list[tuple[str, ast.expr]]:
+    """Remove the marks of pytest from a definition's decorators. Return them with the name of each."""
+    marks = []
+    kept = []
+    for decorator in node.decorator_list:
+        name = _decorator_name(decorator)
+        if name.startswith(("pytest.mark.", "mark.")):
+            marks.append((name.rpartition(".")[2], decorator))
+        else:
+            kept.append(decorator)
+    node.decorator_list = kept
+    return marks
 
 
 def _decorator_name(decorator: ast.expr) -> str:
@@ -211,16 +237,17 @@ def _decorator_name(decorator: ast.expr) -> str:
 
 def _sets_marks(node: ast.stmt) -> bool:
     """Return whether a statement is `pytestmark = ...`, which marks all tests of a source."""
-    targets = node.targets if isinstance(node, ast.Assign) else []
-    return any(isinstance(target, ast.Name) and target.id == "pytestmark" for target in targets)
+    return isinstance(node, ast.Assign) and "pytestmark" in map(name_of, node.targets)
 
 
 def _take_fixture(node: ast.FunctionDef) -> bool:
     """Return whether a function is a fixture, and remove the decorator. Raises ValueError for `autouse`."""
-    own = [one for one in node.decorator_list if _decorator_name(one) in ("fixture", "pytest.fixture")]
-    if any("autouse" in ast.unparse(one) for one in own):
-        raise ValueError(f"the fixture {node.name} has autouse: give it to the tests as an argument instead")
-    kept = [one for one in node.decorator_list if one not in own]
+    kept = []
+    for decorator in node.decorator_list:
+        if _decorator_name(decorator) not in ("fixture", "pytest.fixture"):
+            kept.append(decorator)
+        elif "autouse" in ast.unparse(decorator):
+            raise ValueError(f"the fixture {node.name} has autouse: give it to the tests as an argument instead")
     is_fixture = len(kept) < len(node.decorator_list)
     node.decorator_list = kept
     return is_fixture
@@ -252,6 +279,7 @@ class _PytestNames(ast.NodeTransformer):
         return node if node.names else None
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        # Whatever module the tests import the entry point from, the program defines it.
         imports_program = any(item.name in (self._entry_point, "*") for item in node.names)
         return None if node.module == "pytest" or imports_program else node
 
@@ -260,5 +288,6 @@ class _PytestNames(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
-        is_own = isinstance(node.value, ast.Name) and node.value.id in self._modules
-        return ast.copy_location(ast.Name(_known(node.attr), node.ctx), node) if is_own else node
+        if name_of(node.value) not in self._modules:
+            return node
+        return ast.copy_location(ast.Name(_known(node.attr), node.ctx), node)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from types import CodeType
+from typing import TypeVar
 
-SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+SCOPES = (*FUNCTIONS, ast.ClassDef)
+SyntaxNode = TypeVar("SyntaxNode", bound=ast.AST)
 _AST_LOCK = threading.RLock()
 """Until Python 3.13 all threads share one recursion counter, and concurrent conversions of syntax trees may raise
 `SystemError: AST constructor recursion depth mismatch`."""
@@ -33,6 +37,13 @@ def walk_all(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
         yield from ast.walk(node)
 
 
+def of_kind(kind: type[SyntaxNode] | tuple[type[SyntaxNode], ...], nodes: Iterable[ast.AST]) -> Iterator[SyntaxNode]:
+    """Yield the nodes of one kind, or of several kinds."""
+    for node in nodes:
+        if isinstance(node, kind):
+            yield node
+
+
 class Statement:
     """A top-level statement of the tests, and the number of its case.
 
@@ -45,10 +56,15 @@ class Statement:
         self.case = case
         self.node = node
         self.binds = bound_names(node)
-        names = {part for part in ast.walk(node) if isinstance(part, ast.Name)}
-        changed = {part.target for part in ast.walk(node) if isinstance(part, ast.AugAssign)}
-        read = {part.id for part in names if not isinstance(part.ctx, ast.Store) or part in changed}
+        parts = list(ast.walk(node))
+        # The parser stores the target of `x += 1`, which reads the variable too.
+        changed = {part.target for part in of_kind(ast.AugAssign, parts)}
+        read = set()
+        for name in of_kind(ast.Name, parts):
+            if not isinstance(name.ctx, ast.Store) or name in changed:
+                read.add(name.id)
         self.uses = read - set(_inner_bindings(node))
+        # Only certain bindings: a name that an `if` or a loop binds may keep its earlier value.
         self.kills: Set[str] = set()
         if isinstance(node, ast.Assign):
             self.kills = stored_names(*node.targets) - self.uses
@@ -79,13 +95,18 @@ def unneeded_definitions(statements: Sequence[ast.stmt]) -> set[ast.stmt]:
     unneeded: set[ast.stmt] = set()
     while True:
         left = [node for node in statements if node not in unneeded]
-        mentions = Counter(name for node in left for name in names_in(node) | _declared_global(node))
-        more = {
-            node
-            for node in left
-            if _has_no_effect(node) and all(mentions[name] <= (name in names_in(node)) for name in bound_names(node))
-        }
-        if not more or mentions.keys() & _LOOKS_UP_NAMES:
+        mentions: Counter[str] = Counter()
+        for node in left:
+            mentions.update(names_in(node) | _declared_global(node))
+        if mentions.keys() & _LOOKS_UP_NAMES:
+            return unneeded
+        more = set()
+        for node in left:
+            # A statement may mention its own names, as a recursive function does.
+            own = names_in(node)
+            if _has_no_effect(node) and all(mentions[name] <= (name in own) for name in bound_names(node)):
+                more.add(node)
+        if not more:
             return unneeded
         unneeded |= more
 
@@ -96,9 +117,20 @@ def _has_no_effect(node: ast.stmt) -> bool:
         return not node.decorator_list
     if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
         return False
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    plain = all(isinstance(part, ast.Name | ast.Tuple | ast.List | ast.expr_context) for part in walk_all(targets))
-    return plain and not any(isinstance(part, ast.Call | ast.Await | ast.NamedExpr) for part in ast.walk(node.value))
+    for part in walk_all(targets_of(node)):
+        if not isinstance(part, ast.Name | ast.Tuple | ast.List | ast.expr_context):
+            return False
+    return not any(of_kind((ast.Call, ast.Await, ast.NamedExpr), ast.walk(node.value)))
+
+
+def targets_of(node: ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr) -> Sequence[ast.expr]:
+    """Return the targets of an assignment, of which only `a = b = 1` has several."""
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
+
+
+def arguments_of(call: ast.Call) -> list[ast.expr]:
+    """Return the arguments of a call, with keywords or not."""
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def bound_names(node: ast.stmt) -> set[str]:
@@ -119,9 +151,14 @@ def names_in(*nodes: ast.AST) -> set[str]:
     return {part.id for part in walk_all(nodes) if isinstance(part, ast.Name)}
 
 
+def name_of(node: ast.AST | None) -> str:
+    """Return `f` for `f`, and an empty string for anything else."""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def last_name(function: ast.AST) -> str:
     """Return `f` for `f`, `g` for `m.g`, and an empty string for anything else."""
-    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+    return name_of(function) or getattr(function, "attr", "")
 
 
 def spread(first: Set[str], bindings: Sequence[tuple[set[str], set[str]]]) -> frozenset[str]:
@@ -144,7 +181,7 @@ def root_name(node: ast.AST) -> str:
     """Return `a` for `a`, `a.b` and `a[b].c`, and an empty string for anything else."""
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
+    return name_of(node)
 
 
 def imported_name(item: ast.alias) -> str:
@@ -187,28 +224,44 @@ class SharedVariables:
 
     def __init__(self, blocks: Sequence[Sequence[ast.stmt]], patches: bool) -> None:
         self._blocks = [[Statement(number, node) for node in block] for number, block in enumerate(blocks)]
-        everything = [statement for block in self._blocks for statement in block]
-        self._bound = set().union(*(each.binds | stored_names(each.node) for each in everything))
-        pairs = {(name, ast.unparse(each.node)) for each in everything for name in each.binds}
-        times = Counter(name for name, _ in pairs)
-        times.update(name for each in everything for name in _declared_global(each.node))
+        everything = list(itertools.chain(*self._blocks))
+        self._bound: set[str] = set()
+        # Several tests may make the same definition, which counts once.
+        definitions: set[tuple[str, str]] = set()
+        times: Counter[str] = Counter()
+        for each in everything:
+            self._bound |= each.binds | stored_names(each.node)
+            source = ast.unparse(each.node)
+            definitions.update((name, source) for name in each.binds)
+            times.update(_declared_global(each.node))
+        times.update(name for name, _ in definitions)
         once = [each for each in everything if each.binds and all(times[name] == 1 for name in each.binds)]
-        stateless = [each for each in once if _is_stateless(each.node, patches)]
-        self._functions = {name: _free_names(each.node) for each in stateless for name in each.binds}
-        constants: set[str] = set()
-        while more := {
-            name
-            for each in once
-            if is_constant(each.node, self._bound - constants, patches)
-            for name in each.binds - constants
-        }:
-            constants |= more
-        self.fixed = frozenset(constants | self._functions.keys())
+        self._functions: dict[str, set[str]] = {}
+        for each in once:
+            if _is_stateless(each.node, patches):
+                self._functions |= dict.fromkeys(each.binds, _free_names(each.node))
+        self.fixed = frozenset(self._constants(once, patches) | self._functions.keys())
+        # Variables in one statement may hold each other, and so may the variables of two statements that share one.
         self._groups: dict[str, set[str]] = {}
         for each in everything:
             together = self.variables_in(_mentioned_names(each))
             merged = together.union(*(self._groups.get(name, ()) for name in together))
             self._groups |= dict.fromkeys(merged, merged)
+
+    def _constants(self, once: Sequence[Statement], patches: bool) -> set[str]:
+        """Return the names of constants, and of constants made of these, given the statements whose names are bound
+        once.
+        """
+        constants: set[str] = set()
+        while True:
+            variables = self._bound - constants
+            more: set[str] = set()
+            for each in once:
+                if is_constant(each.node, variables, patches):
+                    more |= each.binds
+            if more <= constants:
+                return constants
+            constants |= more
 
     def closure(self, names: Set[str]) -> set[str]:
         """Return some names, and the names that functions among them use."""
@@ -246,14 +299,16 @@ def _mentioned_names(statement: Statement) -> set[str]:
 
 
 def _declared_global(node: ast.AST) -> set[str]:
-    return {name for part in ast.walk(node) if isinstance(part, ast.Global) for name in part.names}
+    names: set[str] = set()
+    for part in of_kind(ast.Global, ast.walk(node)):
+        names.update(part.names)
+    return names
 
 
 def is_constant(node: ast.stmt, variables: Set[str], patches: bool) -> bool:
     """Return whether a statement binds names to values that cannot be changed."""
     if isinstance(node, ast.Assign | ast.AnnAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        return all(isinstance(target, ast.Name) for target in targets) and _is_immutable(node.value, variables)
+        return all(map(name_of, targets_of(node))) and _is_immutable(node.value, variables)
     return isinstance(node, ast.Import | ast.ImportFrom) and not patches
 
 
@@ -273,21 +328,30 @@ def _is_stateless(node: ast.AST, patches: bool) -> bool:
         return not patches and not node.decorator_list and _has_constant_defaults(node)
     if not isinstance(node, ast.ClassDef) or patches or node.decorator_list or node.keywords:
         return False
-    return all(
-        is_constant(item, {"?"}, patches)
-        or isinstance(item, ast.Pass)
-        or (isinstance(item, ast.FunctionDef) and _has_constant_defaults(item))
-        or (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant))
-        for item in node.body
-    )
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef):
+            if not _has_constant_defaults(item):
+                return False
+        elif not isinstance(item, ast.Pass) and not is_docstring(item) and not is_constant(item, {"?"}, patches):
+            return False
+    return True
 
 
-def _has_constant_defaults(node: ast.FunctionDef | ast.Lambda) -> bool:
-    defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
-    return all(isinstance(default, ast.Constant) for default in defaults)
+def is_docstring(node: ast.AST) -> bool:
+    """Return whether a statement is a string or another constant, which does nothing."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def defaults_of(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> list[ast.expr]:
+    """Return the default values of a function's parameters."""
+    return [*function.args.defaults, *filter(None, function.args.kw_defaults)]
+
+
+def _has_constant_defaults(function: ast.FunctionDef | ast.Lambda) -> bool:
+    return all(isinstance(default, ast.Constant) for default in defaults_of(function))
 
 
 def _free_names(node: ast.AST) -> set[str]:
     """Return the names that a function or class takes from outside."""
-    arguments = {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
+    arguments = {part.arg for part in of_kind(ast.arg, ast.walk(node))}
     return names_in(node) - arguments - stored_names(node) | _declared_global(node)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import itertools
 import json
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
@@ -68,8 +69,9 @@ def _readable_errors() -> Iterator[None]:
 
 def _checked_form(tests: str | tuple[str, ...], entry_point: str, form: Form) -> Form:
     """Return the form, inferred if it is "auto". Raises ValueError for an entry point that is not a name."""
-    with _readable_errors():
-        form = _detect(tests) if form == "auto" else form
+    if form == "auto":
+        with _readable_errors():
+            form = _detect(tests)
     if form not in ("stdio", "unittest") and not entry_point.isidentifier():
         raise ValueError(f"entry point {entry_point!r} is not a Python name")
     return form
@@ -84,26 +86,34 @@ def _test_blocks(tests: str | tuple[str, ...], entry_point: str, form: Form) -> 
     """Return the statements of each case of asserting tests."""
     if form == "check":
         return TestBlocks([flat_check(parse_source(_joined(tests)), entry_point)], whole_items=False)
-    items = [tests] if isinstance(tests, str) else tests
-    trees = [
-        parse_source(item, f"test {number}" if len(items) > 1 else "tests") for number, item in enumerate(items, 1)
-    ]
-    if len(trees) == 1 and (called := pytest_items(trees[0], entry_point)) is not None:
-        return TestBlocks(called, whole_items=True)
+    items = _items(tests)
+    if len(items) == 1:
+        tree = parse_source(items[0])
+        called = pytest_items(tree, entry_point)
+        if called is not None:
+            return TestBlocks(called, whole_items=True)
+        trees = [tree]
+    else:
+        trees = [parse_source(item, f"test {number}") for number, item in enumerate(items, 1)]
     return TestBlocks([tree.body for tree in trees], whole_items=isinstance(tests, tuple))
 
 
+def _items(tests: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (tests,) if isinstance(tests, str) else tests
+
+
 def _joined(tests: str | tuple[str, ...]) -> str:
-    return tests if isinstance(tests, str) else "\n".join(tests)
+    return "\n".join(_items(tests))
 
 
 def _detect(tests: str | tuple[str, ...]) -> Form:
     if isinstance(tests, tuple):
-        return "stdio" if tests and all(_stdio_pair(item) for item in tests) else "asserts"
+        is_stdio = tests and all(map(_stdio_pair, tests))
+        return "stdio" if is_stdio else "asserts"
     body = parse_source(tests).body
-    if any(is_test_class(node) for node in body):
+    if any(map(is_test_class, body)):
         return "unittest"
-    return "check" if any(is_check(node) for node in body) else "asserts"
+    return "check" if any(map(is_check, body)) else "asserts"
 
 
 # --- stdin/stdout pairs ---
@@ -120,14 +130,17 @@ def _stdio_pair(item: str) -> tuple[str, str] | None:
         return None
     if not isinstance(data, dict) or set(data) != {"stdin", "stdout"}:
         return None
-    pair = data["stdin"], data["stdout"]
-    return pair if all(isinstance(text, str) for text in pair) else None
+    stdin = data["stdin"]
+    stdout = data["stdout"]
+    if isinstance(stdin, str) and isinstance(stdout, str):
+        return stdin, stdout
+    return None
 
 
 def _stdio_pairs(tests: str | tuple[str, ...]) -> list[tuple[str, str, str]]:
     """Return text, input and expected output of each test. Raises ValueError."""
     pairs = []
-    for number, item in enumerate((tests,) if isinstance(tests, str) else tests, 1):
+    for number, item in enumerate(_items(tests), 1):
         pair = _stdio_pair(item)
         if pair is None:
             raise ValueError(f"test {number} is not a JSON object of the strings 'stdin' and 'stdout'")
@@ -138,8 +151,9 @@ def _stdio_pairs(tests: str | tuple[str, ...]) -> list[tuple[str, str, str]]:
 def _stdio_suite(tests: str | tuple[str, ...]) -> Suite:
     cases = []
     for item, stdin, stdout in _stdio_pairs(tests):
-        shown = item if len(item) <= _MAX_SHOWN else f"{item[:_MAX_SHOWN]}..."
-        cases.append(Case(source=shown, stdin=stdin, stdout=stdout))
+        if len(item) > _MAX_SHOWN:
+            item = f"{item[:_MAX_SHOWN]}..."
+        cases.append(Case(item, stdin=stdin, stdout=stdout))
     return Suite("stdio", tuple(cases), leaves_nothing=True)
 
 
@@ -165,29 +179,40 @@ def split_suite(
     """
     suite = parse_tests(tests, entry_point, form, prompt)
     numbers = tuple(range(len(suite.cases)))
-    first = numbers[:visible] if visible is None or visible > 0 else numbers[visible:]
-    if len(first) in (0, len(numbers)):
+    if not visible:
         return (SuitePart(numbers, suite),)
-    rest = tuple(number for number in numbers if number not in first)
-    run = rest if suite.form == "stdio" else numbers[: rest[-1] + 1]
-    hidden = SuitePart(run, replace(suite, cases=tuple(suite.cases[number] for number in run)))
+    first = numbers[:visible] if visible > 0 else numbers[visible:]
+    if len(first) == len(numbers):
+        return (SuitePart(numbers, suite),)
+    run = tuple(number for number in numbers if number not in first)
+    if suite.form != "stdio":
+        run = numbers[: run[-1] + 1]
+    hidden = SuitePart(run, replace(suite, cases=_cases(suite, run)))
     return SuitePart(first, _visible_part(suite, first, entry_point, prompt)), hidden
 
 
+def _cases(suite: Suite, numbers: Sequence[int]) -> tuple[Case, ...]:
+    return tuple(suite.cases[number] for number in numbers)
+
+
 def _visible_part(suite: Suite, chosen: Sequence[int], entry_point: str, prompt: str) -> Suite:
-    cases = [suite.cases[number] for number in chosen]
+    cases = _cases(suite, chosen)
     if suite.form == "unittest":
         units = [case.unit for case in cases if case.unit is not None]
         part = unittest_suite(keep_test_methods(suite.source, units), entry_point)
         return replace(part, cases=tuple(case for case in part.cases if case.unit in units))
     if suite.form == "stdio":
-        return replace(suite, cases=tuple(cases))
+        return replace(suite, cases=cases)
     blocks = [parse(case.plain).body for case in suite.cases]
     needed = _needed_statements(SharedVariables(blocks, suite.patches), blocks, set(chosen))
-    statements = [node for number in chosen for node in (*needed[number], *blocks[number])]
-    unneeded = unneeded_definitions(statements)
-    items = ["\n".join(ast.unparse(n) for n in (*needed[x], *blocks[x]) if n not in unneeded) for x in chosen]
+    bodies = [[*needed[number], *blocks[number]] for number in chosen]
+    unneeded = unneeded_definitions([*itertools.chain(*bodies)])
+    items = []
+    for body in bodies:
+        kept = [node for node in body if node not in unneeded]
+        items.append("\n".join(map(ast.unparse, kept)))
     part = parse_tests(tuple(items), entry_point, "asserts", prompt)
+    # Reports show each test as its author wrote it, without the statements of other cases.
     shown = tuple(replace(case, source=whole.source) for case, whole in zip(part.cases, cases, strict=True))
     return replace(part, cases=shown)
 
@@ -198,7 +223,9 @@ def _needed_statements(
     """Return for each chosen case the statements that it depends on of cases that are not chosen, in order: statements
     that bind a name it uses, and statements that may change a variable that it uses.
     """
-    statements = [Statement(number, node) for number, block in enumerate(blocks) for node in block]
+    statements: list[Statement] = []
+    for number, block in enumerate(blocks):
+        statements += [Statement(number, node) for node in block]
     included = {statement for statement in statements if statement.case in chosen}
     result: dict[int, list[ast.stmt]] = {}
     for number in sorted(chosen):
@@ -213,8 +240,8 @@ def _needed_statements(
                 if statement not in included:
                     needed.append(statement)
         included.update(needed)
-        result[number] = [
-            each.node if each.binds and each.binds <= variables.fixed else each.without_asserts()
-            for each in reversed(needed)
-        ]
+        result[number] = []
+        for statement in reversed(needed):
+            is_definition = statement.binds and statement.binds <= variables.fixed
+            result[number].append(statement.node if is_definition else statement.without_asserts())
     return result

@@ -12,7 +12,18 @@ import datetime
 from collections.abc import Iterable, Iterator, Sequence
 
 from .code_sinks import SinkAnalysis
-from .statements import last_name, names_in, spread, walk_all
+from .statements import (
+    FUNCTIONS,
+    SCOPES,
+    arguments_of,
+    last_name,
+    name_of,
+    names_in,
+    of_kind,
+    spread,
+    targets_of,
+    walk_all,
+)
 
 _LAZY_MODULES = {"itertools", "functools", "operator", "io", "mock", "builtins", "pathlib", "uuid", "types"}
 _MAKES_LAZY = {
@@ -77,29 +88,35 @@ def stdlib_names(parts: Sequence[ast.AST], free: Iterable[str], entry_point: str
     name counts as a module only if the tests do nothing but access its attributes. `datetime` is the class of that name
     if the tests use one of its methods.
     """
-    dotted = {id(part.value) for part in parts if isinstance(part, ast.Attribute)}
-    otherwise = {part.id for part in parts if isinstance(part, ast.Name) and id(part) not in dotted}
-    names = {name: f"{_MEMBERS[name]}:{name}" for name in free if name in _MEMBERS}
-    names |= {name: name for name in free if name in _MODULES and name not in otherwise}
-    if names.get("datetime") and any(_is_datetime_method(part) for part in parts):
+    dotted = {part.value for part in of_kind(ast.Attribute, parts)}
+    otherwise = {part.id for part in of_kind(ast.Name, parts) if part not in dotted}
+    # A module that is passed on, or called, may be something of the program with that name.
+    names = {}
+    for name in free:
+        if name in _MEMBERS:
+            names[name] = f"{_MEMBERS[name]}:{name}"
+        elif name in _MODULES and name not in otherwise:
+            names[name] = name
+    if "datetime" in names and any(map(_is_datetime_method, parts)):
         names["datetime"] = "datetime:datetime"
     names.pop(entry_point, None)
     return names
 
 
 def _is_datetime_method(node: ast.AST) -> bool:
-    is_attribute = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "datetime"
-    return is_attribute and not hasattr(datetime, node.attr)  # type: ignore[attr-defined]
+    if not isinstance(node, ast.Attribute) or name_of(node.value) != "datetime":
+        return False
+    return not hasattr(datetime, node.attr)
 
 
 def patches_modules(parts: Sequence[ast.AST]) -> bool:
     """Return whether the tests may change attributes of modules, or of anything but `self`."""
     for part in parts:
-        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == "self":
-            continue
-        if isinstance(part, ast.Attribute) and (not isinstance(part.ctx, ast.Load) or part.attr in _PATCHERS):
-            return True
-        if isinstance(part, ast.Name) and part.id in _PATCHERS:
+        if isinstance(part, ast.Attribute):
+            is_own = name_of(part.value) == "self"
+            if not is_own and (part.attr in _PATCHERS or not isinstance(part.ctx, ast.Load)):
+                return True
+        elif name_of(part) in _PATCHERS:
             return True
     return False
 
@@ -114,8 +131,9 @@ class TrustAnalysis:
         self.tainted = _tainted(statements, self._remote)
         self._sinks = SinkAnalysis([*statements, *helpers], self.from_program, entry_point)
         self._own = _test_objects([*statements, *helpers])
-        classes = [part for part in walk_all(statements) if isinstance(part, ast.ClassDef)]
-        self._methods = {item.name for node in classes for item in node.body if isinstance(item, ast.FunctionDef)}
+        self._methods: set[str] = set()
+        for node in of_kind(ast.ClassDef, walk_all(statements)):
+            self._methods.update(item.name for item in of_kind(ast.FunctionDef, node.body))
 
     def from_program(self, node: ast.AST | None) -> bool:
         """Return whether a value may come from the program."""
@@ -130,14 +148,17 @@ class TrustAnalysis:
         sides, by sorting, or by building sets or dicts.
         """
         for part in walk_all(statements):
-            if isinstance(part, ast.Compare) and sum(map(self.from_program, [part.left, *part.comparators])) > 1:
-                return True
-            asserts = isinstance(part, ast.Call) and is_assertion(part)
-            if asserts and sum(map(self.from_program, part.args)) > 1:  # type: ignore[attr-defined]
-                return True
+            values: list[ast.expr] = []
             builds = isinstance(part, ast.Set | ast.SetComp | ast.Dict | ast.DictComp)
-            sorts = isinstance(part, ast.Call) and last_name(part.func) in _COMPARING
-            if (builds or sorts) and self.from_program(part):
+            if isinstance(part, ast.Compare):
+                values = [part.left, *part.comparators]
+            elif isinstance(part, ast.Call):
+                builds = last_name(part.func) in _COMPARING
+                if is_assertion(part):
+                    values = part.args
+            if sum(map(self.from_program, values)) > 1:
+                return True
+            if builds and self.from_program(part):
                 return True
         return False
 
@@ -147,7 +168,8 @@ class TrustAnalysis:
         if sink := self._sinks.reason(statements):
             return sink
         for part in walk_all(statements):
-            for expression, use in _class_uses(part):
+            use, expressions = _class_uses(part)
+            for expression in expressions:
                 if names := names_in(expression) & self._remote:
                     return f"a test {use} the program's class {min(names)}"
             if self._awaits(part):
@@ -164,51 +186,58 @@ class TrustAnalysis:
         """Return whether this is `f()[P(1)]` with a class `P` of the program, whose hash only the program knows."""
         if not isinstance(part, ast.Subscript) or not self.from_program(part.value):
             return False
-        calls = [inner.func for inner in ast.walk(part.slice) if isinstance(inner, ast.Call)]
-        names = {function.id for function in calls if isinstance(function, ast.Name)}
-        return any(name[:1].isupper() for name in names & self._remote)
+        for call in of_kind(ast.Call, ast.walk(part.slice)):
+            name = name_of(call.func)
+            if name in self._remote and name[:1].isupper():
+                return True
+        return False
 
     def _awaits(self, part: ast.AST) -> bool:
         if isinstance(part, ast.Await | ast.AsyncFor | ast.AsyncWith):
             return self.from_program(part)
         if isinstance(part, ast.comprehension):
             return bool(part.is_async) and self.from_program(part.iter)
-        function = part.func if isinstance(part, ast.Call) else None
-        if isinstance(function, ast.Attribute) and function.attr in _RUNNING_COROUTINES:
-            return self.from_program(part)
-        base = function.value if isinstance(function, ast.Attribute) else None
-        return isinstance(base, ast.Name) and base.id == "asyncio" and self.from_program(part)
+        if not isinstance(part, ast.Call) or not isinstance(part.func, ast.Attribute):
+            return False
+        runs = part.func.attr in _RUNNING_COROUTINES or name_of(part.func.value) == "asyncio"
+        return runs and self.from_program(part)
 
     def _observes(self, part: ast.AST) -> bool:
         if not isinstance(part, ast.Call):
             return False
+        name = last_name(part.func)
+        if name in _OBSERVING:
+            return True
         base = getattr(part.func, "value", None)
-        is_function = isinstance(part.func, ast.Name) or (isinstance(base, ast.Name) and base.id in _LOOKING_MODULES)
-        looks = is_function and last_name(part.func) in _LOOKING and any(map(self.from_program, part.args))
-        return looks or last_name(part.func) in _OBSERVING
+        is_function = isinstance(part.func, ast.Name) or name_of(base) in _LOOKING_MODULES
+        return is_function and name in _LOOKING and any(map(self.from_program, part.args))
 
     def _passed_object(self, part: ast.AST) -> str:
         """Describe a value that a node passes to the program and that is not plain data; empty if there is none."""
-        values: list[ast.AST] = []
+        values: list[ast.expr] = []
         if isinstance(part, ast.Call) and self.from_program(part.func):
             if not (isinstance(part.func, ast.Attribute) and part.func.attr in _OF_LISTS):
-                values = [*part.args, *(keyword.value for keyword in part.keywords)]
-        elif isinstance(part, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
-            if any(self.from_program(decorator) for decorator in part.decorator_list):
+                values = arguments_of(part)
+        elif isinstance(part, SCOPES):
+            if any(map(self.from_program, part.decorator_list)):
                 return f"{part.name} to decorate"
         elif isinstance(part, ast.Assign | ast.AnnAssign | ast.AugAssign) and part.value is not None:
-            targets = part.targets if isinstance(part, ast.Assign) else [part.target]
-            if any(self.from_program(getattr(target, "value", None)) for target in targets):
+            # The object itself, in `f.attribute = value` and `f()[0] = value`.
+            changed = [getattr(target, "value", None) for target in targets_of(part)]
+            if any(map(self.from_program, changed)):
                 values = [part.value]
-        for inner in (inner for value in values for inner in self._parts_of_value(value)):
-            if isinstance(inner, ast.Lambda | ast.GeneratorExp):
-                return "a function" if isinstance(inner, ast.Lambda) else "a generator"
-            if isinstance(inner, ast.Name) and inner.id in self._own:
-                return inner.id
-            if isinstance(inner, ast.Attribute) and self._is_method(inner):
-                return f"the method {inner.attr}"
-            if isinstance(inner, ast.Call) and _is_lazy(inner, self._own):
-                return f"what {last_name(inner.func)} makes"
+        for value in values:
+            for inner in self._parts_of_value(value):
+                if isinstance(inner, ast.Lambda):
+                    return "a function"
+                if isinstance(inner, ast.GeneratorExp):
+                    return "a generator"
+                if isinstance(inner, ast.Name) and inner.id in self._own:
+                    return inner.id
+                if isinstance(inner, ast.Attribute) and self._is_method(inner):
+                    return f"the method {inner.attr}"
+                if isinstance(inner, ast.Call) and _is_lazy(inner, self._own):
+                    return f"what {last_name(inner.func)} makes"
         return ""
 
     def _is_method(self, node: ast.Attribute) -> bool:
@@ -242,36 +271,44 @@ class TrustAnalysis:
 
 def is_assertion(node: ast.AST) -> bool:
     """Return whether a node is an assert statement, or a call of a function like `self.assertEqual`."""
-    name = last_name(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
-    return isinstance(node, ast.Assert) or name.startswith("assert") or name == "fail"
+    if isinstance(node, ast.Assert):
+        return True
+    if not isinstance(node, ast.Call):
+        return False
+    name = last_name(node.func).rpartition(".")[2]
+    return name.startswith("assert") or name == "fail"
 
 
-def _class_uses(part: ast.AST) -> Iterator[tuple[ast.AST, str]]:
-    """Yield the expressions that a node uses as classes, and how."""
+def _class_uses(part: ast.AST) -> tuple[str, Sequence[ast.AST]]:
+    """Return the expressions that a node uses as classes, and before them how."""
     if isinstance(part, ast.ExceptHandler) and part.type is not None:
-        yield part.type, "catches"
-    elif isinstance(part, ast.ClassDef):
-        yield from ((base, "derives from") for base in part.bases)
-    elif isinstance(part, ast.MatchClass):
-        yield part.cls, "matches"
-    elif isinstance(part, ast.Call):
+        return "catches", [part.type]
+    if isinstance(part, ast.ClassDef):
+        return "derives from", part.bases
+    if isinstance(part, ast.MatchClass):
+        return "matches", [part.cls]
+    classes: list[ast.expr] = []
+    if isinstance(part, ast.Call):
         name = last_name(part.func).rpartition(".")[2]
         if name in ("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance"):
-            yield from ((argument, "asks for") for argument in part.args[1:])
-        elif name in ("assertRaises", "assertRaisesRegex", "raises", "suppress"):
-            yield from ((argument, "asks for") for argument in part.args[: None if name == "suppress" else 1])
+            classes = part.args[1:]
+        elif name in ("assertRaises", "assertRaisesRegex", "raises"):
+            classes = part.args[:1]
+        elif name == "suppress":
+            classes = part.args
         elif name.startswith("assert") and any(map(_is_type_of, part.args)):
-            yield from ((side, "asks for") for side in part.args if isinstance(side, ast.Name))
+            classes = [side for side in part.args if isinstance(side, ast.Name)]
     elif isinstance(part, ast.Compare):
         sides = [part.left, *part.comparators]
         if any(map(_is_type_of, sides)):
-            yield from ((side, "asks for") for side in sides if isinstance(side, ast.Name | ast.Tuple | ast.List))
+            classes = [side for side in sides if isinstance(side, ast.Name | ast.Tuple | ast.List)]
+    return "asks for", classes
 
 
 def _is_type_of(node: ast.AST) -> bool:
     if isinstance(node, ast.Attribute):
         return node.attr == "__class__"
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "type"
+    return isinstance(node, ast.Call) and name_of(node.func) == "type"
 
 
 def _test_objects(statements: Sequence[ast.stmt]) -> dict[str, str]:
@@ -282,23 +319,23 @@ def _test_objects(statements: Sequence[ast.stmt]) -> dict[str, str]:
     """
     kinds: dict[str, str] = {}
     parts = list(walk_all(statements))
+    # In this order: a maker is known by the classes, and a value by all of these.
     for part in parts:
-        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(part, FUNCTIONS):
             kinds[part.name] = "function"
         elif isinstance(part, ast.ClassDef):
             kinds[part.name] = "class"
-    for part in parts:
-        if isinstance(part, ast.FunctionDef) and any(
-            isinstance(inner, ast.Yield | ast.YieldFrom)
-            or (isinstance(inner, ast.Call) and kinds.get(last_name(inner.func)) == "class")
-            for inner in ast.walk(part)
-        ):
-            kinds[part.name] = "maker"
-    for part in parts:
-        if isinstance(part, ast.Assign) and _is_lazy(part.value, kinds):
-            names = {target.id for target in part.targets if isinstance(target, ast.Name)}
-            kinds = dict.fromkeys(names, "value") | kinds
-    kinds.pop("check", None)
+    for function in of_kind(ast.FunctionDef, parts):
+        for inner in ast.walk(function):
+            makes = isinstance(inner, ast.Call) and kinds.get(last_name(inner.func)) == "class"
+            if makes or isinstance(inner, ast.Yield | ast.YieldFrom):
+                kinds[function.name] = "maker"
+                break
+    for assignment in of_kind(ast.Assign, parts):
+        if _is_lazy(assignment.value, kinds):
+            for target in of_kind(ast.Name, assignment.targets):
+                kinds.setdefault(target.id, "value")
+    kinds.pop("check", None)  # HumanEval's own function
     return kinds
 
 
@@ -316,25 +353,24 @@ def _is_lazy(node: ast.AST, own: dict[str, str]) -> bool:
     if isinstance(function, ast.Name):
         return function.id in _MAKES_LAZY or own.get(function.id) in ("class", "maker")
     base = getattr(function, "value", None)
-    return last_name(function) in _MAKES_LAZY and isinstance(base, ast.Name) and base.id in _LAZY_MODULES
+    return last_name(function) in _MAKES_LAZY and name_of(base) in _LAZY_MODULES
 
 
 def _tainted(statements: Sequence[ast.stmt], remote: frozenset[str]) -> frozenset[str]:
     """Return the program's names and the tests' names for values from the program and for functions that use it."""
     bindings: list[tuple[set[str], ast.AST]] = []
-    parameters = {
-        part.name: {item.arg for item in ast.walk(part.args) if isinstance(item, ast.arg)}
-        for part in walk_all(statements)
-        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
+    parameters = {}
     for part in walk_all(statements):
-        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if isinstance(part, FUNCTIONS):
+            parameters[part.name] = {item.arg for item in of_kind(ast.arg, ast.walk(part.args))}
+    # Whatever a binding mentions may reach its names: rather too many names than too few.
+    for part in walk_all(statements):
+        if isinstance(part, SCOPES):
             bindings.append(({part.name}, part))
         elif isinstance(part, ast.Call) and last_name(part.func) in parameters:
             bindings += [(parameters[last_name(part.func)], argument) for argument in part.args]
         elif isinstance(part, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and part.value:
-            targets = part.targets if isinstance(part, ast.Assign) else [part.target]
-            bindings.append((names_in(*targets), part.value))
+            bindings.append((names_in(*targets_of(part)), part.value))
         elif isinstance(part, ast.For | ast.AsyncFor | ast.comprehension):
             bindings.append((names_in(part.target), part.iter))
         elif isinstance(part, ast.withitem) and part.optional_vars is not None:

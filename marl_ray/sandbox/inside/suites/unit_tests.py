@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 import copy
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from types import CodeType
 from typing import Any, TypeGuard
 
@@ -19,7 +21,19 @@ from .instrumentation import AssertInstrumenter, InstanceAnalysis, is_assertion,
 from .lasting_effects import leaves_nothing
 from .process_effects import ProcessEffects
 from .program_requests import RequestRewriter
-from .statements import SCOPES, VariableFlow, bound_names, compile_statements, is_constant, parse, walk_all
+from .statements import (
+    FUNCTIONS,
+    SCOPES,
+    VariableFlow,
+    bound_names,
+    compile_statements,
+    is_constant,
+    is_docstring,
+    name_of,
+    of_kind,
+    parse,
+    walk_all,
+)
 from .suite import FIXTURES, Case, Suite
 from .trust_analysis import TrustAnalysis, patches_modules, stdlib_names
 
@@ -28,55 +42,50 @@ _SETTINGS = frozenset(("maxDiff", "longMessage", "failureException"))
 
 
 def is_test_class(node: ast.stmt) -> TypeGuard[ast.ClassDef]:
-    bases = node.bases if isinstance(node, ast.ClassDef) else []
-    return any(ast.unparse(base).rpartition(".")[2].endswith("TestCase") for base in bases)
-
-
-def _is_test_method(node: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test")
+    if not isinstance(node, ast.ClassDef):
+        return False
+    return any(ast.unparse(base).rpartition(".")[2].endswith("TestCase") for base in node.bases)
 
 
 def unittest_suite(source: str, entry_point: str) -> Suite:
     """Return the suite of a source with unittest classes. Raises ValueError if the source cannot be used."""
     tree = parse_source(source)
     everything = list(ast.walk(tree))
-    free = free_names(everything) | ({entry_point} if entry_point.isidentifier() else set())
+    free = free_names(everything)
+    if entry_point.isidentifier():
+        free.add(entry_point)
     standard = stdlib_names(everything, free, entry_point)
-    remote = free - standard.keys()
+    remote = frozenset(free - standard.keys())
     families = _families(tree)
-    module = _SelfAttributesAsNames({node.name for family in families.values() for node in family}).visit(
-        copy.deepcopy(tree)
-    )
+    test_classes = {node.name for node in itertools.chain(*families.values())}
+    module = _SelfAttributesAsNames(test_classes).visit(copy.deepcopy(tree))
     analysis = TrustAnalysis(module.body, [], remote, entry_point)
     effects = ProcessEffects(everything, analysis, standard)
-    units, reasons, flows, uses = [], [], [], []
+    cases = []
     for name, family in families.items():
         state = frozenset(_shared_state(tree, family))
+        members = [node.name for node in family]
         for method in _methods(family):
-            units.append((name, method))
-            uses.append(_used_nodes(module, [node.name for node in family], method))
-            reasons.append(analysis.guest_reason(uses[-1]) or effects.guest_reason(uses[-1]))
-            flows.append(VariableFlow(state, state))
-    join_processes(reasons, flows)
+            nodes = _used_nodes(module, members, method)
+            case = Case(
+                f"{name}.{method}",
+                in_guest=analysis.guest_reason(nodes) or effects.guest_reason(nodes),
+                compares=analysis.compares(nodes),
+                asserts=any(map(is_assertion, walk_all(filter(_may_assert, nodes)))),
+                variables=VariableFlow(state, state),
+                unit=(name, method),
+            )
+            cases.append(case)
+    reasons = [case.in_guest for case in cases]
+    join_processes(reasons, [case.variables for case in cases])
     instrument = AssertInstrumenter(analysis, InstanceAnalysis(module.body, remote))
-    helper_calls = HelperCalls(tree.body, frozenset(remote), entry_point)
-    rewrite = RequestRewriter(analysis, frozenset(remote), helper_calls)
+    rewrite = RequestRewriter(analysis, remote, HelperCalls(tree.body, remote, entry_point))
+    # Without the check that ends the statements: here each method has its own (see `SuiteRunner`).
     marked = [instrument.visit(rewrite.visit(node)) for node in mark_assertions(tree.body, remote)[:-1]]
-    cases = [
-        Case(
-            ".".join(unit),
-            in_guest=reason,
-            compares=analysis.compares(nodes),
-            asserts=any(map(is_assertion, walk_all(filter(_may_assert, nodes)))),
-            variables=flow,
-            unit=unit,
-        )
-        for unit, nodes, reason, flow in zip(units, uses, reasons, flows, strict=True)
-    ]
     return Suite(
         "unittest",
-        tuple(cases),
-        remote=frozenset(remote),
+        tuple(replace(case, in_guest=reason) for case, reason in zip(cases, reasons, strict=True)),
+        remote=remote,
         standard=standard,
         uses_random="random" in source,
         patches=patches_modules(everything),
@@ -103,14 +112,23 @@ def _compile_module(statements: list[ast.stmt]) -> CodeType:
 def _families(tree: ast.Module) -> dict[str, list[ast.ClassDef]]:
     """Return each test class with its base classes from the same source."""
     classes = _classes_in(tree)
-    families = {name: _ancestry(node, classes) for name, node in classes.items()}
-    return {name: family for name, family in families.items() if any(map(is_test_class, family))}
+    families = {}
+    for name, node in classes.items():
+        family = _ancestry(node, classes)
+        if any(map(is_test_class, family)):
+            families[name] = family
+    return families
 
 
 def _methods(family: Sequence[ast.ClassDef]) -> list[str]:
     """Return the names of a family's test methods, beginning with the base classes."""
-    names = [item.name for node in reversed(family) for item in node.body if _is_test_method(item)]
-    return list(dict.fromkeys(names))
+    # A dict keeps the order, and a method that a subclass overrides keeps its place.
+    names: dict[str, None] = {}
+    for node in reversed(family):
+        for item in node.body:
+            if isinstance(item, FUNCTIONS) and item.name.startswith("test"):
+                names[item.name] = None
+    return list(names)
 
 
 class _SelfAttributesAsNames(ast.NodeTransformer):
@@ -125,15 +143,17 @@ class _SelfAttributesAsNames(ast.NodeTransformer):
         self._depth += inside
         self.generic_visit(node)
         self._depth -= inside
-        for item in node.body if inside else ():
-            if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef):
-                item.name = f"self.{item.name}"
+        if inside:
+            for item in node.body:
+                if isinstance(item, FUNCTIONS):
+                    item.name = f"self.{item.name}"
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
         self.generic_visit(node)
-        is_own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls") and self._depth
-        return ast.Name(f"self.{node.attr}", node.ctx) if is_own else node
+        if self._depth and name_of(node.value) in ("self", "cls"):
+            return ast.Name(f"self.{node.attr}", node.ctx)
+        return node
 
 
 def _used_nodes(module: ast.Module, family: Sequence[str], method: str) -> list[ast.AST]:
@@ -152,13 +172,13 @@ def _used_nodes(module: ast.Module, family: Sequence[str], method: str) -> list[
             names = bound_names(node)
             for name in names:
                 members.setdefault(name, []).append(node)
-            nodes += [] if names else [node]
-    todo = [*_MODULE_FIXTURES, *(f"self.{name}" for name in (*FIXTURES, method))]
-    todo += [name for node in nodes for name in mentioned_names(node)]
+            if not names:
+                nodes.append(node)
+    todo = [*_MODULE_FIXTURES, *(f"self.{name}" for name in (*FIXTURES, method)), *mentioned_names(nodes)]
     while todo:
         found = members.pop(todo.pop(), [])
         nodes += found
-        todo += [name for node in found for name in mentioned_names(node)]
+        todo += mentioned_names(found)
     return nodes
 
 
@@ -169,16 +189,16 @@ def _may_assert(node: ast.AST) -> bool:
 def _shared_state(tree: ast.Module, family: Sequence[ast.ClassDef]) -> Iterator[str]:
     """Yield names for the state that test methods can share: "module", and classes with state of their own."""
     everything = list(ast.walk(tree))
-    if any(map(_has_state, tree.body)) or any(isinstance(node, ast.Global) for node in everything):
+    if any(map(_has_state, tree.body)) or any(of_kind(ast.Global, everything)):
         yield "module"
-    stores = [
-        node.value for node in everything if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
-    ]
-    named = {node.id for node in stores if isinstance(node, ast.Name)}
-    dynamic = any(isinstance(node, ast.Call) or getattr(node, "attr", "") == "__class__" for node in stores)
+    owners = [part.value for part in of_kind(ast.Attribute, everything) if not isinstance(part.ctx, ast.Load)]
+    named = set(map(name_of, owners))
+    # `type(self).x = 1` and `self.__class__.x = 1` may set an attribute of any class.
+    dynamic = any(isinstance(owner, ast.Call) or getattr(owner, "attr", "") == "__class__" for owner in owners)
     for node in family:
         names = {getattr(item, "name", "") for item in node.body}
-        if dynamic or node.name in named or names & {"setUpClass", "tearDownClass"} or any(map(_has_state, node.body)):
+        is_set = dynamic or node.name in named or not names.isdisjoint(("setUpClass", "tearDownClass"))
+        if is_set or any(map(_has_state, node.body)):
             yield node.name
 
 
@@ -186,12 +206,11 @@ def _has_state(node: ast.stmt) -> bool:
     """Return whether a statement may bind a name to a value that can be changed, or do anything else."""
     if isinstance(node, (*SCOPES, ast.Import, ast.ImportFrom, ast.Pass)):
         return False
-    is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    return not is_docstring and not is_constant(node, {"?"}, False)
+    return not is_docstring(node) and not is_constant(node, {"?"}, False)
 
 
 def _classes_in(tree: ast.Module) -> dict[str, ast.ClassDef]:
-    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    return {node.name: node for node in of_kind(ast.ClassDef, tree.body)}
 
 
 def _ancestry(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> list[ast.ClassDef]:
@@ -199,7 +218,7 @@ def _ancestry(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> list[ast.
     ancestors = [node]
     for ancestor in ancestors:
         for base in ancestor.bases:
-            known = classes.get(base.id) if isinstance(base, ast.Name) else None
+            known = classes.get(name_of(base))
             if known is not None and known not in ancestors:
                 ancestors.append(known)
     return ancestors
@@ -209,19 +228,22 @@ def keep_test_methods(source: str, units: Iterable[tuple[str, str]]) -> str:
     """Return the source with only the tests `units` (class, method), and the definitions that these tests mention."""
     tree = parse(source)
     classes = _classes_in(tree)
-    selected = {(ancestor.name, method) for name, method in units for ancestor in _ancestry(classes[name], classes)}
-    mentioned = {*FIXTURES, *_MODULE_FIXTURES, *_SETTINGS, *(name for name, _ in selected)}
-    while True:
+    mentioned = {*FIXTURES, *_MODULE_FIXTURES, *_SETTINGS}
+    selected = set()
+    for name, method in units:
+        for ancestor in _ancestry(classes[name], classes):
+            selected.add((ancestor.name, method))
+            mentioned.add(ancestor.name)
+    while True:  # until no kept definition mentions another one that is left out
         part = parse(source)
         part.body = [node for node in part.body if _is_needed(node, mentioned)]
         for name, node in _classes_in(part).items():
-            left = [
-                item
-                for item in node.body
-                if (name, getattr(item, "name", "")) in selected or _is_needed(item, mentioned)
-            ]
+            left = []
+            for item in node.body:
+                if (name, getattr(item, "name", "")) in selected or _is_needed(item, mentioned):
+                    left.append(item)
             node.body = left or [ast.Pass()]
-        more = {name for node in part.body for name in mentioned_names(node)} - mentioned
+        more = set(mentioned_names(part.body)) - mentioned
         if not more:
             return ast.unparse(part)
         mentioned |= more
@@ -229,13 +251,15 @@ def keep_test_methods(source: str, units: Iterable[tuple[str, str]]) -> str:
 
 def _is_needed(node: ast.stmt, mentioned: set[str]) -> bool:
     """Return whether a statement binds a name that is mentioned, or does anything but bind names."""
-    names = set() if isinstance(node, ast.Import | ast.ImportFrom) else bound_names(node)
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return True
+    names = bound_names(node)
     return not names or not names.isdisjoint(mentioned) or any(name.startswith("__") for name in names)
 
 
-def mentioned_names(node: ast.AST) -> Iterator[str]:
-    """Yield the names, attributes and strings in a node, any of which may name a definition."""
-    for part in ast.walk(node):
+def mentioned_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the names, attributes and strings in some nodes, any of which may name a definition."""
+    for part in walk_all(nodes):
         if isinstance(part, ast.Name):
             yield part.id
         elif isinstance(part, ast.Attribute):

@@ -104,11 +104,13 @@ class ThreadCounter:
             fcntl.ioctl(listener, _RECEIVE, notification)
             number, _, _, call = _NOTIFICATION.unpack(notification)[:4]
             starts = call == syscalls.number("clone")
-            refused = starts and self._threads[listener] >= MAX_THREADS
-            if not refused:
-                self._threads[listener] = max(0, self._threads[listener] + (1 if starts else -1))
-            answer = (number, 0, -errno.EAGAIN, 0) if refused else (number, 0, 0, _CONTINUE)
-            fcntl.ioctl(listener, _SEND, _RESPONSE.pack(*answer))
+            count = self._threads[listener]
+            if starts and count >= MAX_THREADS:
+                response = _RESPONSE.pack(number, 0, -errno.EAGAIN, 0)
+            else:
+                self._threads[listener] = count + 1 if starts else max(0, count - 1)
+                response = _RESPONSE.pack(number, 0, 0, _CONTINUE)
+            fcntl.ioctl(listener, _SEND, response)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.EINPROGRESS):  # the thread was killed in the meantime
                 raise

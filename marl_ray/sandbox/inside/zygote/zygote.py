@@ -35,7 +35,9 @@ from ..protocol.messages import FORK_REPLY, FORK_REQUEST
 from . import preload, thread_limit
 
 _OPEN_FILES = 64
-_MIN_STACK, _STACKS_PER_MEMORY, _LARGE_STACKS_PER_MEMORY = 1 << 20, 128, 4
+_MIN_STACK = 1 << 20
+_LARGE_STACKS_PER_MEMORY = 4
+_STACKS_PER_MEMORY = 128
 """A thread's stack is 1/128 of the memory limit and at least 1 MiB. The limit counts whole stacks: 512 MiB would not
 hold 64 threads with the default stacks of 8 MiB."""
 
@@ -90,12 +92,12 @@ class Zygote:
                     self._threads.handle_events(ready, self._children)
                 if self._lifeline in ready:
                     return False
-                for link in [link for descriptor, link in self._links.items() if descriptor in ready]:
-                    if link.fileno() < 0 or self._handle_request(link):  # the judge may have ended it just now
-                        continue
-                    if link is self._link:
-                        return True
-                    self._close_link(link)
+                for descriptor, link in list(self._links.items()):
+                    is_open = link.fileno() >= 0  # the judge may have ended it just now
+                    if descriptor in ready and is_open and not self._handle_request(link):
+                        if link is self._link:
+                            return True
+                        self._close_link(link)
         finally:
             for pid in list(self._children):
                 self._reap(pid)
@@ -115,14 +117,17 @@ class Zygote:
                 if operation == b"L":
                     self._open_link(descriptors[0], numbers[0])
                 return True
+            status = 0
             if operation == b"F":
-                answer = self._fork(link, descriptors, *numbers), 0
+                pid = self._fork(link, descriptors, *numbers)
             else:
-                is_own = link is self._link or self._children.get(numbers[0]) is link
-                answer = numbers[0], self._reap(numbers[0]) if is_own else 0
+                pid = numbers[0]
+                # Tests at the other end of another link may end their own guests only.
+                if link is self._link or self._children.get(pid) is link:
+                    status = self._reap(pid)
             for descriptor in descriptors:
                 os.close(descriptor)
-            link.send(FORK_REPLY.pack(*answer))
+            link.send(FORK_REPLY.pack(pid, status))
         except (ConnectionError, struct.error, IndexError):  # that process has ended, or sent no request
             return False
         return True
@@ -137,13 +142,15 @@ class Zygote:
     def _end_other_links(self) -> None:
         """End all connections except the judge's. A guest may hold the other end of one open, so that the end of its
         process is not seen."""
-        for link in [link for link in self._links.values() if link is not self._link]:
-            self._close_link(link)
+        for link in list(self._links.values()):
+            if link is not self._link:
+                self._close_link(link)
 
     def _close_link(self, link: socket.socket) -> None:
         """Forget a connection whose process has ended, and end the guests of that process."""
-        for pid in [pid for pid, owner in self._children.items() if owner is link]:
-            self._reap(pid)
+        for pid, owner in list(self._children.items()):
+            if owner is link:
+                self._reap(pid)
         self._poller.unregister(link)
         del self._links[link.fileno()]
         link.close()
@@ -165,13 +172,15 @@ class Zygote:
         self, link: socket.socket, descriptors: list[int], memory_mb: int, cpu_s: int, output: int, reply: int
     ) -> int:
         """Fork a guest with these `GuestLimits`; return its process id, or minus errno."""
+        scratch = self._isolation.scratch
         folder = None
         try:
-            folder = None if self._isolation.scratch is None else self._isolation.scratch.take()
+            if scratch is not None:
+                folder = scratch.take()
             pid = process.fork()
         except OSError as error:
-            if self._isolation.scratch is not None and folder is not None:
-                self._isolation.scratch.give_back(folder)
+            if scratch is not None and folder is not None:
+                scratch.give_back(folder)
             return -(error.errno or errno.EAGAIN)
         if pid:
             self._children[pid] = link
@@ -209,12 +218,10 @@ class Zygote:
         process.close_from(4)
         threading.stack_size(max(_MIN_STACK, memory // _STACKS_PER_MEMORY))
         process.limit_stack_size(memory // _LARGE_STACKS_PER_MEMORY)
-        process.limit(
-            AS=self._isolation.base_memory + memory if self._isolation.base_memory else resource.RLIM_INFINITY,
-            CPU=cpu_s,
-            FSIZE=output + 8192,
-            NOFILE=_OPEN_FILES,
-        )
+        address_space = resource.RLIM_INFINITY
+        if self._isolation.base_memory:
+            address_space = self._isolation.base_memory + memory
+        process.limit(AS=address_space, CPU=cpu_s, FSIZE=output + 8192, NOFILE=_OPEN_FILES)
 
 
 def _receive(link: socket.socket) -> tuple[bytes, list[int]]:
@@ -257,26 +264,18 @@ def _build_isolation(
 ) -> Isolation:
     """Return the configured restrictions. Raises OSError if one is unavailable."""
     ruleset = guest_filter = judge_filter = no_fork_filter = None
-    may_open, counts = config["may_open"], False
+    counts = False
     if config["landlock"] == "required" or (config["landlock"] == "optional" and file_access.landlock_abi()):
         ruleset = file_access.make_ruleset(readable)
     if config["seccomp"]:
         counts = thread_limit.available()
-        writes = folders is not None
-        code = seccomp.build_filter(may_open=may_open, own_mounts=own_mounts, may_write=writes)
+        may_open = config["may_open"]
+        code = seccomp.build_filter(may_open=may_open, own_mounts=own_mounts, may_write=folders is not None)
         guest_filter = seccomp.Filter(code)
         judge_filter = seccomp.Filter(seccomp.build_filter(may_open=may_open, own_mounts=own_mounts, judge=True))
         no_fork_filter = seccomp.Filter(seccomp.build_no_fork_filter())
-    return Isolation(
-        ruleset,
-        guest_filter,
-        judge_filter,
-        no_fork_filter,
-        counts,
-        process.address_space(),
-        tuple(readable),
-        folders,
-    )
+    memory = process.address_space()
+    return Isolation(ruleset, guest_filter, judge_filter, no_fork_filter, counts, memory, tuple(readable), folders)
 
 
 def _keep_access_times(paths: list[str], host: socket.socket, lifeline: int) -> None:
@@ -309,7 +308,9 @@ def _start(host: socket.socket, lifeline: int, progress: int, config: dict[str, 
     sys.path[:] = [path for path in sys.path if os.path.exists(path)]
     process.offer_to_oom_killer()
     process.share_malloc_arena()
-    own_mounts, user = _enter_mounts(config), config["user"]
+    # Mounting needs rights, which end below. The scratch folders are made after that, by their owner.
+    own_mounts = _enter_mounts(config)
+    user = config["user"]
     readable = config["readable" if own_mounts else "readable_on_shared_mounts"]
     folders = file_access.Scratch(config["scratch_mb"], user) if config["scratch_mb"] else None
     if own_mounts and user is None:
