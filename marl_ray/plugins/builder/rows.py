@@ -54,7 +54,7 @@ def _house(row: DataRow, number: int) -> Task:
         raise UserError(f"task {task_id}: layers need the heights 0 to {len(layers) - 1} (y)")
     rows = tuple(by_height[y] for y in range(len(layers)))
     shapes = set()
-    letters = set()
+    letters: set[str] = set()
     for lines in rows:
         for line in lines:
             shapes.add((len(lines), len(line)))
