@@ -86,7 +86,7 @@ class RepairAttempt:
     @property
     def answers(self) -> list[str]:
         """Each agent's parsed answer, or its whole response if nothing could be parsed."""
-        parsed: list[str] = []
+        parsed = []
         report = self.diagnosis
         if report is not None:
             parsed.append("" if report.problem else f"line: {report.line}\nwhy: {report.why}")
@@ -130,7 +130,7 @@ def repair_attempt(task: Task, responses: Sequence[str], diagnoses: bool, visibl
     if diagnoses:
         diagnosis = parse_bug_report(responses[0], len(buggy.lines))
         patching = responses[1:]
-    patches: list[Patch] = []
+    patches = []
     parts: list[ExtractedFunction] = []
     for response, names in zip(patching, assign_functions(buggy, len(patching)), strict=True):
         patches.append(_patch(response, names, buggy.text, reference))
@@ -168,8 +168,8 @@ _reference_diff = lru_cache(maxsize=1024)(diff_lines)
 @lru_cache(maxsize=256)  # in joint mode `cross` each response is part of many joint actions of its node
 def _patch(response: str, names: tuple[str, ...], buggy: str, reference: str) -> Patch:
     """Return the patch in a response, without functions that have new decorators or defaults."""
-    parts: list[ExtractedFunction] = []
-    refused: list[str] = []
+    parts = []
+    refused = []
     for name in names:
         part = extract_function(response, name)
         if part.function and not definition_code(part.function) <= allowed_definition_code(buggy, reference, name):

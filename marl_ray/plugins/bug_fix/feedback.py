@@ -87,7 +87,7 @@ def diagnose_repair(
     assert isinstance(evidence, RepairEvidence), "an outcome of this environment"
     # The first agent writes the diagnosis, if there is one.
     patcher = agent - (attempt.diagnosis is not None)
-    missing: list[str] = []
+    missing = []
     refused: list[str] = []
     for role, patch in zip(patching, attempt.patches, strict=True):
         refused += patch.refused
@@ -205,7 +205,7 @@ def _tests(facts: RepairDiagnosis, summarise: Callable[[Sequence[bool]], str]) -
     """Return the shares of tests that still pass and that pass now."""
     kept = facts.results(passed_before=True)
     fixed = facts.results(passed_before=False)
-    lines: list[str] = []
+    lines = []
     if kept:
         lines.append(f"tests that passed before: {summarise(kept)} still pass")
     if fixed:

@@ -94,7 +94,7 @@ def assign_functions(program: BuggyProgram, patchers: int) -> list[tuple[str, ..
 
 def apply_patches(program: BuggyProgram, parts: Sequence[ExtractedFunction]) -> tuple[str, dict[str, int]]:
     """Return the program with these functions in place of its own, and the line on which each function starts."""
-    new: dict[str, ExtractedFunction] = {}
+    new = {}
     future: dict[str, None] = {}
     for part in parts:
         new[part.name] = part
@@ -102,7 +102,7 @@ def apply_patches(program: BuggyProgram, parts: Sequence[ExtractedFunction]) -> 
     # Imports from `__future__` are valid only above all other code.
     text = [line for line in future if not _is_imported(line, program)]
     old = program.lines
-    starts: dict[str, int] = {}
+    starts = {}
     done = 0  # lines of the old program that are in the new text, or replaced
     for name, place in program.functions.items():
         text += old[done : place.start - 1]
@@ -123,7 +123,7 @@ def _split_imports(part: ExtractedFunction, program: BuggyProgram) -> tuple[list
         tree = parse(part.code)
     if tree is None or not isinstance(tree.body[-1], ast.FunctionDef):
         return [], part.code.split("\n")
-    imports: list[str] = []
+    imports = []
     for node in tree.body[:-1]:
         line = ast.unparse(node)
         if not _is_imported(line, program):
@@ -154,7 +154,7 @@ def diff_lines(old: str, new: str) -> LineDiff:
     """Return the diff from `old` to `new`."""
     numbers, before = _numbered_lines(old)
     _, after = _numbered_lines(new)
-    hunks: list[Hunk] = []
+    hunks = []
     # `autojunk` would ignore lines that are frequent in long programs.
     for kind, i, end, j, stop in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if kind == "equal":
@@ -167,8 +167,8 @@ def diff_lines(old: str, new: str) -> LineDiff:
 
 def _numbered_lines(text: str) -> tuple[list[int], list[str]]:
     """Return the numbers (from 1) of the lines that are not blank, and these lines."""
-    numbers: list[int] = []
-    lines: list[str] = []
+    numbers = []
+    lines = []
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             numbers.append(number)

@@ -96,7 +96,7 @@ def read_commands(
 
 def build(commands: Iterable[Command]) -> dict[Position, str]:
     """Return the blocks after all commands, in order, without air."""
-    blocks: dict[Position, str] = {}
+    blocks = {}
     for command in commands:
         ranges = [range(low, high + 1) for low, high in zip(command.low, command.high, strict=True)]
         for x, y, z in product(*ranges):
@@ -110,7 +110,7 @@ def _lines(answer: str) -> list[str]:
     parts = answer.split("```")
     if len(parts) > 2:
         text = re.sub(r"^[\w-]+[ \t]*\n", "", parts[1].strip())  # without the name of a language
-    lines: list[str] = []
+    lines = []
     for line in text.splitlines():
         content = _LIST_MARK.sub("", line.strip()).strip()
         if content:

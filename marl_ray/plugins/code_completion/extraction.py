@@ -50,7 +50,7 @@ class Method:
 
     def code(self, indent: str, decorators: Collection[str] = ()) -> str:
         """Return the source at another indentation, with `decorators` if the method has none."""
-        lines: list[str] = []
+        lines = []
         if not self.decorated:
             for decorator in decorators:
                 lines.append(indent + decorator)
@@ -86,7 +86,7 @@ class ClassAnswer:
     def imports_of(self, methods: Collection[Method], future: bool) -> list[str]:
         """Return the imports that bind a name in these methods, or the `from __future__` imports."""
         mentioned = {"*"}.union(*(method.names for method in methods))
-        lines: list[str] = []
+        lines = []
         for node in self.imports:
             if is_future(node) is future and (future or binds(node) & mentioned):
                 lines.append(ast.unparse(node))
@@ -121,7 +121,7 @@ def _of_program(tree: ast.Module, lines: list[str], class_name: str) -> ClassAns
     """Return the members of the class in a program, or its functions if the class is missing."""
     indent = indentation(lines[0])
     members: list[FunctionNode] = []
-    functions: list[FunctionNode] = []
+    functions = []
     imports: list[ast.Import | ast.ImportFrom] = []
     for node in _body(tree, indent):
         if isinstance(node, ast.ClassDef) and node.name == class_name:
@@ -130,7 +130,7 @@ def _of_program(tree: ast.Module, lines: list[str], class_name: str) -> ClassAns
             functions.append(node)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             imports.append(node)
-    methods: dict[str, Method] = {}
+    methods = {}
     for definition in members or functions:
         if not is_stub(definition):
             methods[definition.name] = _method(definition, lines, bool(indent))
@@ -139,9 +139,9 @@ def _of_program(tree: ast.Module, lines: list[str], class_name: str) -> ClassAns
 
 def _of_lines(lines: list[str]) -> ClassAnswer:
     """Return every definition that parses by itself, until MAX_PARSED is used up."""
-    methods: dict[str, Method] = {}
-    broken: set[str] = set()
-    rest: list[str] = []
+    methods = {}
+    broken = set()
+    rest = []
     index = 0
     cost = 0
     decorated: int | None = None
@@ -213,8 +213,8 @@ def _method(node: FunctionNode, lines: list[str], enclosed: bool) -> Method:
     first = first_line(node) - enclosed
     last = (node.end_lineno or node.lineno) - enclosed
     inside: set[int] = set()
-    names: set[str] = set()
-    attributes: set[str] = set()
+    names = set()
+    attributes = set()
     for part in ast.walk(node):
         if isinstance(part, ast.Constant | ast.JoinedStr):
             # All lines of a string but its first one begin within the string.
@@ -225,7 +225,7 @@ def _method(node: FunctionNode, lines: list[str], enclosed: bool) -> Method:
             names.add(part.id)
         elif isinstance(part, ast.Attribute):
             attributes.add(part.attr)
-    own: list[str] = []
+    own = []
     for number, line in enumerate(lines[first - 1 : last]):
         if number not in inside:
             line = FORM_FEED.sub("", line)

@@ -41,7 +41,7 @@ class TestText:
 def unit_tests(tests: str) -> Mapping[str, TestText]:
     """Return the tests of the unittest classes in a source, by their name in reports, `Class.test`."""
     tree = parse(tests)
-    texts: dict[str, TestText] = {}
+    texts = {}
     for node in tree.body if tree is not None else ():
         if not isinstance(node, ast.ClassDef):
             continue
@@ -84,7 +84,7 @@ class ClassDiagnosis:
     @property
     def missing(self) -> list[str]:
         """All methods that do not count."""
-        names: list[str] = []
+        names = []
         for problem_of in self.problems:
             for name, problem in problem_of.items():
                 if problem:
@@ -109,7 +109,7 @@ def diagnose(attempt: ClassAttempt, report: ExecutionReport, sandbox_slice: Sand
     problems: list[dict[str, str]] = []
     for agent, names in enumerate(attempt.shares):
         problems.append({name: attempt.problem(agent, name) for name in names})
-    failures: list[Failure] = []
+    failures = []
     for test in tests:
         if test.status != "pass":
             failures.append((test, parse_test(attempt.program.tests, test.source)))
@@ -120,7 +120,7 @@ def diagnose(attempt: ClassAttempt, report: ExecutionReport, sandbox_slice: Sand
 def level_feedback(diagnosis: ClassDiagnosis, agent: int) -> list[str]:
     """Return every level in detail: the agent's own methods, and the failed tests that mention them first."""
     own = diagnosis.problems[agent]
-    lines: list[str] = []
+    lines = []
     for name, problem in own.items():
         state = f"missing ({problem})" if problem else "found"
         lines.append(f"{name}: {state}")

@@ -43,7 +43,7 @@ def revisions(class_name: str, shares: Sequence[Sequence[str]]) -> list[str]:
 
 def question(skeleton: str, program: str, roles: Sequence[str], shares: Sequence[Sequence[str]]) -> str:
     """Return the question to an expert: an edit of each agent's work in a joint program."""
-    lines: list[str] = []
+    lines = []
     for role, methods in zip(roles, shares, strict=True):
         lines.append(f"{role}: {', '.join(methods) or 'nothing'}")
     return QUESTION.format(

@@ -227,8 +227,8 @@ def _trainer_settings(trainer: str, given: Mapping[str, Any]) -> tuple[dict[str,
     that are refused with the reason."""
     given = _by_name_here(given)
     section: dict[str, Any] = {}
-    notes: list[str] = []
-    refused: list[str] = []
+    notes = []
+    refused = []
     if TRAINERS[trainer][1].get("critic") == "iac":
         is_separate = given.pop("use_separate_critic", True)
         head_of_critic = given.pop("critic_value_head_hidden_dim", None)

@@ -146,8 +146,8 @@ def convert_sections(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
     """Return the sections other than the trainer's by the keys used here, notes on keys that are left out, and the keys
     that are refused with the reason."""
     converted: dict[str, Any] = {}
-    notes: list[str] = []
-    refused: list[str] = []
+    notes = []
+    refused = []
     tree = _without_equal_critics(_with_model(tree))
     kind = (tree.get("dataset") or {}).get("type")
     if kind in _MISSING_ENVIRONMENTS:

@@ -34,7 +34,7 @@ _SILENT_OPCODES = ("PROTO", "FRAME", "MEMOIZE", "STOP")
 
 def _pickled_text(data: bytes) -> str:
     """Return the text of a pickle that holds nothing else, without unpickling. Raises ValueError for other pickles."""
-    texts: list[str] = []
+    texts = []
     for opcode, argument, _ in pickletools.genops(data):  # reads the opcodes and executes none
         if opcode.name in _TEXT_OPCODES:
             texts.append(str(argument))

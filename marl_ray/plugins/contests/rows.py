@@ -55,7 +55,7 @@ def _livecodebench(row: DataRow, number: int) -> Task:
     """
     task_id = id_of(row, "LiveCodeBench", number, "question_id")
     pairs: list[tuple[Any, Any]] = []
-    kinds: set[str] = set()
+    kinds = set()
     for field in ("public_test_cases", "private_test_cases"):
         if not row.get(field):
             continue  # private tests may be missing

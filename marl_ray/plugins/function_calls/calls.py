@@ -101,7 +101,7 @@ def match(calls: Sequence[FunctionCall], expected: Sequence[FunctionCall]) -> tu
         for place, wanted in enumerate(expected):
             pairs.append((*similarity(call, wanted), number, place))
     total = 0.0
-    right: set[int] = set()
+    right = set()
     used: set[int] = set()
     filled: set[int] = set()
     for share, is_right, number, place in sorted(pairs, key=lambda pair: pair[:2], reverse=True):
@@ -141,7 +141,7 @@ def read_calls(answer: str, functions: str) -> list[FunctionCall]:
 @lru_cache(maxsize=4096)
 def expected_calls(calls: str) -> tuple[FunctionCall, ...]:
     """Return the expected calls of a task from JSON text: a list of `{name: {argument: [accepted values]}}`."""
-    expected: list[FunctionCall] = []
+    expected = []
     for call in json.loads(calls):
         for name, arguments in call.items():
             expected.append(FunctionCall(name, arguments))

@@ -71,7 +71,7 @@ def _question(row: DataRow, task_id: str) -> str:
         parts = [row["question"]]
     else:
         parts = list_of(row, "question", task_id)
-    texts: list[str] = []
+    texts = []
     while parts:
         part = parts.pop(0)
         if isinstance(part, list | tuple):

@@ -151,7 +151,7 @@ def answer_logprobs(learner: Learner, answers: Iterable[PromptAndCompletion]) ->
     scored: list[PromptAndCompletion] = []
     for group in groups:
         scored += answers_of(group)
-    sums: dict[PromptAndCompletion, float] = {}
+    sums = {}
     for answer, logprobs in zip(scored, token_logprobs, strict=True):
         sums[answer] = float(logprobs.double().sum())
     return sums

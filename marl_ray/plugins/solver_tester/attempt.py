@@ -79,7 +79,7 @@ def written_tests(response: str, function: str, parameters: tuple[str, ...] = ()
         >>> written_tests("Here you are:\\nassert f( 1 )==2, 'off by one'\\nassert f(1.0) == 3", "f")
         ('assert f(1) == 2',)
     """
-    tests: list[str] = []
+    tests = []
     seen: list[dict[str | int, Any]] = []
     for node in _asserts(strip_fence(response)):
         test = _canonical_test(node.test, function)

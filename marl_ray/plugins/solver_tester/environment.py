@@ -80,7 +80,7 @@ class SolverTester(CodeEnvironment[SolutionAttempt], AnswersInOrder, AsksExpert)
         runs = attempt.part.defined and own.syntax_error is None
         rate = self._pass_rate(own, runs)
         valid: list[float] = []
-        truth: list[float] = []
+        truth = []
         found = False
         for tests in evidence.written:
             asked = max(prompts.TESTS_PER_WRITER, len(tests))

@@ -80,7 +80,7 @@ class TravelPlanning(TextEnvironment[TravelPlan]):
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> TravelPlan:
         trip = task.fields["trip"]
-        parts: list[PlanPart] = []
+        parts = []
         plan: dict[Slot, str] = {}
         for agent, response in enumerate(responses):
             part = read_part(response, agent, self._slots(trip, agent))

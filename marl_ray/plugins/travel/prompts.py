@@ -68,8 +68,8 @@ def revision(agent: int, num_agents: int) -> str:
 
 def _day(trip: Trip, day: int, fields: tuple[str, ...]) -> str:
     """Return where the travellers are on a day, and which of the fields have to be filled."""
-    needed: list[str] = []
-    empty: list[str] = []
+    needed = []
+    empty = []
     for name in fields:
         if (day, name) in trip.required:
             needed.append(name)
@@ -86,7 +86,7 @@ def _day(trip: Trip, day: int, fields: tuple[str, ...]) -> str:
 def _catalogue(trip: Trip, fields: tuple[str, ...]) -> list[str]:
     """Return the entries that the fields can have, one per line."""
     cities = list(dict.fromkeys(chain.from_iterable(trip.route)))
-    lines: list[str] = []
+    lines = []
     if TRANSPORT in fields:
         lines.append("Connections:")
         for day in filter(trip.moves, range(1, trip.days + 1)):

@@ -61,9 +61,9 @@ class PlanScores:
 
 def score_plan(trip: Trip, plan: Mapping[Slot, str]) -> PlanScores:
     """Return the scores of a plan: values by slot, without unassigned slots."""
-    right: set[Slot] = set()
+    right = set()
     chosen: dict[Slot, list[Place | Connection | None]] = {}
-    in_city: list[bool] = []
+    in_city = []
     for (day, name), value in plan.items():
         if name == CITY:
             is_right = normal(value) == normal(city_value(trip, day))
@@ -82,7 +82,7 @@ def score_plan(trip: Trip, plan: Mapping[Slot, str]) -> PlanScores:
     required = trip.required
     recall = len(right & required) / len(required)
     known: list[Place | Connection] = []
-    in_catalogue: list[bool] = []
+    in_catalogue = []
     restaurants: list[Place | Connection] = []
     attractions: list[Place | Connection] = []
     for (_, name), picks in chosen.items():
@@ -121,7 +121,7 @@ def score_plan(trip: Trip, plan: Mapping[Slot, str]) -> PlanScores:
     coverage = len(plan) / (len(FIELDS) * trip.days)
     checks = 0.25 * _mean(list(sense.values())) + 0.15 * _mean(list(wishes.values()))
     quality = scale * 0.20 * coverage + 0.25 * recall + 0.15 * f1 + scale * checks
-    roles: list[float] = []
+    roles = []
     for fields in ROLE_FIELDS:
         roles.append(_mean([slot in right for slot in required if slot[1] in fields]))
     return PlanScores(frozenset(right & required), tuple(roles), recall, quality, sense, wishes, cost, wishes_met)
@@ -160,8 +160,8 @@ def _transport(
     trip: Trip, plan: Mapping[Slot, str], right: set[Slot], chosen: Mapping[Slot, Sequence[object]]
 ) -> float:
     """Return the share of days with the right connection or none, 0 if one's own car is combined with others."""
-    modes: set[str] = set()
-    are_right: list[bool] = []
+    modes = set()
+    are_right = []
     for day in range(1, trip.days + 1):
         slot = (day, TRANSPORT)
         for pick in chosen.get(slot, ()):
@@ -182,7 +182,7 @@ def _nights(trip: Trip, chosen: Mapping[Slot, Sequence[object]]) -> float:
     for day in range(1, trip.days + 1):
         picks = chosen.get((day, ACCOMMODATION), [None])
         places.append(picks[0])
-    lasts: list[bool] = []
+    lasts = []
     for place, nights in groupby(places):  # nights in a row at one place are a stay
         if isinstance(place, Place):
             lasts.append(len(list(nights)) >= place.nights)
@@ -194,14 +194,14 @@ def _wishes(
 ) -> dict[str, float]:
     """Return the scores of the budget and of the traveller's further wishes. `margin` falls from 1 at the budget to
     0 at its double."""
-    known: list[bool] = []
+    known = []
     for slot in trip.required | chosen.keys():
         if slot[1] in PRICED:
             known.append(None not in chosen.get(slot, [None]))
     wishes = {"budget": recall * _mean(known) * margin}
-    rooms: list[Place] = []
+    rooms = []
     served: set[str] = set()
-    modes: set[str] = set()
+    modes = set()
     for pick in chain.from_iterable(chosen.values()):
         if isinstance(pick, Connection):
             modes.add(pick.mode)

@@ -167,7 +167,7 @@ class Trip:
     def connections_on(self, day: int) -> list[Connection]:
         """Return the connections of a day's journey, none on days without one."""
         dates = ("", self.dates[day - 1])
-        known: list[Connection] = []
+        known = []
         for connection in self.connections:
             if (connection.start, connection.end) == self.route[day - 1] and connection.date in dates:
                 known.append(connection)

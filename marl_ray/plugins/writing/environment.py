@@ -76,7 +76,7 @@ class SummaryAndDetails(TextEnvironment[WrittenParts]):
         found = attempt.found
         rule = self.rule
         low, high = rule.words
-        lines: list[str] = []
+        lines = []
         for part, count in zip(self.texts.parts, found.words, strict=True):
             lines.append(f"{part}: {count} words (from {low} to {high})")
         return [
