@@ -71,14 +71,24 @@ def plain(text: str) -> list[str]:
 
 
 def row_of(step: int) -> MetricRow:
-    row = step_row(TrainerState(step, 4 * step, 0), rollout_row(CONFIG, [CHAIN], [], 4.0, 0), {}, {}, TIMES)
+    row = step_row(
+        TrainerState(step, 4 * step, 0),
+        rollout_row(CONFIG.training, CONFIG.external, [CHAIN], [], 4.0, 0),
+        {},
+        {},
+        TIMES,
+    )
     return row | {"agent_0/loss": -1.5, "agent_1/loss": 0.25}
 
 
 def run(steps: int, with_episodes: bool = True) -> None:
     stream = MetricStream([ConsoleSink(steps, 0, POLICIES, num_turns=2, every=1)])
     records = [record(ANSWERS)] * with_episodes
-    stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, 0), [CHAIN], {"eval": 1.0}), "before", records)
+    stream.evaluation(
+        evaluation_row(CONFIG.training, CONFIG.external, TrainerState(0, 0, 0), [CHAIN], {"eval": 1.0}),
+        "before",
+        records,
+    )
     for step in range(1, steps + 1):
         stream.step(row_of(step), records)
     stream.close()
@@ -163,5 +173,7 @@ def test_the_end_of_a_run_is_a_result_an_advice_and_a_command(
     assert lines[0] == "training reward 4.00, 100% solved, after 1 step in 1.0 min"
     assert lines[-1] == f"curves and episodes: marl-ray report {folder}"
     assert len(lines) == 3
-    stream.evaluation(evaluation_row(CONFIG, TrainerState(1, 4, 0), [CHAIN], {"eval": 1.0}), "after", [])
+    stream.evaluation(
+        evaluation_row(CONFIG.training, CONFIG.external, TrainerState(1, 4, 0), [CHAIN], {"eval": 1.0}), "after", []
+    )
     assert closing_lines(quickstart_config(), folder, result, 60.0)[0].startswith("held-out reward 4.00, 100% solved")
