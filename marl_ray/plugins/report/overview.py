@@ -113,6 +113,7 @@ def _levels(rows: Rows, num_turns: int) -> dict[str, Any] | None:
             names = dict.fromkeys([*before, *after])
             return {
                 "held_out": held_out,
+                "step": with_levels[-1]["step"],
                 "names": list(names),
                 "before": [before.get(name, 0.0) for name in names] if len(with_levels) > 1 else None,
                 "after": [after.get(name, 0.0) for name in names],

@@ -69,7 +69,8 @@ def test_levels_of_the_reward_before_and_after() -> None:
     before = evaluation(0, 0.5) | {"eval/turn_1/level/main": 0.5, "eval/turn_1/level/tests": 0.0}
     after = evaluation(1, 1.5) | {"eval/turn_1/level/main": 0.6, "eval/turn_1/level/tests": 0.9}
     levels = overview([before, training(1, 1.0), after], 1)["levels"]
-    assert levels == {"held_out": True, "names": ["main", "tests"], "before": [0.5, 0.0], "after": [0.6, 0.9]}
+    assert (levels["held_out"], levels["step"], levels["names"]) == (True, 1, ["main", "tests"])
+    assert (levels["before"], levels["after"]) == ([0.5, 0.0], [0.6, 0.9])
 
 
 def test_speed_is_of_the_last_steps() -> None:

@@ -36,19 +36,21 @@
     return choice;
   };
 
+  const age = (seconds) => (seconds < 120 ? `${Math.max(0, Math.round(seconds))} s` : duration(seconds));
+
   const showAge = () => {
     if (live.note === null) return;
     if (live.lost !== null) {
       live.note.setAttribute("role", "alert");
       live.note.className = "alert small";
-      live.note.textContent = `The server has not answered for ${duration((Date.now() - live.lost) / 1000)}: this is its last answer.`;
+      live.note.textContent = `The server has not answered for ${age((Date.now() - live.lost) / 1000)}: this is its last answer.`;
       return;
     }
     live.note.removeAttribute("role");
     live.note.className = "quiet small";
     const { updated, kind } = page.run.state || {};
     const inProgress = kind === "running" || kind === "starting";
-    live.note.textContent = !updated || !inProgress ? "live" : `updated ${duration(Math.max(0, Date.now() / 1000 - updated))} ago`;
+    live.note.textContent = !updated || !inProgress ? "live" : `updated ${age(Date.now() / 1000 - updated)} ago`;
   };
 
   const poll = async () => {

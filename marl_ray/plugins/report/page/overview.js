@@ -59,7 +59,7 @@
     if (solved) list.append(tile("Tasks solved", change(solved, percent), source(solved, percent), trend(run, solved.metric, "solved tasks over the steps")));
     if (agreement) {
       const numbers = { before: agreement.first, after: agreement.recent };
-      list.append(tile("Agents agree", change(numbers, percent), "reward stays with partners' other answers", trend(run, agreement.metric, "agreement over the steps")));
+      list.append(tile("Agents agree", change(numbers, percent), "reward stays if partners' answers vary", trend(run, agreement.metric, "agreement over the steps")));
     } else if (run.setup.agents > 1) {
       list.append(tile("Agents agree", "–", "not measured: see output.measure_cooperation", null));
     }
@@ -119,7 +119,8 @@
 
   // A bar per time, divided into the levels: negative ones go to the left of zero.
   const levelBars = (levels) => {
-    const rows = [["before", levels.before], ["after", levels.after]].filter(([, values]) => values !== null);
+    const after = levels.before === null ? `step ${levels.step}` : "after";
+    const rows = [["before", levels.before], [after, levels.after]].filter(([, values]) => values !== null);
     const sums = (values, sign) => values.filter((value) => value * sign > 0).reduce((sum, value) => sum + value, 0);
     const low = Math.min(0, ...rows.map(([, values]) => sums(values, -1)));
     const high = Math.max(0, ...rows.map(([, values]) => sums(values, 1)));
@@ -147,7 +148,7 @@
     const rows = levels.names.map((name, index) => el("tr", {},
       el("th", { scope: "row" }, el("span", { class: "key", style: { "--key": `var(--level-${index % 8})` } }), name.replaceAll("_", " ")),
       levels.before === null ? null : el("td", {}, short(levels.before[index])), el("td", {}, short(levels.after[index]))));
-    const head = el("tr", {}, el("th", { scope: "col" }, "level"), levels.before === null ? null : el("th", { scope: "col" }, "before"), el("th", { scope: "col" }, levels.before === null ? "now" : "after"));
+    const head = el("tr", {}, el("th", { scope: "col" }, "level"), levels.before === null ? null : el("th", { scope: "col" }, "before"), el("th", { scope: "col" }, levels.before === null ? `step ${levels.step}` : "after"));
     return el("section", { class: "card", "aria-label": "Reward by level" },
       el("h2", {}, "Where the reward comes from"),
       el("p", { class: "quiet small" }, levels.held_out ? "levels of the last turn, held-out tasks" : "levels of the last turn, training"),
@@ -169,14 +170,17 @@
       state.traceback ? el("details", {}, el("summary", {}, "traceback"), el("pre", { tabindex: "0" }, state.traceback)) : null);
   };
 
+  const hasRows = (run) => run.training.step.length + run.evaluations.step.length > 0;
+
   const awaited = (run) => {
     const { state } = run;
-    const hasRows = run.training.step.length + run.evaluations.step.length > 0;
-    if (hasRows) return null;
-    const text = state.kind === "starting" ? "The run is starting. It waits for:" : "The run has no step yet. Its last messages:";
-    const last = state.log.length ? state.log[state.log.length - 1] : "its first message";
-    return el("div", { class: "card" }, el("h2", {}, text), el("p", {}, last),
-      el("pre", { tabindex: "0", "aria-label": "Last messages" }, state.log.join("\n")));
+    const title = state.kind === "starting" ? "The run is starting" : "The run has no step yet";
+    // The machine is described once all actors are ready.
+    const text = run.machine.length
+      ? "The actors are ready. The page waits for the first evaluation or step."
+      : "The page waits for the actors: generators, learners and sandbox workers.";
+    return el("div", { class: "card" }, el("h2", {}, title), state.kind === "starting" ? el("p", {}, text) : null,
+      el("pre", { tabindex: "0", "aria-label": "Last messages" }, state.log.join("\n") || "no message yet"));
   };
 
   const inWords = (run) => {
@@ -186,14 +190,17 @@
   };
 
   page.tab("overview", "Overview", (root, run) => {
-    for (const part of [failure(run), awaited(run), tiles(run), warning(run)]) if (part) root.append(part);
-    if (run.training.step.length + run.evaluations.step.length > 0) {
-      const curves = el("div", { class: "split" });
-      root.append(curves);
-      curves.append(rewardCurve(run));
-      const levels = levelCard(run);
-      if (levels) curves.append(levels);
+    const failed = failure(run);
+    if (failed) root.append(failed);
+    if (!hasRows(run)) {
+      root.append(awaited(run));
+      return;
     }
+    root.append(tiles(run));
+    const warned = warning(run);
+    if (warned) root.append(warned);
+    const curves = el("div", { class: "split" }, rewardCurve(run), levelCard(run));
+    root.append(curves);
     const changed = el("section", { class: "card", "aria-label": "What changed" });
     root.append(changed);
     page.drawPanel("changed", changed, run);
