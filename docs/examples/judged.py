@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import Any, Self
 
+from ratio import Ratio, Text
+
 from marl_ray.config import Config
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.environments.abilities import ExecutesPrograms
 from marl_ray.environments.base import Executor
 from marl_ray.external.llm_judge import Judgement, LLMJudge, Question
-from ratio import Ratio, Text
 
 ASK = """\
 A text has a beginning and an end, by two authors. Does the end follow from the beginning? What stands between the \
