@@ -350,6 +350,8 @@ def prompt_task(row: Mapping[str, Any], number: int) -> Task:
         entries = prompt.values()
     elif is_one_prompt(prompt):
         entries = [prompt]
+    elif not isinstance(prompt, list | tuple):
+        raise UserError(f"task {name}: {PROMPT} should be text, messages or a list of prompts, got {prompt!r:.80}")
     texts = []
     for entry in entries:
         try:

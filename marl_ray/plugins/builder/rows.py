@@ -48,9 +48,9 @@ def _house(row: DataRow, number: int) -> Task:
         raise UserError(f"task {task_id} needs inventory (blocks by letter) and layers")
     by_height = {}
     for layer in layers:
-        if isinstance(layer, Mapping):
-            by_height[layer.get("y")] = lines_of(layer, "rows")
-    if sorted(by_height, key=str) != sorted(range(len(layers)), key=str):
+        if isinstance(layer, Mapping) and isinstance(layer.get("y"), int):
+            by_height[layer["y"]] = lines_of(layer, "rows")
+    if sorted(by_height) != list(range(len(layers))):
         raise UserError(f"task {task_id}: layers need the heights 0 to {len(layers) - 1} (y)")
     rows = tuple(by_height[y] for y in range(len(layers)))
     shapes = set()

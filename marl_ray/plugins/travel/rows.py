@@ -64,6 +64,8 @@ def _travel(row: DataRow, number: int) -> Task:
     cuisines = wishes.get("cuisine") or ()
     if isinstance(cuisines, str):
         cuisines = [cuisines]
+    if not isinstance(cuisines, list | tuple):
+        raise UserError(f"task {task_id}: cuisine of local_constraint should be a list")
     trip = Trip(
         route=route,
         dates=dates,
@@ -154,7 +156,7 @@ def _number(row: DataRow, field: str, task_id: str, least: float, most: float) -
     value: Any = row.get(field)
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UserError(f"task {task_id} needs {field}, a number") from None
     if not least <= number <= most:
         raise UserError(f"task {task_id}: {field} is {value}, and should be from {least:g} to {most:g}")
