@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from marl_ray import registry
-from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.data import DATASETS
 from marl_ray.toy import TASKS_PATH
@@ -45,15 +44,21 @@ def changed(value: Any, draw: random.Random) -> Any:
     return draw.choice(ODD)
 
 
+def problem_of(name: str, row: Row) -> str:
+    """Return why a row is refused; nothing if it is a task."""
+    try:
+        DATASETS.get(name).task(row, 0)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
 @pytest.mark.parametrize("name", DATASETS.entries)
 def test_an_odd_row_is_a_task_or_an_error_of_one_line(name: str) -> None:
-    conversion = DATASETS.get(name)
     draw = random.Random(name)
     for row in rows():
         for _ in range(CHANGES):
             field = draw.choice(list(row))
             odd = row | {field: changed(row[field], draw)}
-            try:
-                assert isinstance(conversion.task(odd, 0), Task)
-            except UserError as error:
-                assert len(str(error).splitlines()) == 1
+            message = problem_of(name, odd)
+            assert len(message.splitlines()) <= 1
