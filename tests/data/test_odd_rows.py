@@ -1,4 +1,4 @@
-"""Rows with values of other types: every dataset type makes a task of a row, or says in one line what is wrong."""
+"""Rows with values of other types: every dataset type makes a task of a row, or refuses it in one line."""
 
 from __future__ import annotations
 
