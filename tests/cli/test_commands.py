@@ -103,7 +103,7 @@ def test_train_and_plan_need_a_config_or_a_run(capsys: pytest.CaptureFixture[str
 @pytest.mark.plugins("planner", "report")
 def test_a_report_needs_a_run_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["report", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"error: {tmp_path} is not a run folder: metrics.jsonl is missing\n"
+    assert capsys.readouterr().err == f"error: {tmp_path} is not a run folder: config.yaml is missing\n"
 
 
 def test_explain_prints_settings_and_sections(capsys: pytest.CaptureFixture[str]) -> None:
