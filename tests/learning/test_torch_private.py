@@ -30,7 +30,8 @@ def test_the_pinned_and_the_installed_torch_are_the_supported_version() -> None:
 
 def test_no_other_module_uses_private_names() -> None:
     private = re.compile(
-        r"\btorch(\.\w+)*\._[a-z]\w+\(|from torch(\.\w+)*\._|(?<!self)\._(cdata|version\b|schema\.|overloadpacket|local_tensor)"
+        r"\btorch(\.\w+)*\._[a-z]\w+\(|from torch(\.\w+)*\._"
+        r"|(?<!self)\._(cdata|version\b|schema\.|overloadpacket|local_tensor)"
         r"|\b(module|model)\._(parameters|buffers)\b|tensor\._spec|_fsdp_|\._last_lr"
     )
     files = (ROOT / "marl_ray").rglob("*.py")
