@@ -14,7 +14,7 @@ import pytest
 from marl_ray.core.episode import Node
 from marl_ray.core.errors import UserError
 from marl_ray.plugins.report.episode_choice import chosen_order, evenly
-from marl_ray.plugins.report.episode_data import changed_tasks, episode_data
+from marl_ray.plugins.report.episode_data import changed_tasks, episode_data, feedback_tests
 from marl_ray.plugins.report.episode_file import EpisodeFile, episode_id
 from marl_ray.plugins.report.episode_tables import LONGEST_TEXT, EpisodeTables, page_size
 from marl_ray.plugins.report.run_page import data_text
@@ -235,6 +235,14 @@ def test_without_two_evaluations_nothing_is_compared(tmp_path: Path) -> None:
     file.update()
     assert changed_tasks(file.episodes, [episode.id for episode in file.episodes]) is None
     assert len(chosen_order(file.episodes)) == 2
+
+
+def test_the_tests_of_the_feedback_are_in_the_config(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    assert feedback_tests(run) is None, "no config"
+    for setting, expected in (("", 1), ("external: {sandbox_slice: -2}", -2), ("external: {sandbox_slice: all}", None)):
+        run.config.write_text(f"magrpo: {{}}\n{setting}\n", encoding="utf-8")
+        assert feedback_tests(run) == expected
 
 
 def test_a_tree_keeps_all_its_nodes_and_cross_joint_actions_their_indices(tmp_path: Path) -> None:

@@ -10,9 +10,6 @@
     ["wrong → wrong", "zero", (passing, keep, fix) => (1 - passing) * (1 - fix)],
   ];
 
-  // A narrower part of a bar, in percent, has no room for its number.
-  const NARROW = 12;
-
   // Parts of the names of metrics, in the order of their charts. The tab System has all metrics.
   const MEASURES = ["cooperation/agreement", "_contribution", "cooperation/", "/influence", "/difference_mean", "/keep_rate", "/fix_rate", "tokens/", "reward_per_token/"];
 
@@ -145,7 +142,9 @@
     if (fix === null) return 1;
     const before = at(`turn_${turn - 1}/all_passed`);
     const solved = at(`turn_${turn}/all_passed`);
-    if (solved === null || keep === fix) return before;
+    // Branches that ended early count in `solved` but are not continued.
+    const isSolvable = solved !== null && keep !== fix && !(at(`turn_${turn}/ended_early`) > 0);
+    if (!isSolvable) return before;
     const right = (solved - fix) / (keep - fix);
     // Rounding may leave the interval a little.
     return right > -1e-9 && right < 1 + 1e-9 ? Math.min(Math.max(right, 0), 1) : before;
@@ -166,7 +165,7 @@
     const words = parts.map(([name, , value]) => `${name} ${value} %`).join(", ");
     return el("div", { class: "flow-row" }, el("span", { class: "quiet small" }, title),
       el("div", { class: "flow-bar", role: "img", "aria-label": `${title}: ${words}` }, parts.filter(([, , value]) => value > 0).map(([name, hue, value]) =>
-        el("span", { title: `${name} ${value} %`, style: { "flex-grow": String(value), background: `color-mix(in srgb, var(--${hue}) 40%, var(--ground))` } }, value < NARROW ? "" : `${value} %`))),
+        el("span", { title: `${name} ${value} %`, style: { "flex-grow": String(value), background: `color-mix(in srgb, var(--${hue}) 40%, var(--ground))` } }))),
       el("span", { class: "words quiet small" }, words));
   };
 
@@ -194,8 +193,12 @@
     }
     const keys = el("p", { class: "keys small" }, OUTCOMES.map(([name, hue]) =>
       el("span", { class: "entry" }, el("span", { class: "key", style: { "--key": `color-mix(in srgb, var(--${hue}) 40%, var(--ground))` } }), `${name} `)));
+    const isEarly = (table) => Object.keys(table.metrics).some((name) => name.endsWith("/ended_early") && charts.column(table, name).some((value) => value > 0));
+    const solved = isEarly(run.evaluations) || isEarly(run.training)
+      ? "Branches that ended early are in the share of tasks solved, but not in a bar."
+      : "“Right → right” and “wrong → right” together are the share solved in the turn.";
     return card(title, keys, turns,
-      el("p", { class: "quiet small" }, "Right: all tests pass. A bar has the samples of a turn, by the sample of the turn before that each continues. “Right → right” and “wrong → right” together are the share solved in the turn."));
+      el("p", { class: "quiet small" }, `Right: all tests pass. A bar has the samples of a turn, by the sample of the turn before that each continues. ${solved}`));
   };
 
   // ---- tokens ----
