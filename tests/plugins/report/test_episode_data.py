@@ -21,7 +21,7 @@ from marl_ray.plugins.report.run_page import data_text
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.episode_records import episode_record
 from tests.factories import Verdict, make_episode, make_node
-from tests.plugins.report.report_runs import HOSTILE, write_run
+from tests.plugins.report.report_runs import CONFIG, HOSTILE, write_run
 
 REPORT = {
     "isolation": "process",
@@ -240,8 +240,9 @@ def test_without_two_evaluations_nothing_is_compared(tmp_path: Path) -> None:
 def test_the_tests_of_the_feedback_are_in_the_config(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     assert feedback_tests(run) is None, "no config"
-    for setting, expected in (("", 1), ("external: {sandbox_slice: -2}", -2), ("external: {sandbox_slice: all}", None)):
-        run.config.write_text(f"magrpo: {{}}\n{setting}\n", encoding="utf-8")
+    for tests, expected in (("1", 1), ("-2", -2), ("all", None)):
+        external = f"external: {{sandbox_slice: {tests}}}"
+        run.config.write_text(f"{CONFIG}{external}\n", encoding="utf-8")
         assert feedback_tests(run) == expected
 
 

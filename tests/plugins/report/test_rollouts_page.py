@@ -20,7 +20,7 @@ from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.episode_records import episode_record
 from tests.browser import PHONE, browser_page, fits_the_window
 from tests.factories import make_episode, make_node
-from tests.plugins.report.report_runs import HOSTILE, add_step, write_run
+from tests.plugins.report.report_runs import CONFIG, HOSTILE, add_step, write_run
 
 pytestmark = pytest.mark.slow
 
@@ -198,6 +198,7 @@ def test_unchanged_answers_have_no_marks_and_feedback_names_its_tests(tmp_path: 
     test = {"status": "pass", "error_type": None, "message": None, "source": "assert True"}
     first["joint_actions"][0]["report"] = {"passed": 3, "total": 3, "tests": [test] * 3}
     run.episodes.write_text("\n".join([*lines[:-1], json.dumps(record)]) + "\n", encoding="utf-8")
+    run.config.write_text(CONFIG, encoding="utf-8")
     with opened(run, "#rollouts") as page:
         page.locator(".rollout-list a").first.click()
         turn = page.locator("section.turn").nth(1)
@@ -211,7 +212,7 @@ def test_the_flow_of_a_turn_adds_up_to_the_share_solved(tmp_path: Path) -> None:
     add_step(
         run, 9, **{"turn_1/all_passed": 0.9, "turn_2/all_passed": 0.6, "turn_2/keep_rate": 0.7, "turn_2/fix_rate": 0.2}
     )
-    run.config.write_text("magrpo: {num_turns: 2}\n", encoding="utf-8")
+    run.config.write_text(CONFIG, encoding="utf-8")
     with opened(run, "#cooperation") as page:
         words = page.inner_text(".flow-row .words")
         # 0.8 of the continued answers were right: 0.8 * 0.7 + 0.2 * 0.2 = 0.6.
