@@ -18,6 +18,8 @@ HOSTILE = (
     "&lt;b&gt; \x00\x1b[31m \u202e \ud800 <!-- ]]> <svg/onload=alert(1)>"
 )
 
+CONFIG = "magrpo: {num_turns: 2}\nmodel: {name: bundled:toy-base}\ndataset: {name: bundled:toy}\n"
+
 
 def hostile(node: Node, agent: int) -> Node:
     """Return the node with a hostile prompt and hostile completions of one agent."""

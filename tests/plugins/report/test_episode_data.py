@@ -14,14 +14,14 @@ import pytest
 from marl_ray.core.episode import Node
 from marl_ray.core.errors import UserError
 from marl_ray.plugins.report.episode_choice import chosen_order, evenly
-from marl_ray.plugins.report.episode_data import changed_tasks, episode_data
+from marl_ray.plugins.report.episode_data import changed_tasks, episode_data, feedback_tests
 from marl_ray.plugins.report.episode_file import EpisodeFile, episode_id
 from marl_ray.plugins.report.episode_tables import LONGEST_TEXT, EpisodeTables, page_size
 from marl_ray.plugins.report.run_page import data_text
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.episode_records import episode_record
 from tests.factories import Verdict, make_episode, make_node
-from tests.plugins.report.report_runs import HOSTILE, write_run
+from tests.plugins.report.report_runs import CONFIG, HOSTILE, write_run
 
 REPORT = {
     "isolation": "process",
@@ -235,6 +235,15 @@ def test_without_two_evaluations_nothing_is_compared(tmp_path: Path) -> None:
     file.update()
     assert changed_tasks(file.episodes, [episode.id for episode in file.episodes]) is None
     assert len(chosen_order(file.episodes)) == 2
+
+
+def test_the_tests_of_the_feedback_are_in_the_config(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    assert feedback_tests(run) is None, "no config"
+    for tests, expected in (("1", 1), ("-2", -2), ("all", None)):
+        external = f"external: {{sandbox_slice: {tests}}}"
+        run.config.write_text(f"{CONFIG}{external}\n", encoding="utf-8")
+        assert feedback_tests(run) == expected
 
 
 def test_a_tree_keeps_all_its_nodes_and_cross_joint_actions_their_indices(tmp_path: Path) -> None:

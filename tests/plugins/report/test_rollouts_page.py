@@ -20,7 +20,7 @@ from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.episode_records import episode_record
 from tests.browser import PHONE, browser_page, fits_the_window
 from tests.factories import make_episode, make_node
-from tests.plugins.report.report_runs import HOSTILE, write_run
+from tests.plugins.report.report_runs import CONFIG, HOSTILE, add_step, write_run
 
 pytestmark = pytest.mark.slow
 
@@ -102,10 +102,10 @@ def test_the_reward_in_the_header_is_the_number_of_the_turn(tmp_path: Path) -> N
         page.select_option("[name=sort]", "best")
         page.select_option("[name=kind]", "train")
         page.locator(".rollout-list a").first.click()
-        assert "last turn: mean reward 2.75 of 2 joint actions (0.5 to 5)" in page.inner_text("article.episode header")
+        assert "last turn: mean reward 2.75 over 2 samples, 0.50 to 5.00" in page.inner_text("article.episode header")
         first, second = page.locator("section.turn h3").all_inner_texts()
-        assert first == "Turn 1 mean reward 2 of 3 joint actions"
-        assert second == "Turn 2 mean reward 2.75 of 2 joint actions, continues joint action 1"
+        assert first == "Turn 1 mean reward 2.00 over 3 samples, 1.00 to 3.00"
+        assert second == "Turn 2 mean reward 2.75 over 2 samples, 0.50 to 5.00, continues sample 2"
 
 
 def test_means_are_rounded_as_in_the_list(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_means_are_rounded_as_in_the_list(tmp_path: Path) -> None:
     with opened(run, "#rollouts") as page:
         page.locator(".rollout-list a").first.click()
         (listed,) = page.locator(".rollout-list a[aria-current] .reward").all_inner_texts()
-        assert f"mean reward {listed} of 8" in page.inner_text("section.turn h3")
-        assert f"mean reward {listed} of 8" in page.inner_text("article.episode header")
+        assert f"mean reward {listed} over 8 samples" in page.inner_text("section.turn h3")
+        assert f"mean reward {listed} over 8 samples" in page.inner_text("article.episode header")
 
 
 def test_a_joint_action_of_the_strip_shows_its_answers(tmp_path: Path) -> None:
@@ -128,10 +128,10 @@ def test_a_joint_action_of_the_strip_shows_its_answers(tmp_path: Path) -> None:
         turn.locator("[data-action='2']").click()
         assert turn.locator("pre.answer").all_inner_texts() == ["answer 0.0.2", "answer 0.1.2"]
         page.keyboard.press("ArrowLeft")
-        assert turn.locator("p.shown").inner_text() == "joint action 1: reward 3"
+        assert turn.locator("p.shown").inner_text() == "sample 2 of 3: reward 3.00"
         assert turn.locator("[data-action='1']").evaluate("(cell) => cell === document.activeElement")
         colours = turn.locator("[data-action]").evaluate_all("(cells) => cells.map((cell) => cell.style.background)")
-        assert ["--minus" in colours[0], "--plus" in colours[1], colours[2]] == [True, True, "var(--panel)"]
+        assert ["--below" in colours[0], "--above" in colours[1], colours[2]] == [True, True, "var(--panel)"]
         removed, added = page.locator("section.turn").nth(1).locator("pre.diff").first.locator("span[class]").all()[::3]
         assert (removed.get_attribute("class"), added.get_attribute("class")) == ("removed", "added")
 
@@ -142,33 +142,89 @@ def test_a_tree_opens_each_of_its_nodes(tmp_path: Path) -> None:
     add(run, 9, make_node(0, [1.0, 2.0], children, agents=1))
     with opened(run, "#rollouts") as page:
         page.locator(".rollout-list a").first.click()
-        assert "mean reward 3.5" in page.locator("section.turn").nth(1).inner_text()
+        assert "mean reward 3.50" in page.locator("section.turn").nth(1).inner_text()
         page.locator("section.turn").first.locator("[data-action='1']").click()
-        assert "mean reward 7.5" in page.locator("section.turn").nth(1).inner_text()
+        assert "mean reward 7.50" in page.locator("section.turn").nth(1).inner_text()
         page.locator(".tree summary").click()
-        page.get_by_role("button", name="turn 2 after 0").click()
-        assert "mean reward 3.5" in page.locator("section.turn").nth(1).inner_text()
+        page.get_by_role("button", name="turn 2 after sample 1").click()
+        assert "mean reward 3.50" in page.locator("section.turn").nth(1).inner_text()
 
 
 def test_what_changed_has_the_roles_and_both_times(tmp_path: Path) -> None:
     with opened(make_run(tmp_path / "run"), "#overview") as page:
         panel = page.get_by_role("region", name="What changed")
-        assert "1 of 25 held-out tasks is recorded before and after training, and 1 improved" in panel.inner_text()
-        assert panel.locator(".role").all_inner_texts() == ["writer", "checker"] * 2
+        assert "Example 1 of 1 recorded (of 25 held-out tasks)" in panel.inner_text()
+        assert "held: reward of the last turn 0.00 → 4.00" in panel.inner_text()
+        assert panel.locator(".before-after .role").all_inner_texts() == ["writer", "checker"] * 2
         assert [title.partition("\n")[0] for title in panel.locator("h4").all_inner_texts()] == [
-            "Turn 1: reward 0",
-            "Turn 1: reward 4",
+            "Turn 1: reward 0.00",
+            "Turn 1: reward 4.00",
         ]
 
 
 def test_the_matrix_has_the_pairs_that_were_played(tmp_path: Path) -> None:
     with opened(make_run(tmp_path / "run"), "#cooperation") as page:
         cells = page.locator(".matrix button")
-        assert cells.all_inner_texts() == ["1", "3", "2"]
+        assert cells.all_inner_texts() == ["1.00", "3.00", "2.00"]
         assert page.locator(".matrix .absent").count() == 6
         cells.nth(1).click()
         answers = page.locator("section[aria-label='Rewards of pairs of answers'] pre.answer").all_inner_texts()
         assert answers == ["answer 0.0.1", "answer 0.1.1"]
+
+
+def test_equal_rewards_are_named_and_the_matrix_opens_on_different_ones(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    add(run, 9, make_node(0, [4.0, 4.0]), task="equal")
+    with opened(run, "#rollouts") as page:
+        page.locator(".rollout-list a").first.click()
+        turn = page.locator("section.turn").first
+        assert "mean reward 4.00 over 2 samples, all equal" in turn.inner_text()
+        assert "all 2 equal" in turn.inner_text()
+        assert "no learning signal" not in turn.inner_text(), "the run has no batch log"
+        assert page.get_by_text("below the group's mean reward").count() == 0
+        page.locator("#tabs a", has_text="Cooperation").click()
+        episode = page.locator("select[aria-label=Episode]")
+        assert "step 5" in episode.evaluate("(select) => select.selectedOptions[0].textContent")
+
+
+def test_unchanged_answers_have_no_marks_and_feedback_names_its_tests(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    child = make_node(1, [1.0])
+    add(run, 9, make_node(0, [0.5], {0: child}), task="same")
+    lines = run.episodes.read_text(encoding="utf-8").splitlines()
+    record = json.loads(lines[-1])
+    first, second = record["nodes"]
+    second["responses"][0] = first["responses"][0]
+    test = {"status": "pass", "error_type": None, "message": None, "source": "assert True"}
+    first["joint_actions"][0]["report"] = {"passed": 3, "total": 3, "tests": [test] * 3}
+    run.episodes.write_text("\n".join([*lines[:-1], json.dumps(record)]) + "\n", encoding="utf-8")
+    run.config.write_text(CONFIG, encoding="utf-8")
+    with opened(run, "#rollouts") as page:
+        page.locator(".rollout-list a").first.click()
+        turn = page.locator("section.turn").nth(1)
+        assert turn.locator(".card.agent").first.locator("pre.diff").count() == 0
+        assert turn.locator(".card.agent").nth(1).locator("pre.diff").count() == 1
+        assert turn.get_by_text("Feedback is about 1 of the 3 tests.").count() == 2
+
+
+def test_the_flow_of_a_turn_adds_up_to_the_share_solved(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    add_step(
+        run, 9, **{"turn_1/all_passed": 0.9, "turn_2/all_passed": 0.6, "turn_2/keep_rate": 0.7, "turn_2/fix_rate": 0.2}
+    )
+    run.config.write_text(CONFIG, encoding="utf-8")
+    with opened(run, "#cooperation") as page:
+        words = page.inner_text(".flow-row .words")
+        # 0.8 of the continued answers were right: 0.8 * 0.7 + 0.2 * 0.2 = 0.6.
+        assert words == "right → right 56 %, wrong → right 4 %, right → wrong 24 %, wrong → wrong 16 %"
+
+
+def test_filters_are_folded_on_a_phone(tmp_path: Path) -> None:
+    with opened(make_run(tmp_path / "run"), "#rollouts", size=PHONE) as page:
+        assert not page.locator("[name=task]").is_visible()
+        page.get_by_text("Filters").click()
+        assert page.locator("[name=task]").is_visible()
+        assert fits_the_window(page)
 
 
 def test_the_page_says_what_does_not_apply(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 "use strict";
 // What changed: one held-out task before and after training, as a conversation.
 {
-  const { el, number } = page;
+  const { el } = page;
+  const { points } = episodes;
+  const STATEMENT_LINES = 3;
 
-  const percentage = (found, episode) => {
+  const testWords = (found, episode) => {
     if (found.report === undefined) return "";
     const report = episodes.tables(episode).reports[found.report];
     return `, ${report.passed} of ${report.total} tests`;
@@ -23,10 +25,10 @@
     const found = episodes.outcome(episode, node, action);
     const agents = episodes.agents(node);
     const size = node.outcomes.length;
-    const which = size > 1 ? ` (joint action ${action} of ${size})` : "";
+    const which = size > 1 ? ` (${episodes.sampleName(action)} of ${size})` : "";
     return [
       parent ? episodes.sharedFeedback(episode, parent, node) : null,
-      el("h4", {}, `Turn ${node.turn}: reward ${number(found.reward)}${percentage(found, episode)}`, el("span", { class: "quiet small" }, which)),
+      el("h4", {}, `Turn ${node.turn}: reward ${points(found.reward)}${testWords(found, episode)}`, el("span", { class: "quiet small" }, which)),
       el("div", { class: "bubbles" }, agents.map((agent) => bubble(episode, node, parent, agent, action))),
       episodes.chips(episode, found),
     ];
@@ -40,13 +42,43 @@
       branch.map((node, place) => turn(episode, node, branch[place - 1] || null)));
   };
 
-  const choiceWords = (changed, run) => {
+  // The lines with which the prompts of all agents begin are the task; prompts without one are shown from their start.
+  const statement = (episode) => {
+    const [root] = episode.nodes;
+    const prompts = root.prompts.map((index) => episodes.text(episode, index).split("\n"));
+    const [first, ...others] = prompts;
+    let end = first.findIndex((line, place) => others.some((lines) => lines[place] !== line));
+    if (end <= 0) end = first.length;
+    const lines = first.slice(0, end).filter((line) => line.trim() !== "");
+    return el("details", {},
+      el("summary", {}, el("code", { class: "statement" }, lines.slice(0, STATEMENT_LINES).join("\n"))),
+      episodes.agents(root).map((agent) => [
+        episodes.agentName(episode, agent), el("pre", { tabindex: "0" }, episodes.promptOf(episode, root, agent, 0))]));
+  };
+
+  const lastTurnSamples = (episode) => {
+    const last = Math.max(...episode.nodes.map((node) => node.turn));
+    return episode.nodes.filter((node) => node.turn === last).flatMap((node) => node.outcomes).length;
+  };
+
+  const evaluatedTasks = (run, least) => {
+    const counts = (charts.column(run.evaluations, "episodes") || []).filter(Number.isFinite);
+    return Math.max(least, ...counts);
+  };
+
+  const choiceWords = (changed, run, place) => {
     const count = changed.pairs.length;
-    const evaluated = charts.column(run.evaluations, "episodes");
-    const all = evaluated && evaluated.length > 0 ? Math.max(...evaluated.filter(Number.isFinite)) : count;
-    const recorded = `${count} of ${Math.max(all, count)} held-out tasks ${count === 1 ? "is" : "are"} recorded before and after training`;
-    if (changed.improved === 0) return `${recorded}. None has improved; the median is shown first.`;
-    return `${recorded}, and ${changed.improved} improved. The median of these is shown first, not the best.`;
+    const example = `Example ${place + 1} of ${count} recorded (of ${evaluatedTasks(run, count)} held-out tasks)`;
+    if (count === 1) return example;
+    return `${example}, ${changed.improved} improved; by improvement, the median first`;
+  };
+
+  const gainWords = (before, after, run) => {
+    const count = lastTurnSamples(after);
+    const change = `${points(before.reward)} → ${points(after.reward)}`;
+    if (count === 1) return `reward of the last turn ${change}`;
+    const training = run.setup.generations ? ` (training draws ${run.setup.generations})` : "";
+    return `mean of ${count} samples ${change}; one sample is shown${training}`;
   };
 
   page.panel("changed", (root, run) => {
@@ -60,24 +92,24 @@
     let place = start;
     const show = (next) => {
       place = (next + pairs.length) % pairs.length;
-      const [first, last, gain] = pairs[place];
-      const task = episodes.find(first).task;
-      title.textContent = `${page.printable(task)}: mean reward of the last turn ${gain >= 0 ? "+" : "−"}${number(Math.abs(gain))}`;
-      position.textContent = `task ${place + 1} of ${pairs.length}, by improvement`;
+      const [first, last] = pairs[place].slice(0, 2).map(episodes.find);
+      title.textContent = `${page.printable(first.task)}: ${gainWords(first, last, run)}`;
+      position.textContent = choiceWords(data.changed, run, place);
+      task.replaceChildren(statement(first));
       body.replaceChildren(
-        side(`Before training (step ${before})`, episodes.find(first)),
-        side(run.state.kind === "finished" ? `After training (step ${after})` : `At step ${after}`, episodes.find(last)));
+        side(`Before training (step ${before})`, first),
+        side(run.state.kind === "finished" ? `After training (step ${after})` : `At step ${after}`, last));
     };
     const title = el("b", {});
     const position = el("span", { class: "quiet small" });
+    const task = el("div");
     const body = el("div", { class: "before-after" });
     const several = pairs.length > 1;
     root.append(
-      el("p", { class: "quiet small" }, choiceWords(data.changed, run)),
-      el("p", { class: "steps" }, title, position,
+      el("p", { class: "steps" }, position,
         several ? el("button", { onclick: () => show(place - 1) }, "previous task") : null,
         several ? el("button", { onclick: () => show(place + 1) }, "next task") : null),
-      body);
+      el("p", {}, title), task, body);
     show(place);
   });
 

@@ -1,7 +1,8 @@
 "use strict";
 // How the agents work together: rewards of pairs of answers, contributions, second turns, tokens.
 {
-  const { el, number, percent } = page;
+  const { el, number } = page;
+  const { points } = episodes;
   const OUTCOMES = [
     ["right → right", "good", (passing, keep) => passing * keep],
     ["wrong → right", "plus", (passing, keep, fix) => (1 - passing) * fix],
@@ -39,7 +40,7 @@
     return cells;
   };
 
-  const answersTitle = (numbers) => `${numbers.length === 1 ? "answer" : "answers"} ${numbers.join(", ")}`;
+  const answersTitle = (numbers) => `${numbers.length === 1 ? "answer" : "answers"} ${numbers.map((number) => number + 1).join(", ")}`;
 
   const matrix = (place, episode, node, first, second) => {
     const rows = distinct(node, first);
@@ -55,24 +56,26 @@
     };
     const cell = (row, column) => {
       const found = cells.get(`${row[0]} ${column[0]}`);
-      if (!found) return el("td", { class: "absent", title: "these answers were not played together" }, "·");
+      if (!found) return el("td", { class: "absent", title: "these answers were not drawn together" }, "·");
       const mean = episodes.mean(found);
-      const title = `${answersTitle(row[1])} with ${answersTitle(column[1])}: ${found.length === 1 ? "reward" : `mean of ${found.length} rewards`} ${number(mean)}`;
-      const button = el("button", { title, "aria-pressed": "false", style: { background: episodes.rewardColour(mean) } }, number(mean));
+      const title = `${answersTitle(row[1])} with ${answersTitle(column[1])}: ${found.length === 1 ? "reward" : `mean of ${found.length} rewards`} ${points(mean)}`;
+      const button = el("button", { title, "aria-pressed": "false", style: { background: episodes.rewardColour(mean) } }, points(mean));
       button.addEventListener("click", () => show(button, row, column));
       return el("td", {}, button);
     };
-    const head = ([, numbers]) => `${numbers[0]}${numbers.length > 1 ? ` ×${numbers.length}` : ""}`;
+    const head = ([, numbers]) => `${numbers[0] + 1}${numbers.length > 1 ? ` ×${numbers.length}` : ""}`;
     const table = el("table", { class: "matrix" },
       el("tr", {}, el("td"), el("th", { colspan: columns.length, scope: "colgroup" }, episodes.agentName(episode, second))),
       el("tr", {}, el("th", { scope: "col" }, episodes.agentName(episode, first)), columns.map((column) => el("th", { scope: "col", title: answersTitle(column[1]) }, head(column)))),
       rows.map((row) => el("tr", {}, el("th", { scope: "row", title: answersTitle(row[1]) }, head(row)), columns.map((column) => cell(row, column)))));
     const others = episodes.agents(node).length > 2 ? " A cell is the mean over the answers of the other agents." : "";
-    const isPaired = !node.indices && cells.size < rows.length * columns.length;
-    const paired = isPaired ? " Answer i of one agent was played with answer i of the other, so only these pairs have a reward." : "";
+    const pairs = rows.length * columns.length;
+    const drawn = cells.size < pairs ? ` Only samples drawn together have a reward: ${cells.size} of ${pairs} pairs.` : "";
+    const isMerged = [...rows, ...columns].some(([, numbers]) => numbers.length > 1);
+    const merged = isMerged ? " Identical answers are merged under their first number, ×n: given n times." : "";
     place.replaceChildren(
       el("div", { class: "scroll" }, table),
-      el("p", { class: "quiet small" }, `Rows and columns are different answers, ×n: given n times. ${cells.size} of ${rows.length * columns.length} pairs were played.${paired}${others} Choose a cell to read its answers.`),
+      el("p", { class: "quiet small" }, `Rows and columns are the numbers of the samples.${merged}${drawn}${others} Choose a cell to read its answers.`),
       below);
   };
 
@@ -101,7 +104,7 @@
       const own = all.filter((episode) => episode.kind === kind).reverse();
       return own.length === 0 ? null : el("optgroup", { label: episodes.kindName(kind) }, own.map((episode) => option(episode.id, `${episode.task}, step ${episode.step}`, episode.id === state.id)));
     };
-    if (!all.some((episode) => episode.id === state.id)) state.id = widest(all).id;
+    if (!all.some((episode) => episode.id === state.id)) Object.assign(state, latestDifferent(all));
     for (const group of [choices("eval"), choices("train")]) if (group) choice.append(group);
     turns.addEventListener("change", () => { state.turn = Number(turns.value); draw(); });
     const link = el("a", { href: "#rollouts" }, "read the episode");
@@ -110,15 +113,43 @@
     return own;
   };
 
-  // The last episode with the most different rewards shows the most.
-  const widest = (all) => {
-    let best = all[all.length - 1];
-    const spread = (episode) => new Set(episodes.rewards(episode, episode.nodes[0])).size;
-    for (const episode of all) if (spread(episode) >= spread(best)) best = episode;
-    return best;
+  // A group of equal rewards shows nothing, so a reader sees the latest one of different rewards first.
+  const latestDifferent = (all) => {
+    for (const episode of [...all].reverse()) {
+      const turn = episodes.branch(episode).findIndex((node) => new Set(episodes.rewards(episode, node)).size > 1);
+      if (turn >= 0) return { id: episode.id, turn };
+    }
+    return { id: all[all.length - 1].id, turn: 0 };
   };
 
   // ---- second turns ----
+  // Whole percentages that add up to 100: the largest remainders are rounded up.
+  const percentages = (shares) => {
+    const whole = shares.map((share) => Math.floor(100 * share));
+    const byRemainder = shares.map((share, place) => [100 * share - whole[place], place]).sort((a, b) => b[0] - a[0]);
+    const missing = 100 - whole.reduce((sum, value) => sum + value, 0);
+    for (const [, place] of byRemainder.slice(0, missing)) whole[place] += 1;
+    return whole;
+  };
+
+  // The share of right answers among those that turn `turn` continues. Not all answers of the turn before are
+  // continued, but solved = right · keep + (1 - right) · fix.
+  const continuedRight = (at, turn) => {
+    const keep = at(`turn_${turn}/keep_rate`);
+    const fix = at(`turn_${turn}/fix_rate`);
+    // A missing rate means that no answer of this kind was continued.
+    if (keep === null) return 0;
+    if (fix === null) return 1;
+    const before = at(`turn_${turn - 1}/all_passed`);
+    const solved = at(`turn_${turn}/all_passed`);
+    // Branches that ended early count in `solved` but are not continued.
+    const isSolvable = solved !== null && keep !== fix && !(at(`turn_${turn}/ended_early`) > 0);
+    if (!isSolvable) return before;
+    const right = (solved - fix) / (keep - fix);
+    // Rounding may leave the interval a little.
+    return right > -1e-9 && right < 1 + 1e-9 ? Math.min(Math.max(right, 0), 1) : before;
+  };
+
   const flowRow = (title, table, index, turn) => {
     const at = (name) => {
       const values = charts.column(table, name);
@@ -127,16 +158,15 @@
     const keep = at(`turn_${turn}/keep_rate`);
     const fix = at(`turn_${turn}/fix_rate`);
     if (keep === null && fix === null) return null;
-    // A missing rate means that no answer of this kind was continued.
-    let passing = at(`turn_${turn - 1}/all_passed`);
-    if (keep === null) passing = 0;
-    else if (fix === null) passing = 1;
+    const passing = continuedRight(at, turn);
     if (passing === null) return null;
-    const parts = OUTCOMES.map(([name, hue, share]) => [name, hue, share(passing, keep ?? 0, fix ?? 0)]);
-    const words = parts.map(([name, , share]) => `${name} ${percent(share)}`).join(", ");
+    const shares = OUTCOMES.map(([, , share]) => share(passing, keep ?? 0, fix ?? 0));
+    const parts = percentages(shares).map((value, place) => [OUTCOMES[place][0], OUTCOMES[place][1], value]);
+    const words = parts.map(([name, , value]) => `${name} ${value} %`).join(", ");
     return el("div", { class: "flow-row" }, el("span", { class: "quiet small" }, title),
-      el("div", { class: "flow-bar", role: "img", "aria-label": `${title}: ${words}` }, parts.filter(([, , share]) => share > 0.001).map(([name, hue, share]) =>
-        el("span", { title: `${name} ${percent(share)}`, style: { "flex-grow": String(share), background: `color-mix(in srgb, var(--${hue}) 40%, var(--ground))` } }, percent(share)))));
+      el("div", { class: "flow-bar", role: "img", "aria-label": `${title}: ${words}` }, parts.filter(([, , value]) => value > 0).map(([name, hue, value]) =>
+        el("span", { title: `${name} ${value} %`, style: { "flex-grow": String(value), background: `color-mix(in srgb, var(--${hue}) 40%, var(--ground))` } }))),
+      el("span", { class: "words quiet small" }, words));
   };
 
   const flowRows = (run, turn) => {
@@ -163,8 +193,12 @@
     }
     const keys = el("p", { class: "keys small" }, OUTCOMES.map(([name, hue]) =>
       el("span", { class: "entry" }, el("span", { class: "key", style: { "--key": `color-mix(in srgb, var(--${hue}) 40%, var(--ground))` } }), `${name} `)));
+    const isEarly = (table) => Object.keys(table.metrics).some((name) => name.endsWith("/ended_early") && charts.column(table, name).some((value) => value > 0));
+    const solved = isEarly(run.evaluations) || isEarly(run.training)
+      ? "Branches that ended early are in the share of tasks solved, but not in a bar."
+      : "“Right → right” and “wrong → right” together are the share solved in the turn.";
     return card(title, keys, turns,
-      el("p", { class: "quiet small" }, "Right: all tests pass. Share of passing answers before the turn, times keep rate or fix rate of the answers that were continued."));
+      el("p", { class: "quiet small" }, `Right: all tests pass. A bar has the samples of a turn, by the sample of the turn before that each continues. ${solved}`));
   };
 
   // ---- tokens ----
@@ -196,7 +230,8 @@
       rows.push(el("tr", {}, el("th", { scope: "row" }, episodes.agentName(commonRoles(all), agent)), [before, after, tokens].map((value) => el("td", {}, number(value)))));
     }
     const last = late[late.length - 1].step;
-    const heads = ["agent", `characters per answer, up to step ${early[early.length - 1].step}`, `characters, steps ${late[0].step} to ${last}`, "tokens of these"];
+    const lateSteps = `steps ${late[0].step} to ${last}`;
+    const heads = ["agent", `characters per answer, steps ${early[0].step} to ${early[early.length - 1].step}`, `characters per answer, ${lateSteps}`, `tokens per answer, ${lateSteps}`];
     return card("Length of the answers", el("div", { class: "scroll" }, el("table", {}, el("tr", {}, heads.map((title) => el("th", { scope: "col" }, title))), rows)),
       el("p", { class: "quiet small" }, "Recorded training answers of all turns; tokens where the batch log still has them."));
   };
@@ -220,12 +255,9 @@
       for (const [, name] of group.series) names.add(name);
       if (series.length > 0) charts.chart(place, { title: group.title, unit: group.unit, series, height: 150, x: { values: xs, label: "step" } });
     }
-    const missing = [];
-    const has = (part) => [...names].some((name) => name.includes(part));
-    if (run.setup.agents > 1 && !has("agreement")) missing.push("agreement");
-    if (run.setup.agents > 1 && !has("_contribution")) missing.push("contributions of the agents");
-    const hint = missing.length === 0 ? null : el("p", { class: "quiet small" },
-      `Not measured in this run: ${missing.join(" and ")}. output.measure_cooperation: eval measures them at evaluations, with more executions.`);
+    const isMeasured = [...names].some((name) => name.includes("_contribution"));
+    const hint = run.setup.agents < 2 || isMeasured ? null : el("p", { class: "quiet small" },
+      "To measure each agent's contribution, set output.measure_cooperation: eval (slower).");
     return card("Measures over the steps", hint, place);
   };
 
@@ -238,7 +270,7 @@
       const lines = run.cooperation || [];
       root.replaceChildren(el("div", { class: "stack" }, [
         isAlone ? el("p", { class: "quiet" }, "One agent: pairs of answers, contributions and agreement do not apply.") : null,
-        lines.length > 0 ? card("In words", el("ul", {}, lines.map((line) => el("li", {}, line)))) : null,
+        lines.length > 0 ? card("Findings", el("ul", {}, lines.map((line) => el("li", {}, line)))) : null,
         isAlone ? null : matrixCard(run, state),
         flowCard(run), lengthCard(run), measures(run)]));
     };

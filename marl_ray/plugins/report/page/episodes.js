@@ -2,6 +2,27 @@
 // What the tabs of episodes share: tables of texts, names of agents, verdicts, differences, colours of advantages.
 const episodes = (() => {
   const { el, number } = page;
+
+  // Rewards of one run stand below each other, so all have two decimals where these say enough.
+  const points = (value) => {
+    const size = Math.abs(value);
+    const fitsTwoDecimals = value === 0 || (size >= 0.01 && size < 1e4);
+    return fitsTwoDecimals ? value.toFixed(2) : number(value);
+  };
+  const signed = (value) => `${value > 0 ? "+" : ""}${points(value)}`;
+
+  // "mean reward 2.75 (max. 4) over 8 samples, 0.50 to 4.00": a sample is a joint action.
+  const rewardWords = (all, most = null) => {
+    const limit = Number.isFinite(most) ? ` (max. ${number(most)})` : "";
+    if (all.length === 1) return `reward ${points(all[0])}${limit}`;
+    const low = Math.min(...all);
+    const high = Math.max(...all);
+    const range = low === high ? "all equal" : `${points(low)} to ${points(high)}`;
+    return `mean reward ${points(mean(all))}${limit} over ${all.length} samples, ${range}`;
+  };
+  // People count from 1.
+  const sampleName = (action) => `sample ${action + 1}`;
+
   const LOG_LEVELS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
   // A difference of more lines takes too long to compute while a reader waits.
   const MAX_DIFF_LINES = 600;
@@ -75,7 +96,7 @@ const episodes = (() => {
   const advantageColour = (value, largest) => {
     if (!Number.isFinite(value) || largest === 0 || value === 0) return "var(--panel)";
     const share = Math.round(10 + 40 * Math.min(Math.abs(value) / largest, 1));
-    return `color-mix(in srgb, var(--${value > 0 ? "plus" : "minus"}) ${share}%, var(--panel))`;
+    return `color-mix(in srgb, var(--${value > 0 ? "above" : "below"}) ${share}%, var(--panel))`;
   };
   const rewardColour = (value) => {
     const [low, high] = data().rewards;
@@ -95,12 +116,15 @@ const episodes = (() => {
       row.append(el("span", { class: `chip ${solved ? "good" : "bad"}` }, `${solved ? "✓" : "✗"} ${words}`));
       if (!report.trusted) row.append(el("span", { class: "chip", title: "a program could have forged a verdict" }, "not all trusted"));
     }
+    // A level that earned nothing is no verdict of the environment: it may not have been reached.
+    if (found.levels.length > 0) row.append(el("span", { class: "small quiet" }, "points:"));
     for (const [name, value] of found.levels) {
-      row.append(el("span", { class: "chip" }, `${text(episode, name)} ${value > 0 ? "+" : ""}${number(value)}`));
+      const title = text(episode, name).replaceAll("_", " ");
+      row.append(el("span", { class: value === 0 ? "chip level unearned" : "chip level" }, `${title} ${signed(value)}`));
     }
     if (found.rewards) {
       found.rewards.forEach((reward, agent) => {
-        row.append(el("span", { class: "chip" }, `${role(episode, agent)}: own reward ${number(reward)}`));
+        row.append(el("span", { class: "chip" }, `${role(episode, agent)}: own reward ${points(reward)}`));
       });
     }
     return row;
@@ -158,9 +182,10 @@ const episodes = (() => {
 
   const CLASSES = { "-": "removed", "+": "added", " ": "kept" };
   const WORDS = { "-": "removed: ", "+": "added: ", " ": "" };
-  // An answer with the lines that changed since `before`; plain if there is no answer before, or too much of it.
+  // An answer with the lines that changed since `before`; plain if none did, or if there is too much of it.
   const changes = (before, after) => {
-    const lines = before === null ? null : differences(before, after);
+    const isNew = before === null || before === after;
+    const lines = isNew ? null : differences(before, after);
     if (lines === null) return el("pre", { class: "answer", tabindex: "0" }, after);
     return el("pre", { class: "answer diff", tabindex: "0" }, lines.map(([mark, line]) =>
       el("span", { class: CLASSES[mark] }, el("span", { class: "mark", "aria-hidden": "true" }, mark), el("span", { class: "hear" }, WORDS[mark]), `${line}\n`)));
@@ -188,9 +213,20 @@ const episodes = (() => {
     return words.trim();
   };
   const isPlaceholder = (line) => /^\[the (first prompt|answer of .*)\]$/.test(line || "");
+  // Feedback may be about fewer tests than the verdict beside it.
+  const visibleTests = (episode, parent, node) => {
+    const slice = data().feedback_tests;
+    const found = outcome(episode, parent, node.path[node.path.length - 1]);
+    if (!slice || found.report === undefined) return null;
+    const { total } = tables(episode).reports[found.report];
+    const visible = Math.abs(slice);
+    if (visible >= total) return null;
+    return el("p", { class: "quiet small" }, `Feedback is about ${visible} of the ${total} tests.`);
+  };
   const feedbackBox = (episode, parent, node, agent) => el("div", { class: "bubble environment" },
     el("span", { class: "quiet small" }, `environment to ${role(episode, agent)}`),
-    el("pre", { class: "answer", tabindex: "0" }, feedback(episode, parent, node, agent)));
+    el("pre", { class: "answer", tabindex: "0" }, feedback(episode, parent, node, agent)),
+    visibleTests(episode, parent, node));
 
   // The lines that the environment tells every agent, without those that only one agent reads.
   const sharedFeedback = (episode, parent, node) => {
@@ -201,7 +237,8 @@ const episodes = (() => {
     const boxes = el("details", {}, el("summary", { class: "small" }, "what each agent reads"),
       el("div", { class: "bubbles" }, agents(node).map((agent) => feedbackBox(episode, parent, node, agent))));
     return el("div", { class: "bubble environment" }, el("span", { class: "role quiet" }, "environment"),
-      shared.length > 0 ? el("pre", { class: "answer", tabindex: "0" }, shared.join("\n")) : null, rest.length > 0 ? boxes : null);
+      shared.length > 0 ? el("pre", { class: "answer", tabindex: "0" }, shared.join("\n")) : null,
+      visibleTests(episode, parent, node), rest.length > 0 ? boxes : null);
   };
 
   const agentName = (episode, agent) => el("span", { class: "role", style: { color: `var(--agent-${hue(agent)})` } }, role(episode, agent));
@@ -233,12 +270,12 @@ const episodes = (() => {
   const byProbability = (level) => {
     // Square root: a step from 1 to 0.8 is as visible as one from 0.3 to 0.1.
     const share = Math.round(60 * Math.sqrt(Math.min(level / 32, 1)));
-    return [`color-mix(in srgb, var(--minus) ${share}%, transparent)`, `probability ${number(Number(probability(level).toPrecision(2)))}`];
+    return [`color-mix(in srgb, var(--below) ${share}%, transparent)`, `probability ${number(Number(probability(level).toPrecision(2)))}`];
   };
   const byVersion = (level, version) => [`color-mix(in srgb, var(--level-${Math.abs(version) % 8}) 30%, transparent)`, `weights of step ${version}`];
 
   return {
-    data, tables, text, outcome, find, role, agents, hue, kindName, indices, responseIndex, answer, promptOf, calls, nodeAt, samePath,
+    points, rewardWords, sampleName, data, tables, text, outcome, find, role, agents, hue, kindName, indices, responseIndex, answer, promptOf, calls, nodeAt, samePath,
     mean, rewards, firstAction, branch, advantageColour, rewardColour, isSolved, chips, testTable, evidence, changes, changeCount,
     feedbackBox, sharedFeedback, agentName, heat, byProbability, byVersion,
   };

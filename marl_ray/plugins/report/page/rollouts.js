@@ -1,7 +1,9 @@
 "use strict";
 // The browser of recorded episodes: a list with filters, and the turns of one episode.
 {
-  const { el, number } = page;
+  const { el } = page;
+  const { points, sampleName } = episodes;
+  const WIDE = "(min-width: 801px)"; // as in episodes.css
   const VIEWS = { changes: "changes", plain: "plain text", probability: "token probability", version: "weight version" };
   const SORTS = {
     latest: ["latest first", (a, b) => b.step - a.step],
@@ -47,7 +49,7 @@
       task: el("input", { type: "search", name: "task", placeholder: "task" }),
       words: el("input", { type: "search", name: "words", placeholder: "in answers" }),
       kind: el("select", { name: "kind" },
-        el("option", { value: "" }, "all"), el("option", { value: "train" }, "training"), el("option", { value: "eval" }, "held-out")),
+        el("option", { value: "" }, "training and held-out"), el("option", { value: "train" }, "training"), el("option", { value: "eval" }, "held-out")),
       solved: el("select", { name: "solved" },
         el("option", { value: "" }, "any result"), el("option", { value: "all" }, "all solve it"),
         el("option", { value: "some" }, "some solve it"), el("option", { value: "none" }, "none solves it")),
@@ -116,7 +118,7 @@
     const list = el("ol", { class: "rollout-list", "aria-label": "Episodes" });
     const count = el("output", { class: "quiet small" });
     const dots = (episode) => el("span", { class: "dots" }, episode.solved.map((share, turn) => {
-      const title = share === null ? `turn ${turn + 1}: no verdict` : `turn ${turn + 1}: ${page.percent(share)} of joint actions solve it`;
+      const title = share === null ? `turn ${turn + 1}: no verdict` : `turn ${turn + 1}: ${page.percent(share)} of samples solve it`;
       const fill = share === null ? 0 : Math.round(100 * share);
       return el("span", { class: share === null ? "dot unknown" : "dot", title, style: { "--fill": `${fill}%` } });
     }));
@@ -130,7 +132,7 @@
         el("span", { class: "task" }, episode.task),
         el("span", { class: "quiet small" }, `${episodes.kindName(episode.kind)}, step ${episode.step}`),
         dots(episode), bar(episode.reward),
-        el("span", { class: "reward" }, episode.reward === null ? "none" : number(episode.reward))));
+        el("span", { class: "reward" }, episode.reward === null ? "none" : points(episode.reward))));
     const listEpisodes = () => {
       state.shown = state.all.filter(fits).sort(SORTS[value("sort")][1]);
       list.replaceChildren(...state.shown.map(item));
@@ -139,9 +141,10 @@
     };
     const noteText = () => {
       const data = episodes.data();
-      if (state.listed) return `${state.all.length.toLocaleString("en")} recorded episodes, all on this server.`;
+      const isComplete = state.listed || data.episodes.length === data.total;
+      if (isComplete) return "";
       const note = data.note.charAt(0).toUpperCase() + data.note.slice(1);
-      return data.episodes.length < data.total ? `${note}; marl-ray report --serve shows all.` : `${note}.`;
+      return `${note}; marl-ray report --serve shows all.`;
     };
     const mark = () => {
       for (const link of list.querySelectorAll("a")) {
@@ -195,15 +198,14 @@
       drawEpisode();
     };
 
-    const rewardWords = (episode) => {
+    const lastTurnWords = (episode) => {
       const nodes = episode.nodes.filter((node) => node.turn === Math.max(...episode.nodes.map((one) => one.turn)));
       const all = nodes.flatMap((node) => episodes.rewards(episode, node));
-      if (all.length === 0) return "no joint action";
-      if (all.length === 1) return `reward ${number(all[0])}`;
-      return `last turn: mean reward ${number(episode.reward)} of ${all.length} joint actions (${number(Math.min(...all))} to ${number(Math.max(...all))})`;
+      if (all.length === 0) return "no sample";
+      return `last turn: ${episodes.rewardWords(all, page.run.setup.max_reward)}`;
     };
     const stopWords = (episode, stop) => {
-      const where = stop.path.length === 0 ? "at the first turn" : `after joint action ${stop.path.join(", then ")}`;
+      const where = stop.path.length === 0 ? "at the first turn" : `after ${stop.path.map(sampleName).join(", then ")}`;
       const detailText = episodes.text(episode, stop.detail);
       return `ended ${where}: ${stop.reason.replaceAll("_", " ")}${detailText ? `: ${detailText}` : ""}`;
     };
@@ -215,9 +217,9 @@
         el("span", { class: "quiet small" }, "this task over steps"),
         others.map((one) => el("a", {
           href: `#rollouts/${one.id}`, class: "cell", "aria-current": one.id === episode.id ? "true" : null,
-          title: `${episodes.kindName(one.kind)}, step ${one.step}: reward ${number(one.reward)}`,
+          title: `${episodes.kindName(one.kind)}, step ${one.step}: reward ${points(one.reward)}`,
           style: { background: one.reward === null ? "var(--panel)" : episodes.rewardColour(one.reward) },
-        }, el("span", { class: "small" }, `step ${one.step}`), el("b", {}, number(one.reward)))));
+        }, el("span", { class: "small" }, `step ${one.step}`), el("b", {}, points(one.reward)))));
     };
 
     const tree = (episode) => {
@@ -226,8 +228,8 @@
       return el("details", { class: "tree" }, el("summary", {}, `tree of ${episode.nodes.length} nodes`),
         el("ul", {}, episode.nodes.map((node) => el("li", { style: { "margin-left": `${1.2 * node.path.length}rem` } },
           el("button", { class: "small", onclick: () => { state.path = [...node.path]; state.actions = [...node.path]; drawEpisode(); } },
-            `turn ${node.turn}${node.path.length > 0 ? ` after ${node.path[node.path.length - 1]}` : ""}`),
-          ` ${episodes.rewards(episode, node).map((reward) => number(reward)).join("  ")}`))));
+            `turn ${node.turn}${node.path.length > 0 ? ` after ${sampleName(node.path[node.path.length - 1])}` : ""}`),
+          ` ${episodes.rewards(episode, node).map(points).join("  ")}`))));
     };
 
     const viewButtons = (episode) => {
@@ -237,7 +239,7 @@
       const buttons = names.map((view) => el("button", {
         "aria-pressed": String(view === state.view), onclick: () => { state.view = view; drawEpisode(view); }, "data-view": view,
       }, VIEWS[view]));
-      const legend = { probability: "Redder tokens were less probable when they were sampled.", version: "A colour per version of the weights that sampled the token." }[state.view];
+      const legend = { probability: "The stronger the colour, the less probable was the token when it was sampled.", version: "A colour per version of the weights that sampled the token." }[state.view];
       const missing = hasTokens ? null : episodes.data().tokens_note || "the batch log has no tokens of this episode";
       return el("div", { class: "views", role: "group", "aria-label": "How answers are shown" }, buttons,
         legend ? el("span", { class: "quiet small" }, legend) : null,
@@ -252,11 +254,11 @@
           el("h2", {}, episode.task, " ",
             el("button", { class: "small", onclick: () => step(-1), title: "key k" }, "previous"), " ",
             el("button", { class: "small", onclick: () => step(1), title: "key j" }, "next")),
-          el("p", {}, el("span", { class: "chip" }, episodes.kindName(episode.kind)), ` step ${episode.step} · ${rewardWords(episode)} · `,
-            el("a", { href: `#rollouts/${episode.id}` }, "link"), " · ",
+          el("p", {}, el("span", { class: "chip" }, episodes.kindName(episode.kind)), ` step ${episode.step} · ${lastTurnWords(episode)} · `,
+            el("a", { href: `#rollouts/${episode.id}` }, "link to this episode"), " · ",
             el("a", { href: `#cooperation/${episode.id}` }, "matrix of rewards"))),
         ...episode.stops.map((stop) => el("p", { class: "alert" }, stopWords(episode, stop))),
-        sameTask(episode), viewButtons(episode), tree(episode) || "",
+        sameTask(episode), viewButtons(episode), tree(episode) || "", stripLegend(branch.map((node) => episodes.rewards(episode, node))) || "",
         ...branch.map((node, turn) => turnSection(episode, branch, node, turn)));
       if (focusView) detail.querySelector(`[data-view="${focusView}"]`)?.focus();
     };
@@ -281,6 +283,22 @@
       next.click();
     };
 
+    const isUniform = (all) => all.every((reward) => reward === all[0]);
+
+    const stripLegend = (groups) => {
+      if (groups.every(isUniform)) return null;
+      const key = (name) => el("span", { class: "key", style: { "--key": `var(--${name})` } });
+      return el("p", { class: "quiet small" }, key("above"), "above and ", key("below"), "below the group's mean reward. ▸ was continued.");
+    };
+
+    // Weights of the loss come from the batch log. Groups of held-out tasks and of older steps are not in it.
+    const creditWords = (episode, node, all) => {
+      if (node.credit === "weights") return "The loss weights in the batch log are not proportional to these rewards: see the cards.";
+      const name = `all ${all.length} equal`;
+      if (!isUniform(all)) return node.credit ? "The loss weights in the batch log are proportional to the distances from the mean." : null;
+      return node.credit ? `${name}: no learning signal from this group` : name;
+    };
+
     const actionStrip = (episode, node, turn, action) => {
       const all = episodes.rewards(episode, node);
       if (all.length < 2) return null;
@@ -288,18 +306,13 @@
       const largest = Math.max(...all.map((reward) => Math.abs(reward - centre)));
       const cells = all.map((reward, index) => el("button", {
         class: "cell", "data-action": index, "aria-pressed": String(index === action),
-        title: `joint action ${index}: reward ${number(reward)}, ${number(reward - centre)} from the mean`,
+        title: `${sampleName(index)}: reward ${points(reward)}, ${points(reward - centre)} from the mean`,
         style: { background: episodes.advantageColour(reward - centre, largest) },
         onclick: () => chooseAction(episode, node, turn, index),
-      }, el("span", { class: "small" }, `${index}${node.expanded.includes(index) ? " ▸" : ""}`), el("b", {}, number(reward))));
-      const key = (name) => el("span", { class: "key", style: { "--key": `var(--${name})` } });
-      const credit = {
-        proportional: "the loss weights in the batch log are proportional to it",
-        weights: "the loss weights in the batch log differ: see the cards",
-      }[node.credit] || "from rewards: the batch log has no loss weights of this group";
-      const continued = node.expanded.length > 0 ? " ▸ was continued." : "";
-      return el("div", {}, el("div", { class: "strip", role: "group", "aria-label": `Joint actions of turn ${node.turn}`, onkeydown: moveInStrip }, cells),
-        el("p", { class: "quiet small" }, key("plus"), "above and ", key("minus"), `below the group's mean reward; ${credit}.${continued}`));
+      }, el("span", { class: "small" }, `${index + 1}${node.expanded.includes(index) ? " ▸" : ""}`), el("b", {}, points(reward))));
+      const credit = creditWords(episode, node, all);
+      return el("div", {}, el("div", { class: "strip", role: "group", "aria-label": `Samples of turn ${node.turn}`, onkeydown: moveInStrip }, cells),
+        credit ? el("p", { class: "quiet small" }, credit) : null);
     };
 
     const weightStrip = (episode, node, turn, agent, action) => {
@@ -312,10 +325,10 @@
         weights.map((weight, index) => {
           const target = node.outcomes.findIndex((_, one) => episodes.responseIndex(node, agent, one) === index);
           return el("button", {
-            class: "cell small", "aria-pressed": String(index === shown), title: `answer ${index}: loss weight ${number(weight)}`,
+            class: "cell small", "aria-pressed": String(index === shown), title: `answer ${index + 1}: loss weight ${points(weight)}`,
             style: { background: episodes.advantageColour(weight, largest) },
             onclick: () => { if (target >= 0) chooseAction(episode, node, turn, target); },
-          }, number(weight));
+          }, points(weight));
         }));
     };
 
@@ -328,19 +341,20 @@
       const all = episodes.rewards(episode, node);
       const isOnly = all.length === 1;
       const parent = branch[turn - 1];
-      const from = turn > 0 ? `, continues joint action ${node.path[turn - 1]}` : "";
-      const summary = isOnly ? `reward ${number(all[0])}` : `mean reward ${number(episodes.mean(all))} of ${all.length} joint actions${from}`;
+      const isOneOfSeveral = parent && parent.outcomes.length > 1;
+      const from = isOneOfSeveral ? `, continues ${sampleName(node.path[turn - 1])}` : "";
+      const summary = `${episodes.rewardWords(all)}${from}`;
       return el("section", { class: "turn", "aria-label": `Turn ${node.turn}` },
         el("h3", {}, `Turn ${node.turn}`, el("span", { class: "quiet small" }, ` ${summary}`)),
         actionStrip(episode, node, turn, action),
-        isOnly ? null : el("p", { class: "shown" }, el("b", {}, `joint action ${action}`), `: reward ${number(found.reward)}`),
+        isOnly ? null : el("p", { class: "shown" }, el("b", {}, `${sampleName(action)} of ${all.length}`), `: reward ${points(found.reward)}`),
         episodes.chips(episode, found),
         el("div", { class: "columns" }, episodes.agents(node).map((agent) => agentCard(episode, node, parent, agent, action, turn))),
         episodes.testTable(episode, found), episodes.evidence(episode, found), greedy(episode, node));
     };
 
     const greedy = (episode, node) => (node.greedy ? el("details", {},
-      el("summary", {}, `greedy answers: reward ${number(node.greedy.reward)}`),
+      el("summary", {}, `greedy answers: reward ${points(node.greedy.reward)}`),
       node.greedy.responses.map((index, agent) => el("div", {}, episodes.agentName(episode, agent), el("pre", {}, episodes.text(episode, index))))) : null);
 
     const folded = (title, words) => el("details", {}, el("summary", {}, title), el("pre", { tabindex: "0" }, words));
@@ -355,7 +369,7 @@
       if (tokens) facts.push(`${tokens.lengths.length} tokens`);
       if (node.versions[agent].length > 0) facts.push(`weights of step ${node.versions[agent].join(", ")}`);
       const contribution = node.counterfactuals && node.counterfactuals[agent] ? node.counterfactuals[agent][action] : null;
-      if (Number.isFinite(contribution)) facts.push(`without this answer: reward ${number(contribution)}`);
+      if (Number.isFinite(contribution)) facts.push(`without this answer: reward ${points(contribution)}`);
       if (before !== null) facts.push(episodes.changeCount(before, words));
       const earlier = numbers.slice(0, -1).map((index, call) => [
         folded(`prompt of call ${call + 1}`, episodes.promptOf(episode, node, agent, index)),
@@ -397,15 +411,22 @@
     const note = el("p", { class: "quiet small" });
     const labelled = (title, field) => el("label", {}, el("span", { class: "small quiet" }, title), field);
     const filters = el("form", { class: "filters", role: "search", oninput: onFilter, onsubmit: (event) => event.preventDefault() },
-      labelled("task", fields.task), labelled("answers contain", fields.words), labelled("of", fields.kind),
+      labelled("task", fields.task), labelled("answers contain", fields.words), labelled("set", fields.kind),
       labelled("last turn", fields.solved), labelled("sort", fields.sort),
       el("fieldset", {}, el("legend", { class: "small quiet" }, "step"), fields.first, fields.last),
       el("fieldset", {}, el("legend", { class: "small quiet" }, "reward"), fields.low, fields.high));
     for (const [name, title] of [["first", "first step"], ["last", "last step"], ["low", "lowest reward"], ["high", "highest reward"]]) {
       fields[name].setAttribute("aria-label", title);
     }
+    // On a phone the filters would fill the screen.
+    const fold = el("details", { open: matchMedia(WIDE).matches }, el("summary", {}, "Filters"), filters);
+    const [low, high] = episodes.data().rewards;
+    const legend = el("p", { class: "list-legend small quiet" },
+      el("span", { class: "dot", style: { "--fill": "50%" } }), el("span", {}, "share of samples that solve the task, per turn"),
+      el("span", { class: "reward-bar", style: { "--share": "50%" } }), el("span", {}, `mean reward of the last turn, ${points(low)} to ${points(high)}`));
     root.append(el("div", { class: "rollouts" },
-      el("div", { class: "rollout-side" }, filters, el("p", { class: "hint small quiet" }, count, " · keys j and k, / searches"), note, list),
+      el("div", { class: "rollout-side" }, fold,
+        el("p", { class: "small quiet" }, count, " episodes", el("span", { class: "keys-hint" }, " · keys j and k, / searches")), note, legend, list),
       detail));
 
     merge();
