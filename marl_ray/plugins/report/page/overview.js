@@ -229,10 +229,10 @@
     root.append(tiles(run));
     const warned = warning(run);
     if (warned) root.append(warned);
-    const found = findings(run);
-    if (found) root.append(found);
     const curves = el("div", { class: "split" }, rewardCurve(run), levelCard(run));
     root.append(curves);
+    const found = findings(run);
+    if (found) root.append(found);
     const changed = el("section", { class: "card", "aria-label": "What changed" });
     root.append(changed);
     page.drawPanel("changed", changed, run);
