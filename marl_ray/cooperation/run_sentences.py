@@ -12,8 +12,8 @@ from marl_ray.core.text import pluralize
 
 RECENT_STEPS = 10
 """Number of last training steps over which values are averaged."""
-REVISIONS = {"keep_rate": "keeps {:.0%} of passing answers", "fix_rate": "mends {:.0%} of failing answers"}
-"""Words by the metric of a turn."""
+REVISIONS = ("keep_rate", "fix_rate")
+"""Metrics of a turn that speak of revisions."""
 Row = Mapping[str, Any]
 
 
@@ -21,6 +21,7 @@ def cooperation_summary(rows: Sequence[Row]) -> Iterator[str]:
     """Yield sentences about the last training steps, and about the last evaluation of several turns. Nothing for a run
     without such measures."""
     steps = [row for row in rows if "rollout/episodes" in row]
+    window = f"last {pluralize(len(steps[-RECENT_STEPS:]), 'step')}"
     values: dict[str, list[float]] = {}
     for row in steps[-RECENT_STEPS:]:
         for name, value in row.items():
@@ -32,17 +33,17 @@ def cooperation_summary(rows: Sequence[Row]) -> Iterator[str]:
         yield _least_contribution(agent, values[contribution_name(agent)])
     gain = means.get(f"{PREFIX}over_one_agent_twice")
     if gain is not None:
-        yield f"Partners earn {gain:+.3f} over one agent asked twice."
+        yield f"Partners earn {gain:+.3f} over one agent asked twice ({window})."
     agreement = means.get(f"{PREFIX}agreement")
     if agreement is not None:
-        yield f"{agreement:.0%} of joint answers keep their reward with other answers of the partners."
+        yield f"{agreement:.0%} of joint answers keep their reward with other answers of the partners ({window})."
     if "reward_per_token/all" in means:
         tokens = means["tokens/all"]
         path = means["tokens/critical_path"]
-        yield f"Tokens per episode: {tokens:.1f}, on the critical path {path:.1f}."
+        yield f"Tokens per episode: {tokens:.1f}, on the critical path {path:.1f} ({window})."
         earned = means["reward_per_token/all"]
         on_path = means["reward_per_token/critical_path"]
-        yield f"Reward per token: {earned:.3g}, per token on the critical path {on_path:.3g}."
+        yield f"Reward per token: {earned:.3g}, per token on the critical path {on_path:.3g} ({window})."
     yield from _revisions(rows)
 
 
@@ -69,14 +70,22 @@ def _revisions(rows: Sequence[Row]) -> Iterator[str]:
         row = with_rates[-1]
         for turn in _revised_turns(row, prefix):
             name = f"{prefix}turn_{turn}"
+            kept = row.get(f"{name}/keep_rate")
+            fixed = row.get(f"{name}/fix_rate")
             parts = []
-            for metric, words in REVISIONS.items():
-                rate = row.get(f"{name}/{metric}")
-                if rate is not None:
-                    parts.append(words.format(rate))
+            if kept is not None:
+                parts.append(f"of answers right in turn {turn - 1}, {kept:.0%} stay right in turn {turn}")
+            if fixed is not None:
+                wrong = "the wrong ones" if kept is not None else f"answers wrong in turn {turn - 1},"
+                parts.append(f"of {wrong} {fixed:.0%} are mended")
+            sentence = "; ".join(parts)
+            yield f"{sentence[0].upper()}{sentence[1:]} (step {row['step']}{held_out})."
             pairs = row.get(f"{name}/first_pass@2")
-            beside = "" if pairs is None else f"; one of two first answers passes in {pairs:.0%} of tasks"
-            yield f"Turn {turn} {' and '.join(parts)}{beside} (step {row['step']}{held_out})."
+            if pairs is not None:
+                yield (
+                    f"With two first answers instead, at least one passes in {pairs:.0%} of tasks "
+                    f"(step {row['step']}{held_out})."
+                )
         return
 
 

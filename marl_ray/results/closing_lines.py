@@ -51,5 +51,5 @@ def _advice(config: Config, rows: Rows) -> str:
     for problem in find_problems(steps):
         return f"{problem.text}. {problem.remedy}"
     _, *remedies = describe_wait_times(config, steps) or [""]
-    # The last remedy is of the longer waits.
-    return remedies[-1] if remedies else "no problem was found"
+    # The first remedy is of the longer waits.
+    return remedies[0] if remedies else "no problem was found"

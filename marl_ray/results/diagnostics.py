@@ -53,7 +53,10 @@ def find_problems(rows: Rows) -> list[Problem]:
 
 
 def describe_wait_times(config: Config, rows: Rows) -> list[str]:
-    """Return the idle times of engines and learners and a setting that reduces them; nothing without training steps."""
+    """Return the idle times of engines and learners, then settings that reduce them, that of the longer waits first.
+
+    A run without training steps has no line.
+    """
     # A run of version 0.2 has no `time/idle` in steps whose batch it read from its log, but counts their time later.
     steps = [row for row in rows if row.get("time/step")]
     seconds = _sum(steps, "time/step")
@@ -72,17 +75,19 @@ def describe_wait_times(config: Config, rows: Rows) -> list[str]:
     for row in steps:
         if "time/held_up_by" in row:
             idle_by_agent[int(row["time/held_up_by"])] += row["time/idle"]
+    rollouts_are_slower = min(waits) > max(MIN_SHARE_REPORTED, idle)
+    if rollouts_are_slower:
+        lines.append("Rollouts are the bottleneck: raise resources.generator.replicas if the cluster has room.")
     if idle > MIN_SHARE_REPORTED and idle_by_agent:
         agent, longest = idle_by_agent.most_common(1)[0]
-        slowest = str(config.policy_of(agent)).capitalize()
+        slowest = str(config.policy_of(agent))
+        slowest = f"Second, {slowest}" if rollouts_are_slower else slowest.capitalize()
         share = longest / (idle * seconds)
         lines.append(
             f"{slowest} was the last to update its weights in {share:.0%} of the engines' idle time: "
             f"give its learner more resources (agents.{agent}.resources.learner), or let rollouts run ahead "
             f"({config.algorithm}.max_staleness {config.training.max_staleness + 1})."
         )
-    if min(waits) > max(MIN_SHARE_REPORTED, idle):
-        lines.append("Rollouts are the bottleneck: raise resources.generator.replicas if the cluster has room.")
     return lines
 
 

@@ -32,8 +32,8 @@ def test_the_agent_that_contributes_least_is_named_with_an_interval_over_steps()
 def test_only_the_last_steps_count() -> None:
     rows = [step(n, cooperation__over_one_agent_twice=float(n >= 10), cooperation__agreement=0.5) for n in range(20)]
     assert list(cooperation_summary(rows)) == [
-        "Partners earn +1.000 over one agent asked twice.",
-        "50% of joint answers keep their reward with other answers of the partners.",
+        "Partners earn +1.000 over one agent asked twice (last 10 steps).",
+        "50% of joint answers keep their reward with other answers of the partners (last 10 steps).",
     ]
 
 
@@ -41,17 +41,18 @@ def test_tokens_and_reward_per_token() -> None:
     measured = {"tokens__all": 28.0, "tokens__critical_path": 14.0}
     measured |= {"reward_per_token__all": 0.025, "reward_per_token__critical_path": 0.05}
     assert list(cooperation_summary([step(1, **measured)])) == [
-        "Tokens per episode: 28.0, on the critical path 14.0.",
-        "Reward per token: 0.025, per token on the critical path 0.05.",
+        "Tokens per episode: 28.0, on the critical path 14.0 (last 1 step).",
+        "Reward per token: 0.025, per token on the critical path 0.05 (last 1 step).",
     ]
 
 
 def test_revisions_of_the_last_evaluation() -> None:
     training = step(5, turn_2__keep_rate=0.9, turn_2__fix_rate=0.1)
     assert list(cooperation_summary([training])) == [
-        "Turn 2 keeps 90% of passing answers and mends 10% of failing answers (step 5)."
+        "Of answers right in turn 1, 90% stay right in turn 2; of the wrong ones 10% are mended (step 5)."
     ]
     held_out = {"step": 4, "eval/turn_2/fix_rate": 0.25, "eval/turn_2/first_pass@2": 0.3}
     assert list(cooperation_summary([held_out, training])) == [
-        "Turn 2 mends 25% of failing answers; one of two first answers passes in 30% of tasks (step 4, held-out)."
+        "Of answers wrong in turn 1, 25% are mended (step 4, held-out).",
+        "With two first answers instead, at least one passes in 30% of tasks (step 4, held-out).",
     ]

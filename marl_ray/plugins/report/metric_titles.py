@@ -71,7 +71,7 @@ TITLES = {
     "rollout/solved": ("Branches ended after a solution", "branches"),
     "rollout/skipped": ("Episodes without a gradient", "episodes"),
     "sandbox/executions": ("Programs executed", "programs"),
-    "sandbox/executions_per_s": ("Programs executed per second", "programs/s"),
+    "sandbox/executions_per_s": ("Throughput of the sandbox", "programs/s"),
     "sandbox/timeouts": ("Joint actions with a timeout", "joint actions"),
     "sandbox/untrusted": ("Verdicts that could be forged", "joint actions"),
     "sandbox/infra_errors": ("Branches without a verdict", "branches"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from marl_ray.cooperation.recombined_answers import PREFIX
 from marl_ray.cooperation.run_sentences import RECENT_STEPS
 from marl_ray.plugins.report.metric_columns import confidence_intervals
 from marl_ray.results.diagnostics import Rows, find_problems
@@ -15,6 +16,10 @@ from marl_ray.telemetry.sinks import is_evaluation
 MIN_STEPS_OF_WARNINGS = 10
 """Warnings about fewer steps would speak of noise."""
 LEVEL = "level/"
+AGREEMENT = f"{PREFIX}agreement"
+"""Share of joint answers that keep their reward with other answers of the partners."""
+GAIN = f"{PREFIX}over_one_agent_twice"
+"""Reward that partners add over one agent asked twice."""
 
 
 def overview(rows: Rows, num_turns: int) -> dict[str, Any]:
@@ -23,7 +28,8 @@ def overview(rows: Rows, num_turns: int) -> dict[str, Any]:
     return {
         "reward": before_and_after(rows, reward),
         "solved": before_and_after(rows, f"turn_{num_turns}/all_passed"),
-        "agreement": _agreement(rows),
+        "agreement": _cooperation(rows, AGREEMENT),
+        "partners": _cooperation(rows, GAIN),
         "speed": _speed(rows),
         "levels": _levels(rows, num_turns),
         "warning": _warning(rows),
@@ -73,14 +79,19 @@ def before_and_after(rows: Rows, metric: str) -> dict[str, Any] | None:
     }
 
 
-def _agreement(rows: Rows) -> dict[str, Any] | None:
-    """Return the share of joint answers that keep their reward with other answers of the partners."""
-    name = "cooperation/agreement"
+def _cooperation(rows: Rows, name: str) -> dict[str, Any] | None:
+    """Return a measure of cooperation in its first row, and its mean over its last rows."""
     for prefix in ("", "eval/"):
         values = [row[prefix + name] for row in rows if is_number(row.get(prefix + name))]
         if values:
             recent = values[-RECENT_STEPS:]
-            return {"metric": name, "held_out": bool(prefix), "first": values[0], "recent": fmean(recent)}
+            return {
+                "metric": name,
+                "held_out": bool(prefix),
+                "first": values[0] if len(values) > 1 else None,
+                "recent": fmean(recent),
+                "recent_rows": len(recent),
+            }
     return None
 
 
@@ -92,6 +103,7 @@ def _speed(rows: Rows) -> dict[str, Any] | None:
     recent = steps[-RECENT_STEPS:]
     seconds = sum(row["time/step"] for row in recent)
     return {
+        "steps": len(recent),
         "step_seconds": seconds / len(recent),
         "tokens_per_s": sum(row.get("rollout/tokens") or 0 for row in recent) / seconds,
         "training_seconds": sum(row["time/step"] for row in steps),

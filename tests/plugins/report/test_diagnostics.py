@@ -41,6 +41,12 @@ def test_slow_rollouts_are_named(config: Config) -> None:
     assert advice == "Rollouts are the bottleneck: raise resources.generator.replicas if the cluster has room."
 
 
+def test_the_longer_waits_come_first(config: Config) -> None:
+    _, first, second = describe_wait_times(config, [row(2.0, 7.0, 6.0)])
+    assert first.startswith("Rollouts are the bottleneck")
+    assert second.startswith("Second, agent 1 was the last")
+
+
 def test_without_idle_time_there_is_no_advice(config: Config) -> None:
     assert len(describe_wait_times(config, [row(0.5, 0.4, 0.2)])) == 1
     assert describe_wait_times(config, []) == []

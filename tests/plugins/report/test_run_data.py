@@ -76,7 +76,27 @@ def test_levels_of_the_reward_before_and_after() -> None:
 def test_speed_is_of_the_last_steps() -> None:
     rows = [training(step, 1.0, **{"rollout/tokens": 300.0}) for step in range(1, 21)]
     speed = overview([*rows, evaluation(20, 1.0)], 1)["speed"]
-    assert speed == {"step_seconds": 1.0, "tokens_per_s": 300.0, "training_seconds": 20.0, "evaluation_seconds": 2.0}
+    assert speed == {
+        "steps": 10,
+        "step_seconds": 1.0,
+        "tokens_per_s": 300.0,
+        "training_seconds": 20.0,
+        "evaluation_seconds": 2.0,
+    }
+
+
+def test_measures_of_cooperation_say_their_window() -> None:
+    rows = [training(step, 1.0, **{"cooperation/agreement": float(step > 2)}) for step in range(1, 13)]
+    assert overview(rows, 1)["agreement"] == {
+        "metric": "cooperation/agreement",
+        "held_out": False,
+        "first": 0.0,
+        "recent": 1.0,
+        "recent_rows": 10,
+    }
+    assert overview(rows, 1)["partners"] is None
+    gain = overview([training(1, 1.0, **{"cooperation/over_one_agent_twice": 0.5})], 1)["partners"]
+    assert (gain["first"], gain["recent"], gain["recent_rows"]) == (None, 0.5, 1)
 
 
 def test_warnings_begin_at_step_ten() -> None:

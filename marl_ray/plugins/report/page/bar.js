@@ -14,7 +14,7 @@
     if (state.kind === "starting") return "starting";
     if (state.kind === "failed") return `failed at ${steps}`;
     if (state.kind === "stopped") return `stopped at ${steps}`;
-    return `finished: ${state.step} steps`;
+    return state.total === null ? `finished: ${state.step} steps` : `finished: ${state.step} of ${state.total} steps`;
   };
 
   const setupText = (setup) => {
@@ -22,7 +22,7 @@
     if (setup.algorithm) parts.push(setup.algorithm);
     const agents = setup.agents === 1 ? "1 agent" : `${setup.agents} agents`;
     parts.push(`${agents} × ${setup.turns === 1 ? "1 turn" : `${setup.turns} turns`}`);
-    if (setup.generations) parts.push(`G = ${setup.generations}`);
+    if (setup.generations) parts.push(`${setup.generations} samples per task`);
     if (setup.device) parts.push(setup.device);
     return parts;
   };
@@ -31,7 +31,7 @@
 
   const themeSwitch = () => {
     const choice = el("select", { "aria-label": "Theme", onchange: (event) => page.setTheme(event.target.value) },
-      ["system", "light", "dark"].map((theme) => el("option", { value: theme }, theme)));
+      ["system", "light", "dark"].map((theme) => el("option", { value: theme }, `theme: ${theme === "system" ? "auto" : theme}`)));
     choice.value = document.documentElement.dataset.theme || "system";
     return choice;
   };
@@ -77,7 +77,8 @@
     const { state } = run; // a list of runs has none
     const parts = [];
     if (state) {
-      const facts = [page.date(state.started), ...setupText(run.setup)].filter(Boolean);
+      const started = state.started === null ? null : `started ${page.date(state.started)}`;
+      const facts = [started, ...setupText(run.setup)].filter(Boolean);
       parts.push(el("span", { class: `chip state ${state.kind}` }, page.stateText(state)), el("span", { class: "facts quiet small" }, facts.join(" · ")));
     }
     live.note = page.live ? el("span") : null;

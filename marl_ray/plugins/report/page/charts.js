@@ -53,7 +53,7 @@ const charts = (() => {
     const largest = Math.max(...splits.map(Math.abs));
     return splits.map((value) => {
       if (value === null || value === undefined) return "";
-      if (share) return `${(100 * value).toFixed(digits)} %`;
+      if (share) return `${(100 * value).toFixed(digits)}%`;
       if (largest < 1e-3 && value !== 0) return value.toExponential(1);
       if (largest >= 1e6) return value.toExponential(1).replace("e+", "e");
       return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
@@ -152,10 +152,6 @@ const charts = (() => {
   const drawBounds = (plot, bounds) => {
     const context = plot.ctx;
     context.save();
-    context.fillStyle = colour("quiet");
-    context.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
-    context.textAlign = "right";
-    context.textBaseline = "bottom";
     for (const bound of bounds) {
       const y = plot.valToPos(bound.value, "y", true);
       context.strokeStyle = colour("quiet");
@@ -165,11 +161,6 @@ const charts = (() => {
       context.moveTo(plot.bbox.left, y);
       context.lineTo(plot.bbox.left + plot.bbox.width, y);
       context.stroke();
-      context.setLineDash([]);
-      context.strokeStyle = colour("panel");
-      context.lineWidth = 4 * devicePixelRatio;
-      context.strokeText(bound.label, plot.bbox.left + plot.bbox.width, y - 2 * devicePixelRatio);
-      context.fillText(bound.label, plot.bbox.left + plot.bbox.width, y - 2 * devicePixelRatio);
     }
     context.restore();
   };
@@ -195,7 +186,7 @@ const charts = (() => {
   // `shown` are the values of the legend where the drawn ones are sums; `hidden` series have no entry in the legend.
   const chart = (root, options) => {
     const { series, bounds = [], height = 220, include = [], share = options.unit === "share" } = options;
-    const format = share ? (value) => `${number(100 * value)} %` : number;
+    const format = share ? (value) => `${number(100 * value)}%` : number;
     const xFormat = options.x.format || number;
     const holder = el("div", { class: "plot", tabindex: "0", role: "img" });
     const place = el("span", { class: "quiet" });
@@ -205,7 +196,9 @@ const charts = (() => {
       return { one, value, node: el("span", { class: "entry" }, key, one.label, one.label ? " " : "", value) };
     });
     if (series.some((one) => one.kind === "area")) entries.reverse(); // as the areas lie upon each other, from below
-    const legend = el("div", { class: "legend" }, entries.map((entry) => entry.node), place);
+    // Labels of bounds are in the legend, because within the plot they would cover values.
+    const boundKeys = bounds.map((bound) => el("span", { class: "entry quiet" }, el("span", { class: "key bound" }), bound.label));
+    const legend = el("div", { class: "legend" }, place, entries.map((entry) => entry.node), boundKeys);
     const unit = options.unit && !share ? el("span", { class: "quiet" }, `, ${options.unit}`) : null;
     const title = el("figcaption", {}, el("span", {}, options.title, unit), options.beside);
     const figure = el("figure", { class: "chart" }, title, holder, legend);
@@ -228,7 +221,7 @@ const charts = (() => {
         if (at >= 0 && index !== null && at !== index) text += ` at ${xFormat(xs[at])}`;
         value.textContent = text;
       }
-      place.textContent = index === null ? "" : `${options.x.label} ${xFormat(xs[index])}`;
+      place.textContent = index === null ? "last:" : `${options.x.label} ${xFormat(xs[index])}:`;
     };
     describe(null);
     const newest = entries.map(({ one, value }) => `${one.label} ${value.textContent}`.trim()).join(", ");

@@ -163,7 +163,7 @@ const page = (() => {
     return String(Number(value.toPrecision(digits)));
   };
   const short = (value) => number(value, 3);
-  const percent = (value) => (Number.isFinite(value) ? `${Math.round(100 * value)} %` : "–");
+  const percent = (value) => (Number.isFinite(value) ? `${Math.round(100 * value)}%` : "–");
   const duration = (seconds) => {
     if (!Number.isFinite(seconds)) return "–";
     if (seconds < 10) return `${seconds.toFixed(1)} s`;

@@ -109,7 +109,7 @@
     root.append(el("p", { class: "quiet small" },
       "A chart has one quantity for all runs: held-out tasks if every run has three evaluations or more, else training tasks. Bold: centred mean over a tenth of the longest run."), grid);
     data.charts.forEach((one) => drawCurves(grid, data, one));
-    root.append(el("h2", {}, "Last values"), el("p", { class: "quiet small" }, "mean of the last ten training steps; last held-out evaluation, with its 95 % interval over tasks"));
+    root.append(el("h2", {}, "Last values"), el("p", { class: "quiet small" }, "mean of the last ten training steps; last held-out evaluation, with its 95% interval over tasks"));
     for (const [title, rows] of Object.entries(data.values)) {
       if (rows.length === 0) continue;
       const values = table([title, ...data.names], rows);

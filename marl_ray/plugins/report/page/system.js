@@ -27,23 +27,32 @@
   const waits = (run) => {
     const picture = run.waits;
     if (!picture) return null;
-    const [left, width, bar, gap] = [90, 940, 20, 8];
+    const [left, width, bar, gap, ticks] = [90, 940, 20, 8, 5];
+    const height = picture.tracks.length * (bar + gap);
+    const nameOf = (kind) => (kind === "wait" ? "waits" : page.timeParts[kind][1]);
     const scale = (width - left) / Math.max(picture.seconds, 1e-6);
     const rows = picture.tracks.map((track, place) => {
       const y = place * (bar + gap);
       const bars = track.bars.map(([kind, step, from, to]) => {
-        const text = `${kind === "wait" ? `waits for ${track.waits_for}` : kind}, step ${step}: ${(to - from).toFixed(2)} s`;
+        const text = `${kind === "wait" ? `waits for ${track.waits_for}` : nameOf(kind)}, step ${step}: ${(to - from).toFixed(2)} s`;
         return svg("rect", { x: left + from * scale, y, width: Math.max(0.5, (to - from) * scale), height: bar, style: { fill: `var(--time-${kind})` } }, svg("title", {}, text));
       });
-      return [svg("text", { x: 0, y: y + 14 }, track.title), bars];
+      const ground = svg("rect", { x: left, y, width: width - left, height: bar, style: { fill: "var(--rule)", opacity: "0.5" } });
+      return [svg("text", { x: 0, y: y + 14 }, track.title), ground, bars];
+    });
+    const axis = Array.from({ length: ticks + 1 }, (_, place) => {
+      const seconds = (picture.seconds * place) / ticks;
+      const anchor = place === 0 ? "start" : place === ticks ? "end" : "middle";
+      return svg("text", { x: left + seconds * scale, y: height + 12, "text-anchor": anchor }, duration(seconds));
     });
     const kinds = [...new Set(picture.tracks.flatMap((track) => track.bars.map((one) => one[0])))];
     const title = `Who waited for whom: the last ${picture.steps} steps, ${duration(picture.seconds)}`;
     return el("figure", { class: "chart" }, el("figcaption", {}, title),
       el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Picture of work and waits" },
-        svg("svg", { class: "waits", viewBox: `0 0 ${width} ${picture.tracks.length * (bar + gap)}`, role: "img", "aria-label": run.wait_times.join(" ") || title }, rows)),
+        svg("svg", { class: "waits", viewBox: `0 0 ${width} ${height + 16}`, role: "img", "aria-label": run.wait_times.join(" ") || title }, rows, axis)),
       el("div", { class: "legend" }, kinds.map((kind) =>
-        el("span", { class: "entry" }, el("span", { class: "key", style: { "--key": `var(--time-${kind})` } }), kind))));
+        el("span", { class: "entry" }, el("span", { class: "key", style: { "--key": `var(--time-${kind})` } }), nameOf(kind))),
+        el("span", { class: "entry" }, el("span", { class: "key", style: { "--key": "var(--rule)" } }), "no work, as learners during an evaluation")));
   };
 
   const small = (root, run, title, unit, suffix, bounds = [], include = [], exact = false) => {
@@ -95,7 +104,7 @@
     if (time.childElementCount === 0) time.append(el("p", { class: "quiet" }, "No step yet."));
     health(grid, run);
     small(grid, run, "Throughput of the rollout", "tokens/s", "rollout/tokens_per_s", [], [0]);
-    small(grid, run, "Programs executed per second", "programs/s", "sandbox/executions_per_s", [], [0]);
+    small(grid, run, "Throughput of the sandbox", "programs/s", "sandbox/executions_per_s", [], [0]);
     for (const one of run.charts.filter((chart) => chart.unit === "MB")) {
       const { xs, series } = charts.metricSeries(run, one, "step");
       charts.chart(grid, { title: one.title, unit: one.unit, series, include: [0], height: 150, x: { values: xs, label: "step" } });
