@@ -12,9 +12,11 @@ import numpy as np
 
 from benchmarks.learning.studies import JOINT, Study
 from marl_ray.core.statistics import share_interval, student_interval
+from marl_ray.core.text import pluralize
+from marl_ray.results.returns_plot import centred_mean
 
 WINDOW = 8
-"""Number of steps in the trailing mean of a curve."""
+"""Maximum number of steps in the centred mean of a curve."""
 PANELS_PER_ROW = 3
 REWARDS = ("reward", "first_reward")
 """Columns that are no shares."""
@@ -74,8 +76,8 @@ def _cell(values: Sequence[float], signed: bool = False) -> str:
 def draw(lines: Sequence[Line], study: Study, path: Path) -> None:
     """Draw one panel per group of arms with results, with the joint arm in every panel.
 
-    A curve is the study's metric over sampled tokens: its mean and range over the seeds that all arms of the panel
-    have. Marks are rewards on held-out tasks, one series per seed.
+    A curve is the study's metric over sampled tokens: its mean and range over all seeds of the arm, whose number the
+    legend has. Marks are rewards on held-out tasks, one series per seed.
     """
     import matplotlib
 
@@ -92,20 +94,19 @@ def draw(lines: Sequence[Line], study: Study, path: Path) -> None:
     figure, grid = plt.subplots(
         high, wide, figsize=(1.0 + 4.2 * wide, 5.4 * high), sharey=True, layout="constrained", squeeze=False
     )
-    number, label = study.drawn
+    number, quantity = study.drawn
     for axis, (group, arms) in zip(grid.flat, groups.items(), strict=False):
-        seeds = sorted(set.intersection(*(set(by_arm[arm]) for arm in [JOINT, *arms])))
         colours = _colours(study.groups[group])
         for arm in [JOINT, *arms]:
             colour = colours[arm]
-            drawn = [by_arm[arm][seed] for seed in seeds]
-            _draw(axis, [_curve(line) for line in drawn], colour, study.arms[arm].title)
+            drawn = list(by_arm[arm].values())
+            label = f"{study.arms[arm].title} ({pluralize(len(drawn), 'seed')})"
+            _draw(axis, [_curve(line) for line in drawn], colour, label)
             if study.marked:
                 _mark(axis, [line["evaluations"] for line in drawn], colour)
         if study.marked:
             axis.errorbar([], [], [], fmt="o", color="grey", capsize=3, markersize=5, label="held-out tasks")
-        word = "seed" if len(seeds) == 1 else "seeds"
-        axis.set_title(f"{group} ({word} {', '.join(map(str, seeds))})", loc="left", fontsize=11)
+        axis.set_title(group, loc="left", fontsize=11)
         axis.set_xlabel("sampled tokens, thousands")
         if number.endswith("passed"):
             axis.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0, decimals=0))
@@ -115,7 +116,7 @@ def draw(lines: Sequence[Line], study: Study, path: Path) -> None:
     for axis in grid.flat[len(groups) :]:
         axis.set_visible(False)
     for row in grid:
-        row[0].set_ylabel(f"{label}, training tasks")
+        row[0].set_ylabel(f"{quantity}, training tasks")
     grid[0][0].set_ylim(bottom=0)  # shared by all panels
     figure.savefig(path, dpi=110)
     plt.close(figure)
@@ -130,10 +131,9 @@ def _colours(arms: Iterable[str]) -> dict[str, str]:
 
 
 def _curve(line: Line) -> np.ndarray[Any, Any]:
-    """Return [points, 2]: tokens in thousands, and the trailing mean of the metric over WINDOW steps."""
+    """Return [points, 2]: tokens in thousands, and the centred mean of the metric over WINDOW steps."""
     curve = np.array(line["curve"], dtype=float)
-    means = [curve[max(0, end - WINDOW) : end, 2].mean() for end in range(1, len(curve) + 1)]
-    return np.stack([curve[:, 0] / 1000, means], axis=1)
+    return np.stack([curve[:, 0] / 1000, centred_mean(curve[:, 2], WINDOW)], axis=1)
 
 
 def _draw(axis: Any, curves: Sequence[np.ndarray[Any, Any]], colour: str, label: str) -> None:
