@@ -231,11 +231,12 @@
     if (warned) root.append(warned);
     const curves = el("div", { class: "split" }, rewardCurve(run), levelCard(run));
     root.append(curves);
-    const found = findings(run);
-    if (found) root.append(found);
+    // On the first screen: what the agents say.
     const changed = el("section", { class: "card", "aria-label": "What changed" });
     root.append(changed);
     page.drawPanel("changed", changed, run);
     if (changed.childElementCount === 0) changed.remove();
+    const found = findings(run);
+    if (found) root.append(found);
   });
 }
