@@ -29,21 +29,21 @@ def episode_table(record: Record, place: str, width: int) -> str:
             passed, total = turn.tests
             facts += f", {passed} of {total} tests passed"
         lines.append(paint(fit(facts, width).rstrip(), BOLD))
-        lines += _answers(turn.answers, width)
+        lines += _answers(turn.names, turn.answers, width)
     lines.append(paint("─" * width, CYAN))
     return "\n".join(lines)
 
 
-def _answers(answers: Sequence[str], width: int) -> list[str]:
+def _answers(names: Sequence[str], answers: Sequence[str], width: int) -> list[str]:
     column = (width - len(GAP) * (len(answers) - 1)) // len(answers)
     if column < MIN_COLUMN:
         lines = []
-        for agent, answer in enumerate(answers):
-            lines.append(paint(f"agent {agent}", DIM))
+        for name, answer in zip(names, answers, strict=True):
+            lines.append(paint(fit(printable(name), width).rstrip(), DIM))
             lines += _shown(answer, width, MAX_LINES)
         return lines
     cells = [_shown(answer, column, MAX_LINES) for answer in answers]
-    heads = [fit(f"agent {agent}", column) for agent in range(len(answers))]
+    heads = [fit(printable(name), column) for name in names]
     lines = [paint(GAP.join(heads).rstrip(), DIM)]
     for row in zip_longest(*cells, fillvalue=""):
         lines.append(GAP.join(fit(cell, column) for cell in row).rstrip())

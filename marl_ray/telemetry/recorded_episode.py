@@ -25,6 +25,8 @@ class RecordedTurn:
     group_mean: float
     prompts: tuple[str, ...]
     answers: tuple[str, ...]
+    names: tuple[str, ...]
+    """Roles of the agents, or `agent 0` in records of earlier versions."""
 
     @property
     def reward(self) -> float:
@@ -53,9 +55,12 @@ def followed_turns(record: Record) -> Iterator[RecordedTurn]:
         action = actions[index]
         prompts = []
         answers = []
+        names = []
+        roles = record.get("roles") or ()
         for agent, number in enumerate(action["indices"]):
             prompts.append(describe_prompt(recorded_prompt(node, agent, number)))
             answers.append(node["responses"][agent][number])
+            names.append(roles[agent] if agent < len(roles) else f"agent {agent}")
         mean = fmean(other["reward"] for other in actions)
-        yield RecordedTurn(node["turn"], action, mean, tuple(prompts), tuple(answers))
+        yield RecordedTurn(node["turn"], action, mean, tuple(prompts), tuple(answers), tuple(names))
         path = (*path, index)

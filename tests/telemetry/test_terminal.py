@@ -177,3 +177,11 @@ def test_the_end_of_a_run_is_a_result_an_advice_and_a_command(
         evaluation_row(CONFIG.training, CONFIG.external, TrainerState(1, 4, 0), [CHAIN], {"eval": 1.0}), "after", []
     )
     assert closing_lines(quickstart_config(), folder, result, 60.0)[0].startswith("held-out reward 4.00, 100% solved")
+
+
+def test_answers_have_the_names_of_their_roles() -> None:
+    table = episode_table(record(ANSWERS) | {"roles": ["helper", "entry\x1bpoint"]}, "step 1", 80)
+    assert "helper" in table
+    assert "entry␛point" in table
+    assert "agent 0" not in table
+    assert "agent 0" in episode_table(record(ANSWERS) | {"roles": []}, "step 1", 80)

@@ -50,14 +50,15 @@ def _turn(text: Text, turn: RecordedTurn, before: RecordedTurn | None, shown: Sh
         if feedback:
             _line(text, f"feedback: {feedback}", "yellow")
     for agent, answer in enumerate(turn.answers):
+        name = turn.names[agent]
         colour = AGENTS[agent % len(AGENTS)]
         lines = turn.prompts[agent].splitlines()
         if shown.with_prompts:
-            _line(text, f"▾ prompt of agent {agent}", "dim")
+            _line(text, f"▾ prompt of {name}", "dim")
             _line(text, turn.prompts[agent], "dim")
         else:
-            _line(text, f"▸ prompt of agent {agent}, {len(lines)} lines (f)", "dim")
-        _line(text, f"agent {agent}", f"bold {colour}")
+            _line(text, f"▸ prompt of {name}, {len(lines)} lines (f)", "dim")
+        _line(text, name, f"bold {colour}")
         if before is not None and shown.with_difference:
             _difference(text, before.answers[agent], answer)
         else:
