@@ -59,7 +59,7 @@ def render_list(data: Mapping[str, Any], live: bool = False) -> str:
 def render_page(data: Mapping[str, Any], scripts: Sequence[str], plain_text: str, live: bool) -> str:
     """Return a page that draws `data` with `scripts`. Browsers without scripts show `plain_text`."""
     style = "\n".join(map(_asset, STYLES))
-    script = "\n".join([_asset(CHART_LIBRARY), *(_asset(f"page/{name}") for name in scripts if _exists(name))])
+    script = "\n".join([_asset(CHART_LIBRARY), *(_asset(f"page/{name}") for name in scripts)])
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}"
     if live:
         policy += "; connect-src 'self'"
@@ -94,10 +94,6 @@ def _environment() -> Environment:
 @cache
 def _asset(path: str) -> str:
     return resources.files("marl_ray.plugins.report").joinpath(path).read_text(encoding="utf-8")
-
-
-def _exists(name: str) -> bool:
-    return resources.files("marl_ray.plugins.report").joinpath("page", name).is_file()
 
 
 def _hash(text: str) -> str:
