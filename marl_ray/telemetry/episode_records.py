@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import starmap
-from typing import Any
+from typing import Any, TypeGuard
 
 from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Episode, JointAction, Node
@@ -32,6 +32,25 @@ def recorded_prompt(node: Mapping[str, Any], agent: int, index: int) -> Prompt:
     first_other = len(node["responses"][agent]) - len(others[agent])
     prompt: Prompt = node["prompts"][agent] if index < first_other else others[agent][index - first_other]
     return prompt
+
+
+def passed_of_total(report: Any) -> tuple[int, int] | None:
+    """Return the passed tests and all tests of evidence named `report`; None if it is no report on tests: the evidence
+    of a plug-in may call anything a report."""
+    if not isinstance(report, Mapping):
+        return None
+    passed = report.get("passed")
+    total = report.get("total")
+    if not isinstance(passed, int) or not isinstance(total, int):
+        return None
+    return passed, total
+
+
+def is_test_report(report: Any) -> TypeGuard[Mapping[str, Any]]:
+    """Return whether evidence named `report` is the sandbox's, with an entry per test."""
+    if passed_of_total(report) is None or not isinstance(report.get("tests"), list):
+        return False
+    return all(isinstance(test, Mapping) for test in report["tests"])
 
 
 def _node(path: Sequence[int], node: Node) -> dict[str, Any]:

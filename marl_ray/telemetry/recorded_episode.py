@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from marl_ray.core.chat import describe_prompt
-from marl_ray.telemetry.episode_records import recorded_prompt
+from marl_ray.telemetry.episode_records import passed_of_total, recorded_prompt
 
 Record = Mapping[str, Any]
 
@@ -37,9 +37,10 @@ class RecordedTurn:
     def tests(self) -> tuple[int, int] | None:
         """The passed tests and all tests; None without tests."""
         report = self.action.get("report")
-        if not isinstance(report, dict) or not report.get("total"):
+        counts = passed_of_total(report)
+        if counts is None or counts[1] == 0:
             return None
-        return int(report.get("passed") or 0), int(report["total"])
+        return counts
 
 
 def followed_turns(record: Record) -> Iterator[RecordedTurn]:

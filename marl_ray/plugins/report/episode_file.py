@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from marl_ray.core.errors import UserError
-from marl_ray.telemetry.episode_records import EpisodeRecord
+from marl_ray.telemetry.episode_records import EpisodeRecord, is_test_report
 from marl_ray.telemetry.sinks import parse_row
 
 Action = Mapping[str, Any]
@@ -142,16 +142,6 @@ def solved_share(actions: list[Action]) -> float | None:
         if is_test_report(report):
             verdicts.append(report["total"] > 0 and report["passed"] == report["total"])
     return statistics.fmean(verdicts) if verdicts else None
-
-
-def is_test_report(report: Any) -> TypeGuard[Mapping[str, Any]]:
-    """Return whether evidence named `report` is the sandbox's: the evidence of a plug-in may call anything a report."""
-    if not isinstance(report, Mapping) or not isinstance(report.get("tests"), list):
-        return False
-    counts = (report.get("passed"), report.get("total"))
-    return all(isinstance(count, int) for count in counts) and all(
-        isinstance(test, Mapping) for test in report["tests"]
-    )
 
 
 def answers(record: EpisodeRecord) -> list[str]:

@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from marl_ray.core.chat import describe_prompt
-from marl_ray.plugins.report.episode_file import ListedEpisode, is_test_report
-from marl_ray.telemetry.episode_records import EpisodeRecord, recorded_prompt
+from marl_ray.plugins.report.episode_file import ListedEpisode
+from marl_ray.telemetry.episode_records import EpisodeRecord, is_test_report, recorded_prompt
 
 KNOWN_KEYS = ("indices", "reward", "levels", "rewards", "report")
 """Keys of a joint action with a place of their own; all others are its evidence."""

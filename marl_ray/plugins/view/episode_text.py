@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from rich.text import Text
 
+from marl_ray.telemetry.episode_records import is_test_report
 from marl_ray.telemetry.recorded_episode import Record, RecordedTurn, followed_turns
 from marl_ray.telemetry.terminal import printable
 
@@ -91,12 +92,11 @@ def _verdict(text: Text, turn: RecordedTurn) -> None:
 
 
 def _test_lines(report: Any) -> Iterator[tuple[str, str]]:
-    if not isinstance(report, dict):
+    if not is_test_report(report):
         return
     if report.get("syntax_error"):
         yield f"syntax error: {report['syntax_error']}", "red"
-    tests: Sequence[Any] = report.get("tests") or ()
-    failed = [test for test in tests if test.get("status") != "pass"]
+    failed = [test for test in report["tests"] if test.get("status") != "pass"]
     for test in failed[:MAX_TESTS]:
         why = " ".join(str(test[key]) for key in ("status", "error_type", "message") if test.get(key))
         yield f"✗ {test.get('source')} → {why}", "red"
