@@ -93,15 +93,13 @@ def _runs_in(folder: RunFolder) -> list[RunFolder]:
 
 def _write_run(folder: RunFolder, file: Path, episodes: int | None) -> None:
     """Write the page of a run, print its rewards and update its plot."""
-    from marl_ray.cooperation.run_sentences import cooperation_summary
     from marl_ray.plugins.report.run_data import EPISODE_BYTES, read_metric_rows, run_data
     from marl_ray.plugins.report.run_page import render_run_data
     from marl_ray.results.returns_plot import plot_run
-    from marl_ray.results.run_summary import reward_table
 
     data = run_data(folder, 0 if episodes == 0 else EPISODE_BYTES)
     rows = read_metric_rows(folder)
-    for line in (*reward_table(rows), *cooperation_summary(rows)):
+    for line in (*data["reward_table"].splitlines(), *data["cooperation"]):
         print(line)
     if rows:
         plot_run(rows, folder.plot, folder.path.name)

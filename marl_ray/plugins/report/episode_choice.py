@@ -8,13 +8,13 @@ from itertools import chain, zip_longest
 from marl_ray.plugins.report.episode_file import ListedEpisode
 
 
-def evenly(count: int) -> list[int]:
+def spread_order(count: int) -> list[int]:
     """Return the numbers below `count` so that every beginning of the list is spread evenly.
 
     The numbers are in the order of their reversed bits (van der Corput's sequence), the last one first.
 
     Example:
-        >>> evenly(8)
+        >>> spread_order(8)
         [7, 0, 4, 2, 6, 1, 5, 3]
     """
     if count == 0:
@@ -40,7 +40,7 @@ def chosen_order(episodes: Sequence[ListedEpisode]) -> list[ListedEpisode]:
     held_out = [episode for episode in episodes if episode.kind != "train"]
     queues = [compared]
     for group in (training, held_out):
-        queues.append([group[place] for place in evenly(len(group))])
+        queues.append([group[place] for place in spread_order(len(group))])
     order: dict[str, ListedEpisode] = {}
     for candidates in zip_longest(*queues):
         for episode in candidates:
@@ -65,4 +65,4 @@ def evaluated_twice(episodes: Sequence[ListedEpisode]) -> list[tuple[ListedEpiso
     for task, before in first.items():
         if task in last:
             pairs.append((before, last[task]))
-    return [pairs[place] for place in evenly(len(pairs))]
+    return [pairs[place] for place in spread_order(len(pairs))]

@@ -13,7 +13,7 @@ import pytest
 
 from marl_ray.core.episode import Node
 from marl_ray.core.errors import UserError
-from marl_ray.plugins.report.episode_choice import chosen_order, evenly
+from marl_ray.plugins.report.episode_choice import chosen_order, spread_order
 from marl_ray.plugins.report.episode_data import changed_tasks, episode_data, feedback_tests
 from marl_ray.plugins.report.episode_file import EpisodeFile, episode_id
 from marl_ray.plugins.report.episode_tables import LONGEST_TEXT, EpisodeTables, page_size
@@ -146,9 +146,9 @@ def distinct_node(number: int) -> Node:
 
 def test_beginnings_of_an_even_order_are_even() -> None:
     for count in (0, 1, 2, 7, 64, 100):
-        assert sorted(evenly(count)) == list(range(count))
+        assert sorted(spread_order(count)) == list(range(count))
     for size in (10, 30, 70):
-        chosen = sorted(evenly(1000)[:size])
+        chosen = sorted(spread_order(1000)[:size])
         assert max(later - earlier for earlier, later in pairwise(chosen)) <= 2 * 1024 / size
 
 
