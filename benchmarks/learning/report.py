@@ -133,7 +133,8 @@ def _colours(arms: Iterable[str]) -> dict[str, str]:
 def _curve(line: Line) -> np.ndarray[Any, Any]:
     """Return [points, 2]: tokens in thousands, and the centred mean of the metric over WINDOW steps."""
     curve = np.array(line["curve"], dtype=float)
-    return np.stack([curve[:, 0] / 1000, centred_mean(curve[:, 2], WINDOW)], axis=1)
+    means = centred_mean(curve[:, 2].tolist(), WINDOW)
+    return np.stack([curve[:, 0] / 1000, np.array(means)], axis=1)
 
 
 def _draw(axis: Any, curves: Sequence[np.ndarray[Any, Any]], colour: str, label: str) -> None:
