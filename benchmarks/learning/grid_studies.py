@@ -1,0 +1,114 @@
+"""Two studies of private letter grids: messages that nobody demonstrated, and separate policies that fall."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.learning.measures import read_lines
+from benchmarks.learning.studies import FROZEN, GRID_PRIVATE, JOINT, Arm
+from marl_ray.plugins.grid.attempt import read_rows
+
+MADE: Mapping[str, tuple[str, float]] = {
+    "chance": ("learning/grid-tell-0", 0.0),
+    "tenth": ("learning/grid-tell-0.1", 0.1),
+}
+"""Base policies that the study trains on demand: folder below the repository, and share of answers that tell."""
+TITLES = {"chance": "told at chance", "tenth": "told in 0.1", "half": "told in 0.5"}
+SINGLE = {"magrpo.num_agents": 1, "magrpo.num_generations": 6}
+
+
+def _base_maker(tell: float) -> Callable[[Path], None]:
+    from tools.toy.make_grid import make_grid_base
+
+    return partial(make_grid_base, tell=tell)
+
+
+def told(run: Path, step: int, last: int) -> dict[str, float]:
+    """Return the share of first answers, over both agents, whose letters are exactly the rows that the prompt shows.
+    Chance is 1 / 27 for a row of three of three letters."""
+    hits = []
+    for episode in read_lines(run / "episodes.jsonl"):
+        if (episode["kind"], episode["step"]) != ("eval", step):
+            continue
+        first = episode["nodes"][0]
+        for prompt, responses in zip(first["prompts"], first["responses"], strict=True):
+            rows = re.findall(r"should be: (.*)", prompt)
+            shown = [row.replace(" ", "") for row in rows]
+            for response in responses:
+                hits.append(read_rows(response, len(shown), len(shown[0]), "abc") == shown)
+    return {"told": round(statistics.fmean(hits), 4)}
+
+
+def _arms(base: str) -> dict[str, Arm]:
+    """Return the arms of a base policy."""
+    common: dict[str, Any] = {"model.name": MADE[base][0]} if base in MADE else {}
+    title = TITLES[base]
+    pair = JOINT if base == "chance" else f"{base}_pair"
+    arms = {
+        pair: Arm(f"{title}: a pair", common),
+        f"{base}_one": Arm(f"{title}: only one learns", {**common, "agents": f"[{{}}, {FROZEN}]"}),
+        f"{base}_plain": Arm(f"{title}: a pair, told nothing", {**common, "external.mode": "plain"}),
+        f"{base}_shared": Arm(f"{title}: one policy for both", {**common, "magrpo.policy": 0}),
+    }
+    if base == "chance":
+        overrides = {**common, **SINGLE, "environment": "benchmarks.learning.open_grid:OpenGrid"}
+        arms["open"] = Arm(f"{title}: one agent that reads both halves", overrides)
+    return arms
+
+
+GRID_TELLING = replace(
+    GRID_PRIVATE,
+    name="grid-telling",
+    common={
+        "output.episodes_per_step": 128,
+        "magrpo.max_steps": 100,
+        "magrpo.save_steps": 100,
+        "magrpo.eval_interval": 20,
+        "magrpo.learning_rate": 3.3e-4,
+    },
+    groups={title: _arms(base) for base, title in TITLES.items()},
+    columns={
+        "told": "tells in turn 1",
+        "first_reward": "reward in turn 1",
+        "reward": "reward in turn 2",
+        "cells": "right cells in turn 2",
+    },
+    compared=(),
+    extra_metrics=told,
+    learned=1.0,
+    models={folder: _base_maker(tell) for folder, tell in MADE.values()},
+)
+"""Whether agents find a message that no demonstration has shown."""
+
+GRID_FALLS = replace(
+    GRID_PRIVATE,
+    name="grid-falls",
+    common={"output.episodes_per_step": 128, "magrpo.eval_interval": 10},
+    groups={
+        "size of the steps": {
+            JOINT: Arm("a pair, as the config", {}),
+            "slow": Arm("a third of the rate", {"magrpo.learning_rate": 3.3e-4}),
+            "clip": Arm("max_grad_norm 0.1", {"magrpo.max_grad_norm": 0.1}),
+            "no_momentum": Arm("adam_beta1 0", {"magrpo.adam_beta1": 0.0}),
+            "short_memory": Arm("adam_beta2 0.9", {"magrpo.adam_beta2": 0.9}),
+        },
+        "disagreement": {
+            "entropy": Arm("entropy_coef 0.05", {"magrpo.entropy_coef": 0.05}),
+            "kl": Arm(
+                "reference_kl_coef 0.02, in the loss",
+                {"magrpo.reference_kl_coef": 0.02, "magrpo.reference_kl": "k2_in_loss"},
+            ),
+            "dynamic": Arm("dynamic_sampling", {"magrpo.dynamic_sampling": True}),
+        },
+    },
+    columns={"first_reward": "reward in turn 1", "reward": "reward in turn 2", "passed": "complete", "told": "tells"},
+    compared=("reward",),
+    extra_metrics=told,
+)
+"""Why a pair of separate policies falls from its peak, and settings that keep it there."""
