@@ -1,4 +1,4 @@
-"""Two studies of private letter grids: messages that nobody demonstrated, and separate policies that fall."""
+"""The studies of letter grids: feedback, private halves, messages that nobody demonstrated, and pairs that fall."""
 
 from __future__ import annotations
 
@@ -11,9 +11,54 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.learning.measures import read_lines
-from benchmarks.learning.studies import FROZEN, GRID_PRIVATE, JOINT, Arm
+from benchmarks.learning.study import CONFIGS, FROZEN, JOINT, Arm, Study
+from marl_ray.plugins.grid import GRID_BASE_PATH, GRIDS_PATH
 from marl_ray.plugins.grid.attempt import read_rows
 
+PLAIN = {"external.mode": "plain"}
+GRID = Study(
+    name="grid",
+    config=CONFIGS / "toy_grid.yaml",
+    common={"output.episodes_per_step": 128},
+    groups={"feedback": {JOINT: Arm("told every mark", {}), "plain": Arm("told nothing", PLAIN)}},
+    files=(GRIDS_PATH, GRID_BASE_PATH / "model.safetensors"),
+    columns={
+        "reward": "reward in turn 3",
+        "first_cells": "right cells in turn 1",
+        "cells": "right cells in turn 3",
+        "passed": "complete",
+    },
+    compared=("reward", "cells"),
+    drawn=("cells_right", "right cells in turn 3"),
+)
+"""A task in which only feedback can help, since no prompt tells the target."""
+
+GRID_PRIVATE = Study(
+    name="grid-private",
+    config=CONFIGS / "toy_grid_private.yaml",
+    common={"output.episodes_per_step": 128},
+    groups={
+        "private halves": {
+            JOINT: Arm("a pair, each with one half", {}),
+            "plain": Arm("the same, told nothing", PLAIN),
+            "single": Arm("one agent with one half", {"magrpo.num_agents": 1, "magrpo.num_generations": 6}),
+            "slow": Arm("a pair, a third of the rate", {"magrpo.learning_rate": 3.3e-4}),
+        }
+    },
+    files=(GRIDS_PATH, GRID_BASE_PATH / "model.safetensors"),
+    columns={
+        "first_reward": "reward in turn 1",
+        "reward": "reward in turn 2",
+        "cells": "right cells in turn 2",
+        "passed": "complete",
+        "pass@2": "pass@2 of first answers",
+        "keep_rate": "kept",
+        "fix_rate": "mended",
+    },
+    compared=("reward", "cells"),
+    drawn=("reward_mean", "reward in turn 2"),
+)
+"""A task that no agent can solve alone: each agent knows the half that the other one has to write."""
 MADE: Mapping[str, tuple[str, float]] = {
     "chance": ("learning/grid-tell-0", 0.0),
     "tenth": ("learning/grid-tell-0.1", 0.1),
@@ -53,7 +98,7 @@ def _arms(base: str) -> dict[str, Arm]:
     arms = {
         pair: Arm(f"{title}: a pair", common),
         f"{base}_one": Arm(f"{title}: only one learns", {**common, "agents": f"[{{}}, {FROZEN}]"}),
-        f"{base}_plain": Arm(f"{title}: a pair, told nothing", {**common, "external.mode": "plain"}),
+        f"{base}_plain": Arm(f"{title}: a pair, told nothing", {**common, **PLAIN}),
         f"{base}_shared": Arm(f"{title}: one policy for both", {**common, "magrpo.policy": 0}),
     }
     if base == "chance":

@@ -1,4 +1,4 @@
-"""Letter grids without secrets: `environment: benchmarks.learning.open_grid:OpenGrid`, a reference for private grids."""
+"""Letter grids without secrets, a reference for private ones: `environment: benchmarks.learning.open_grid:OpenGrid`."""
 
 from __future__ import annotations
 

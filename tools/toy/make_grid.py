@@ -263,9 +263,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     GRIDS_PATH.write_text("".join(json.dumps(row) + "\n" for row in grid_rows()), encoding="utf-8")
-    make_grid_base(
-        args.out, args.tell, args.steps, args.noisy_steps, args.scenes, args.threads, args.seed
-    )
+    make_grid_base(args.out, args.tell, args.steps, args.noisy_steps, args.scenes, args.threads, args.seed)
 
 
 if __name__ == "__main__":
