@@ -26,7 +26,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -53,10 +53,7 @@ def train(study: Study, arm: str, seed: int, folder: Path, more_overrides: Seque
         "output.run_name": run.name,
         "output.resume": "auto",
     }
-    base = settings.get("model.name")
-    if base in study.models and not (ROOT / base).exists():
-        print(f"making the base policy {base}", flush=True)
-        study.models[base](ROOT / base)
+    make_base(study, settings)
     command = [sys.executable, "-m", "marl_ray", "train", "magrpo", "--config", str(study.config), "--override"]
     environment = dict(os.environ)
     with ExitStack() as stack:
@@ -73,6 +70,14 @@ def train(study: Study, arm: str, seed: int, folder: Path, more_overrides: Seque
     if code:
         sys.exit(f"{arm}, seed {seed} failed, see {log.name}; the same command resumes it")
     return run
+
+
+def make_base(study: Study, settings: Mapping[str, Any]) -> None:
+    """Make the base policy of a run if the study makes it and its folder is missing."""
+    name = settings.get("model.name")
+    if name in study.models and not (ROOT / name).exists():
+        print(f"making the base policy {name}", flush=True)
+        study.models[name](ROOT / name)
 
 
 def current(study: Study, results: Path) -> list[dict[str, Any]]:
