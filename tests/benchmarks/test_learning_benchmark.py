@@ -91,7 +91,7 @@ def test_an_exact_interval_leaves_out_a_fortieth_on_each_side() -> None:
 
 
 def test_a_table_counts_the_seeds_that_learn_and_has_every_base_policy_before_training() -> None:
-    rewards = {JOINT: [0.3, 1.2], "chance_shared": [1.9, 1.8], "tenth_plain": [0.3, 0.3], "half_pair": [1.9, 1.9]}
+    rewards = {JOINT: [0.3, 1.2], "chance_shared": [1.9, 1.8], "tenth_one": [0.3, 0.3], "half_pair": [1.9, 1.9]}
     lines = []
     for arm, after in rewards.items():
         for seed, reward in enumerate(after):
