@@ -1,4 +1,4 @@
-"""The studies of letter grids: feedback, private halves, messages that nobody demonstrated, and pairs that fall."""
+"""The studies of letter grids: feedback, private halves, messages without demonstrations, and falls."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ GRID_TELLING = replace(
     learned=1.0,
     models={folder: _base_maker(tell) for folder, tell in MADE.values()},
 )
-"""Whether agents find a message that no demonstration has shown."""
+"""Messages that no demonstration has shown."""
 
 GRID_FALLS = replace(
     GRID_PRIVATE,
@@ -158,4 +158,4 @@ GRID_FALLS = replace(
     compared=("reward",),
     extra_metrics=told,
 )
-"""Why a pair of separate policies falls from its peak, and settings that keep it there."""
+"""Falls of separate policies from their peak, and settings that may prevent them."""
