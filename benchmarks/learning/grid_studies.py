@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -75,19 +75,25 @@ def _base_maker(tell: float) -> Callable[[Path], None]:
 
 
 def told(run: Path, step: int, last: int) -> dict[str, float]:
-    """Return the share of first answers, over both agents, whose letters are exactly the rows that the prompt shows.
-    Chance is 1 / 27 for a row of three of three letters."""
-    hits = []
+    """Return the mean over both agents of `told_in` in the evaluation after `step`."""
+    nodes = []
     for episode in read_lines(run / "episodes.jsonl"):
-        if (episode["kind"], episode["step"]) != ("eval", step):
-            continue
-        first = episode["nodes"][0]
-        for prompt, responses in zip(first["prompts"], first["responses"], strict=True):
-            rows = re.findall(r"should be: (.*)", prompt)
-            shown = [row.replace(" ", "") for row in rows]
-            for response in responses:
-                hits.append(read_rows(response, len(shown), len(shown[0]), "abc") == shown)
-    return {"told": round(statistics.fmean(hits), 4)}
+        if (episode["kind"], episode["step"]) == ("eval", step):
+            nodes.append(episode["nodes"][0])
+    agents = range(len(nodes[0]["prompts"]))
+    return {"told": round(statistics.fmean(told_in(nodes, agent) for agent in agents), 4)}
+
+
+def told_in(nodes: Sequence[Mapping[str, Any]], agent: int) -> float:
+    """Return the share of an agent's first answers that are exactly the rows in their prompt. Chance is 1 / 27 for a
+    row of three of three letters."""
+    hits = []
+    for node in nodes:
+        rows = re.findall(r"should be: (.*)", node["prompts"][agent])
+        shown = [row.replace(" ", "") for row in rows]
+        for response in node["responses"][agent]:
+            hits.append(read_rows(response, len(shown), len(shown[0]), "abc") == shown)
+    return statistics.fmean(hits)
 
 
 def _arms(base: str) -> dict[str, Arm]:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import matplotlib.image
 import pytest
+import torch
 import yaml
 
 from benchmarks.learning import __main__ as runs
+from benchmarks.learning import fall
 from benchmarks.learning.__main__ import RESULTS, current
 from benchmarks.learning.expert import MODEL, serving
 from benchmarks.learning.grid_studies import told
@@ -194,3 +196,24 @@ def test_the_expert_of_the_hard_set_suggests_a_pair_that_passes(monkeypatch: pyt
 def test_the_page_has_the_table_of_its_results(study: Study) -> None:
     lines = current(study, RESULTS)
     assert not lines or table(lines, study) in (PAGES / PAGE.get(study.name, "learning.md")).read_text()
+
+
+def test_the_page_of_falls_has_the_table_of_its_rows() -> None:
+    assert fall.table(read_lines(RESULTS / "grid-fall-seed-1.jsonl")) in (PAGES / "falls.md").read_text()
+
+
+def test_an_update_is_split_into_its_gradients_part_and_momentum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UPDATE_SIZES", str(tmp_path))
+    weight = torch.nn.Parameter(torch.zeros(3))
+    optimizer = fall.RecordedAdamW([weight], lr=0.1, weight_decay=0.0)
+    for gradient in (2.0, 0.0):
+        weight.grad = torch.full((3,), gradient)
+        optimizer.step()
+    (file,) = tmp_path.iterdir()
+    first, second = read_lines(file)
+    assert first == pytest.approx({"optimizer_step": 1, "gradient": 2 * 3**0.5, "update": 1.0, "own": 1.0}, rel=1e-3)
+    # m = 0.09 * 2 / 0.19 and v = 0.000999 * 4 / 0.001999, corrected for their start at 0
+    assert second["own"] == 0.0
+    assert second["update"] == pytest.approx(0.18 / 0.19 / (0.003996 / 0.001999) ** 0.5, rel=1e-3)
