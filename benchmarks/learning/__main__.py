@@ -26,7 +26,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,9 @@ def train(study: Study, arm: str, seed: int, folder: Path, more_overrides: Seque
         "output.run_name": run.name,
         "output.resume": "auto",
     }
-    make_base(study, settings)
+    base = settings.get("model.name")
+    if base in study.models:
+        settings["model.name"] = made_base(study, base)
     command = [sys.executable, "-m", "marl_ray", "train", "magrpo", "--config", str(study.config), "--override"]
     environment = dict(os.environ)
     with ExitStack() as stack:
@@ -72,12 +74,13 @@ def train(study: Study, arm: str, seed: int, folder: Path, more_overrides: Seque
     return run
 
 
-def make_base(study: Study, settings: Mapping[str, Any]) -> None:
-    """Make the base policy of a run if the study makes it and its folder is missing."""
-    name = settings.get("model.name")
-    if name in study.models and not (ROOT / name).exists():
+def made_base(study: Study, name: str) -> Path:
+    """Return the folder of a base policy that the study makes, after making it if it is missing."""
+    folder = ROOT / name
+    if not folder.exists():
         print(f"making the base policy {name}", flush=True)
-        study.models[name](ROOT / name)
+        study.models[name](folder)
+    return folder
 
 
 def current(study: Study, results: Path) -> list[dict[str, Any]]:

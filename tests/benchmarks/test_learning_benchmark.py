@@ -131,8 +131,7 @@ def test_a_missing_base_policy_is_made_once(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(runs, "ROOT", tmp_path)
     study = replace(STUDIES["grid"], models={"base": make})
     for _ in range(2):
-        runs.make_base(study, {"model.name": "base"})
-    runs.make_base(study, {"model.name": "bundled:toy"})
+        assert runs.made_base(study, "base") == tmp_path / "base"
     assert made == [tmp_path / "base"]
 
 
