@@ -53,7 +53,7 @@ def train(study: Study, arm: str, seed: int, folder: Path, more_overrides: Seque
         "output.run_name": run.name,
         "output.resume": "auto",
     }
-    base = settings.get("model.name")
+    base = settings.get("model.name", "")
     if base in study.models:
         settings["model.name"] = made_base(study, base)
     command = [sys.executable, "-m", "marl_ray", "train", "magrpo", "--config", str(study.config), "--override"]

@@ -46,20 +46,20 @@ class RecordedAdamW(torch.optim.AdamW):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         group = self.param_groups[0]
         beta1, beta2 = group["betas"]
-        weights = [weight for weight in group["params"] if weight.grad is not None]
-        before = [weight.detach().clone() for weight in weights]
+        before = {weight: weight.detach().clone() for weight in group["params"] if weight.grad is not None}
         loss = super().step(closure)
         sums = dict.fromkeys(("gradient", "update", "own"), 0.0)
-        for weight, old in zip(weights, before, strict=True):
+        step = count = 0
+        for weight, old in before.items():
             state = self.state[weight]
-            step = float(state["step"])
+            step = int(state["step"])
+            count += weight.numel()
             deviation = (state["exp_avg_sq"] / (1 - beta2**step)).sqrt() + group["eps"]
             own = weight.grad * (1 - beta1) / (1 - beta1**step) / deviation
             sums["gradient"] += _squares(weight.grad)
             sums["update"] += _squares(weight.detach() - old) / max(group["lr"], 1e-12) ** 2
             sums["own"] += _squares(own)
-        count = sum(map(torch.numel, weights))
-        row = {"optimizer_step": int(step), "gradient": math.sqrt(sums["gradient"])}
+        row = {"optimizer_step": step, "gradient": math.sqrt(sums["gradient"])}
         row |= {name: math.sqrt(sums[name] / count) for name in ("update", "own")}
         with (Path(os.environ["UPDATE_SIZES"]) / f"{os.getpid()}.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")

@@ -33,8 +33,8 @@ def table(lines: Sequence[Line], study: Study) -> str:
     last_head = [*learned_head, *differences_head, "peak less final"]
     head = ["", "seeds", "tokens, thousands", *study.columns.values(), *last_head]
     rows = [head, ["---"] * len(head)]
-    for title, arm in _first_arms(study).items():
-        before = [line["before"] for line in lines if line["arm"] == arm]
+    for title, first_arm in _first_arms(study).items():
+        before = [line["before"] for line in lines if line["arm"] == first_arm]
         if before:
             rows.append([title, str(len(before)), "", *_cells(before, study), *("" for _ in last_head)])
     joint = {line["seed"]: line["after"] for line in lines if line["arm"] == JOINT}
