@@ -5,8 +5,9 @@
 Studies: toy-hard (33 ways to train the bundled pair on the harder bundled tasks), toy-primary (who learns, measured on
 more held-out tasks), toy-estimators (estimators, each at three learning rates), toy-revising (messages between turns,
 for a base policy that was shown how to revise), toy-gateway (the environment against a program behind the gateway),
-grid (letter grids with feedback and without), grid-private (letter grids of which each agent knows one half), mbpp (two
-SmolLM2-135M on MBPP).
+grid (letter grids with feedback and without), grid-private (letter grids of which each agent knows one half),
+grid-telling (the same, with base policies that were not shown to tell), grid-falls (why a pair falls from its peak),
+mbpp (two SmolLM2-135M on MBPP).
 
 Each run is a `marl-ray train` with the study's config and the arm's overrides, in a folder below --folder. Its results
 are added to docs/results/learning/STUDY.jsonl as one line. Runs with a line are skipped and interrupted runs are
@@ -32,9 +33,10 @@ from typing import Any
 
 from benchmarks.learning.expert import serving
 from benchmarks.learning.measures import measure, read_lines
-from benchmarks.learning.primary import primary_table
+from benchmarks.learning.primary import FAMILIES, primary_table
 from benchmarks.learning.report import draw, table
-from benchmarks.learning.studies import STUDIES, TOY_HARD, TOY_PRIMARY, Study
+from benchmarks.learning.studies import STUDIES, TOY_HARD, TOY_PRIMARY
+from benchmarks.learning.study import Study
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "docs" / "results" / "learning"
@@ -43,7 +45,7 @@ RESULTS = ROOT / "docs" / "results" / "learning"
 def train(study: Study, arm: str, seed: int, folder: Path, more_overrides: Sequence[str]) -> Path:
     """Run or resume an arm and return its run folder. Exits if the run fails."""
     run = folder / f"{arm}_{seed}_{study.digest(arm)}"
-    settings = {
+    settings: dict[str, Any] = {
         **study.common,
         **study.arms[arm].overrides,
         "seed": seed,
@@ -51,6 +53,9 @@ def train(study: Study, arm: str, seed: int, folder: Path, more_overrides: Seque
         "output.run_name": run.name,
         "output.resume": "auto",
     }
+    base = settings.get("model.name", "")
+    if base in study.models:
+        settings["model.name"] = made_base(study, base)
     command = [sys.executable, "-m", "marl_ray", "train", "magrpo", "--config", str(study.config), "--override"]
     environment = dict(os.environ)
     with ExitStack() as stack:
@@ -69,6 +74,15 @@ def train(study: Study, arm: str, seed: int, folder: Path, more_overrides: Seque
     return run
 
 
+def made_base(study: Study, name: str) -> Path:
+    """Return the folder of a base policy that the study makes, after making it if it is missing."""
+    folder = ROOT / name
+    if not folder.exists():
+        print(f"making the base policy {name}", flush=True)
+        study.models[name](folder)
+    return folder
+
+
 def current(study: Study, results: Path) -> list[dict[str, Any]]:
     """Return the lines of a study whose settings, tasks and base policy are current."""
     lines = read_lines(results / f"{study.name}.jsonl")
@@ -85,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--override", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all runs")
     parser.add_argument("--list", action="store_true", help="list the arms, their finished seeds and their settings")
     parser.add_argument("--only-table", action="store_true", help="print the table without running anything")
-    parser.add_argument("--primary", action="store_true", help="print only the primary comparisons of toy-primary")
+    parser.add_argument("--primary", action="store_true", help="print only the primary comparisons of a study")
     arguments = parser.parse_args(argv)
     study, results = STUDIES[arguments.study], arguments.results.absolute()
     arms = arguments.arms.split(",") if arguments.arms else list(study.arms)
@@ -93,7 +107,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(f"unknown arms: {', '.join(sorted(unknown))}; see --list")
     done = {(line["arm"], line["seed"]) for line in current(study, results)}
     if arguments.primary:
-        print(primary_table(current(TOY_PRIMARY, results)))
+        family = arguments.study if arguments.study in FAMILIES else TOY_PRIMARY.name
+        print(primary_table(current(STUDIES[family], results), FAMILIES[family]))
         return
     if arguments.list:
         for name, arm in study.arms.items():

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.learning.studies import JOINT
+from benchmarks.learning.study import JOINT
 from marl_ray.core.statistics import holm, sign_flip, student_interval
 
 Line = Mapping[str, Any]
@@ -45,6 +45,11 @@ PRIMARY = (
     Comparison("gain of both agents, less gain of one agent", JOINT, "single_tokens", gain=True),
 )
 """Share of programs that pass all tests, with one turn and about as many sampled tokens (study `toy-primary`)."""
+FAMILIES = {
+    "toy-primary": PRIMARY,
+    "grid-telling": (Comparison("told at chance: pair, less pair told nothing", JOINT, "chance_plain", "reward"),),
+}
+"""Primary comparisons by study."""
 
 
 def primary_table(lines: Sequence[Line], comparisons: Sequence[Comparison] = PRIMARY) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.learning.studies import JOINT, Study
+from benchmarks.learning.study import JOINT, Study
 from marl_ray.core.statistics import share_interval, student_interval
 from marl_ray.core.text import pluralize
 from marl_ray.results.returns_plot import centred_mean
@@ -26,14 +26,17 @@ Line = Mapping[str, Any]
 
 
 def table(lines: Sequence[Line], study: Study) -> str:
-    """Return a Markdown table with the untrained model and one row per arm. The last columns are differences from the
-    joint arm, paired by seed."""
+    """Return a Markdown table with the untrained models and one row per arm. The last columns are differences from the
+    joint arm, paired by seed, and the fall of the reward (`peak_less_final`)."""
+    learned_head = [] if study.learned is None else [f"seeds above {study.learned}"]
     differences_head = [f"{study.columns[name]}, less joint" for name in study.compared]
-    head = ["", "seeds", "tokens, thousands", *study.columns.values(), *differences_head]
+    last_head = [*learned_head, *differences_head, "peak less final"]
+    head = ["", "seeds", "tokens, thousands", *study.columns.values(), *last_head]
     rows = [head, ["---"] * len(head)]
-    before = [line["before"] for line in lines if line["arm"] == JOINT]
-    if before:
-        rows.append(["before training", str(len(before)), "", *_cells(before, study), *("" for _ in differences_head)])
+    for title, first_arm in _first_arms(study).items():
+        before = [line["before"] for line in lines if line["arm"] == first_arm]
+        if before:
+            rows.append([title, str(len(before)), "", *_cells(before, study), *("" for _ in last_head)])
     joint = {line["seed"]: line["after"] for line in lines if line["arm"] == JOINT}
     for name, arm in study.arms.items():
         own = {line["seed"]: line for line in lines if line["arm"] == name}
@@ -43,8 +46,66 @@ def table(lines: Sequence[Line], study: Study) -> str:
             differences = [[own[seed]["after"][key] - joint[seed][key] for seed in shared] for key in study.compared]
             cells = _cells([line["after"] for line in own.values()], study)
             paired = (_cell(values, signed=True) if values else "" for values in differences)
-            rows.append([arm.title, str(len(own)), f"{tokens:.0f}", *cells, *paired])
+            learned = []
+            if study.learned is not None:
+                passed = sum(line["after"]["reward"] > study.learned for line in own.values())
+                low, high = exact_interval(passed, len(own))
+                learned.append(f"{passed} [{low:.2f}, {high:.2f}]")
+            falls = [peak_less_final(line) for line in own.values()]
+            fall = f"{statistics.fmean(falls):.2f}, at most {max(falls):.2f}"
+            rows.append([arm.title, str(len(own)), f"{tokens:.0f}", *cells, *learned, *paired, fall])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _first_arms(study: Study) -> dict[str, str]:
+    """Return the arms whose first evaluation is that of a base policy, by title of its row: the joint arm, and the
+    first arm of every further `model.name`."""
+    titles = {"before training": JOINT}
+    seen = {study.arms[JOINT].overrides.get("model.name")}
+    for name, arm in study.arms.items():
+        model = arm.overrides.get("model.name")
+        if model not in seen:
+            seen.add(model)
+            titles[f"before training, {arm.title}"] = name
+    return titles
+
+
+def exact_interval(successes: int, count: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share of `count` (Clopper and Pearson 1934), which has at least its coverage.
+
+    >>> low, high = exact_interval(8, 8)
+    >>> round(low, 3), high
+    (0.631, 1.0)
+    """
+    return _exact_low(successes, count), 1.0 - _exact_low(count - successes, count)
+
+
+def _exact_low(successes: int, count: int) -> float:
+    """Return the share with which at least so many successes have a probability of 2.5 %."""
+    if not successes:
+        return 0.0
+    low = 0.0
+    high = 1.0
+    for _ in range(50):  # bisection: the probability rises with the share
+        share = (low + high) / 2
+        terms = (math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(successes, count + 1))
+        if math.fsum(terms) < 0.025:
+            low = share
+        else:
+            high = share
+    return low
+
+
+def peak_less_final(line: Line) -> float:
+    """Return the largest reward less the last one: of held-out tasks if the run has evaluated between the first and the
+    last step, else of training tasks, as means of WINDOW steps. A maximum of noisy values is too large, so a run that
+    does not fall has a small positive value."""
+    rewards = [evaluation[2] for evaluation in line.get("evaluations", ())]
+    if len(rewards) < 3:
+        steps = [step[1] for step in line["curve"]]
+        starts = range(max(1, len(steps) - WINDOW + 1))
+        rewards = [statistics.fmean(steps[start : start + WINDOW]) for start in starts]
+    return float(max(rewards) - rewards[-1])
 
 
 def _cells(found: Sequence[Mapping[str, float]], study: Study) -> Iterator[str]:

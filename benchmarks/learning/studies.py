@@ -1,84 +1,17 @@
-"""The eight studies, their arms, and the metrics of their tables."""
+"""The studies of the toy sets and of MBPP with the metrics of their tables, and the list of all studies."""
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
-
-import yaml
+from dataclasses import replace
 
 from benchmarks.learning import expert
+from benchmarks.learning.grid_studies import GRID, GRID_FALLS, GRID_PRIVATE, GRID_TELLING
 from benchmarks.learning.measures import agreement
-from marl_ray.plugins.grid import GRID_BASE_PATH, GRIDS_PATH
+from benchmarks.learning.study import CONFIGS, FROZEN, JOINT, Arm, Study
 from marl_ray.toy import HARD_BASE_PATH, HARD_TASKS_PATH, REVISING_BASE_PATH
 
-CONFIGS = Path(__file__).resolve().parent.parent.parent / "configs"
-FROZEN = "{learning_rate: 0}"
-JOINT = "joint"
-"""The arm with which all other arms of a study are compared."""
 FEWER = ("single_tokens", "single_one_turn")
 """Arms with fewer completions per step, since their agent writes both functions in longer completions."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """A way to train: its title in the table, and its settings that differ from the joint arm."""
-
-    title: str
-    overrides: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Study:
-    """Ways to train one base policy on one data set. All arms take the same number of steps.
-
-    | field | meaning |
-    |---|---|
-    | `common` | settings of all arms, added to the config |
-    | `groups` | arms by name, per panel of the plot |
-    | `files` | files that determine the results besides the settings; the first has the tasks for the expert |
-    | `columns` | titles of the table's columns by metric |
-    | `compared` | metrics whose differences from the joint arm are shown |
-    | `drawn` | the metric of the curves, and its label |
-    | `marked` | whether the panels show the rewards on held-out tasks |
-    | `extra_metrics` | further metrics of an evaluation, from (run folder, step, last turn) |
-    """
-
-    name: str
-    config: Path
-    common: Mapping[str, Any]
-    groups: Mapping[str, Mapping[str, Arm]]
-    files: tuple[Path, ...]
-    columns: Mapping[str, str]
-    compared: tuple[str, ...]
-    drawn: tuple[str, str]
-    marked: bool = False
-    extra_metrics: Callable[[Path, int, int], dict[str, float]] = lambda run, step, last: {}
-
-    @property
-    def arms(self) -> dict[str, Arm]:
-        return {name: arm for group in self.groups.values() for name, arm in group.items()}
-
-    def digest(self, arm: str) -> str:
-        """Return a digest of everything that determines an arm's results, except the seed and the code."""
-        settings = json.dumps({**self.common, **self.arms[arm].overrides}, sort_keys=True)
-        return hashlib.sha256((_shared_digest(self.config, self.files) + settings).encode()).hexdigest()[:8]
-
-
-@functools.cache
-def _shared_digest(config: Path, files: tuple[Path, ...]) -> str:
-    """Return a digest of the config and the files that all arms of a study share."""
-    digest = hashlib.sha256(json.dumps(yaml.safe_load(config.read_text(encoding="utf-8")), sort_keys=True).encode())
-    for file in files:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
-
-
 _TREE = {"magrpo.handoff": "all", "magrpo.num_generations": 4, "magrpo.rollout_buffer_size": 6}
 _IAC = {"magrpo.critic": "iac", "magrpo.critic_learning_rate": 1e-2, **_TREE}
 _ONE_TURN = {"magrpo.num_turns": 1, "magrpo.rollout_buffer_size": 16}
@@ -287,50 +220,6 @@ TOY_GATEWAY = Study(
 )
 """The same tasks and prompts, played by the environment itself and by a program that calls the agents over HTTP."""
 
-GRID = Study(
-    name="grid",
-    config=CONFIGS / "toy_grid.yaml",
-    common={"output.episodes_per_step": 128},
-    groups={"feedback": {JOINT: Arm("told every mark", {}), "plain": _FEEDBACK["plain"]}},
-    files=(GRIDS_PATH, GRID_BASE_PATH / "model.safetensors"),
-    columns={
-        "reward": "reward in turn 3",
-        "first_cells": "right cells in turn 1",
-        "cells": "right cells in turn 3",
-        "passed": "complete",
-    },
-    compared=("reward", "cells"),
-    drawn=("cells_right", "right cells in turn 3"),
-)
-"""A task in which only feedback can help, since no prompt tells the target."""
-
-GRID_PRIVATE = Study(
-    name="grid-private",
-    config=CONFIGS / "toy_grid_private.yaml",
-    common={"output.episodes_per_step": 128},
-    groups={
-        "private halves": {
-            JOINT: Arm("a pair, each with one half", {}),
-            "plain": Arm("the same, told nothing", {"external.mode": "plain"}),
-            "single": Arm("one agent with one half", {"magrpo.num_agents": 1, "magrpo.num_generations": 6}),
-            "slow": Arm("a pair, a third of the rate", {"magrpo.learning_rate": 3.3e-4}),
-        }
-    },
-    files=(GRIDS_PATH, GRID_BASE_PATH / "model.safetensors"),
-    columns={
-        "first_reward": "reward in turn 1",
-        "reward": "reward in turn 2",
-        "cells": "right cells in turn 2",
-        "passed": "complete",
-        "pass@2": "pass@2 of first answers",
-        "keep_rate": "kept",
-        "fix_rate": "mended",
-    },
-    compared=("reward", "cells"),
-    drawn=("reward_mean", "reward in turn 2"),
-)
-"""A task that no agent can solve alone: each agent knows the half that the other one has to write."""
-
 MBPP = Study(
     name="mbpp",
     config=CONFIGS / "magrpo_mbpp_smollm2.yaml",
@@ -367,7 +256,5 @@ MBPP = Study(
     drawn=("reward_mean", "reward: of a step's answers, and of held-out tasks"),
     marked=True,
 )
-STUDIES = {
-    study.name: study
-    for study in (TOY_HARD, TOY_PRIMARY, TOY_ESTIMATORS, TOY_REVISING, TOY_GATEWAY, GRID, GRID_PRIVATE, MBPP)
-}
+_ALL = (TOY_HARD, TOY_PRIMARY, TOY_ESTIMATORS, TOY_REVISING, TOY_GATEWAY, GRID, GRID_PRIVATE, MBPP)
+STUDIES = {study.name: study for study in (*_ALL, GRID_TELLING, GRID_FALLS)}

@@ -28,7 +28,7 @@ from typing import Any
 import yaml
 
 from benchmarks.learning.__main__ import ROOT, current, train
-from benchmarks.learning.studies import JOINT
+from benchmarks.learning.study import JOINT
 from benchmarks.tags.arms import TAGS
 from benchmarks.tags.measures import measure
 from benchmarks.tags.report import draw, table

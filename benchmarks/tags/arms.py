@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.learning.studies import CONFIGS, FROZEN, JOINT, Arm, Study
+from benchmarks.learning.study import CONFIGS, FROZEN, JOINT, Arm, Study
 from marl_ray.plugins.tags import TEXTS_PATH
 
 TAGS = Study(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.learning.report import share_cell
-from benchmarks.learning.studies import JOINT
+from benchmarks.learning.study import JOINT
 from benchmarks.tags.arms import TAGS
 from marl_ray.core.statistics import student_interval
 

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.image
 import pytest
+import torch
 import yaml
 
+from benchmarks.learning import __main__ as runs
+from benchmarks.learning import fall
 from benchmarks.learning.__main__ import RESULTS, current
 from benchmarks.learning.expert import MODEL, serving
+from benchmarks.learning.grid_studies import told
 from benchmarks.learning.measures import measure, read_lines
-from benchmarks.learning.report import draw, table
-from benchmarks.learning.studies import FEWER, JOINT, STUDIES, TOY_HARD, Study
+from benchmarks.learning.open_grid import OpenGrid
+from benchmarks.learning.report import draw, exact_interval, peak_less_final, table
+from benchmarks.learning.studies import FEWER, STUDIES, TOY_HARD
+from benchmarks.learning.study import JOINT, Study
 from marl_ray.config import ExternalConfig, from_tree, parse_overrides
 from marl_ray.config.budget import training_budget
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.external.endpoints import endpoint_of
 from marl_ray.external.modes import Expert
+from marl_ray.plugins.grid.rows import GRID as GRID_TYPE
 from marl_ray.toy import HARD_TASKS_PATH
 from tests.factories import row_task
 
@@ -28,6 +37,8 @@ PAGE = {
     "toy-revising": "feedback.md",
     "grid": "feedback.md",
     "grid-private": "feedback.md",
+    "grid-telling": "undemonstrated.md",
+    "grid-falls": "falls.md",
     "toy-gateway": "../reference/gateway.md",
     "toy-primary": "who_learns.md",
     "toy-estimators": "estimators_compared.md",
@@ -61,7 +72,67 @@ def test_differences_are_paired_by_seed() -> None:
     lines = [line(JOINT, 1, 0.5), line(JOINT, 2, 0.9), line("only_main", 2, 0.8), line("only_main", 1, 0.4)]
     *_, last = table([*lines, line("only_main", 3, 0.9)], TOY_HARD).splitlines()
     assert last.startswith("| only main | 3 | 3 |")
-    assert last.endswith("| -0.10 ± 0.00 | +0.00 ± 0.00 |")
+    assert last.endswith("| -0.10 ± 0.00 | +0.00 ± 0.00 | 0.00, at most 0.00 |")
+
+
+def test_a_fall_is_the_loss_since_the_best_held_out_evaluation_or_the_best_eight_steps() -> None:
+    curve = [[step, reward, 0.0] for step, reward in enumerate([0.0] * 8 + [2.0] * 8 + [1.5] * 8)]
+    ends = [[0, 0, 0.4, 0.1, 0.0], [60, 9, 1.9, 0.1, 0.0]]
+    assert peak_less_final({"curve": curve, "evaluations": ends}) == pytest.approx(0.5)
+    between = [ends[0], [30, 5, 2.0, 0.1, 0.0], ends[1]]
+    assert peak_less_final({"curve": curve, "evaluations": between}) == pytest.approx(0.1)
+    assert peak_less_final({"curve": curve[:3]}) == 0.0
+
+
+def test_an_exact_interval_leaves_out_a_fortieth_on_each_side() -> None:
+    assert exact_interval(0, 8) == pytest.approx((0.0, 1 - 0.025 ** (1 / 8)))
+    assert exact_interval(8, 8) == pytest.approx((0.025 ** (1 / 8), 1.0))
+    low, high = exact_interval(3, 8)
+    assert sum(math.comb(8, k) * low**k * (1 - low) ** (8 - k) for k in range(3, 9)) == pytest.approx(0.025)
+    assert sum(math.comb(8, k) * high**k * (1 - high) ** (8 - k) for k in range(4)) == pytest.approx(0.025)
+
+
+def test_a_table_counts_the_seeds_that_learn_and_has_every_base_policy_before_training() -> None:
+    rewards = {JOINT: [0.3, 1.2], "chance_shared": [1.9, 1.8], "tenth_one": [0.3, 0.3], "half_pair": [1.9, 1.9]}
+    lines = []
+    for arm, after in rewards.items():
+        for seed, reward in enumerate(after):
+            ends = {"before": {"reward": 0.3}, "after": {"reward": reward}}
+            lines.append({"arm": arm, "seed": seed, "curve": [[9, 1, 0], [3000, 1, 0]], **ends})
+    text = table(lines, STUDIES["grid-telling"])
+    assert "| 1 [0.01, 0.99] |" in text
+    assert "| 2 [0.16, 1.00] |" in text
+    assert "| before training | 2 |" in text
+    assert "| before training, told in 0.5: a pair | 2 |" in text
+    assert "before training, told at chance" not in text
+
+
+def test_an_open_grid_shows_an_agent_all_rows() -> None:
+    task = GRID_TYPE.task({"target": ["abc", "cab"], "letters": "abc"}, 0)
+    (prompt,) = OpenGrid(1).first_prompts(task)
+    assert "Row 1 should be: a b c\nRow 2 should be: c a b\nWrite rows 1 to 2.\n" in prompt
+
+
+def test_told_counts_first_answers_that_are_the_rows_of_the_prompt(tmp_path: Path) -> None:
+    prompts = ["Row 2 should be: a b c\nWrite row 1.\n", "Row 1 should be: b b b\nWrite row 2.\n"]
+    node = {"prompts": prompts, "responses": [["a b c", "a c b"], ["b b b", "bbb"]]}
+    episode = {"kind": "eval", "step": 20, "nodes": [node, {"prompts": [], "responses": []}]}
+    (tmp_path / "episodes.jsonl").write_text(json.dumps(episode) + "\n")
+    assert told(tmp_path, 20, 2) == {"told": 0.5}
+
+
+def test_a_missing_base_policy_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def make(folder: Path) -> None:
+        made.append(folder)
+        folder.mkdir()
+
+    monkeypatch.setattr(runs, "ROOT", tmp_path)
+    study = replace(STUDIES["grid"], models={"base": make})
+    for _ in range(2):
+        assert runs.made_base(study, "base") == tmp_path / "base"
+    assert made == [tmp_path / "base"]
 
 
 def _run(folder: Path, rewards: list[float], tasks_played: int) -> Path:
@@ -124,3 +195,24 @@ def test_the_expert_of_the_hard_set_suggests_a_pair_that_passes(monkeypatch: pyt
 def test_the_page_has_the_table_of_its_results(study: Study) -> None:
     lines = current(study, RESULTS)
     assert not lines or table(lines, study) in (PAGES / PAGE.get(study.name, "learning.md")).read_text()
+
+
+def test_the_page_of_falls_has_the_table_of_its_rows() -> None:
+    assert fall.table(read_lines(RESULTS / "grid-fall-seed-1.jsonl")) in (PAGES / "falls.md").read_text()
+
+
+def test_an_update_is_split_into_its_gradients_part_and_momentum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UPDATE_SIZES", str(tmp_path))
+    weight = torch.nn.Parameter(torch.zeros(3))
+    optimizer = fall.RecordedAdamW([weight], lr=0.1, weight_decay=0.0)
+    for gradient in (2.0, 0.0):
+        weight.grad = torch.full((3,), gradient)
+        optimizer.step()
+    (file,) = tmp_path.iterdir()
+    first, second = read_lines(file)
+    assert first == pytest.approx({"optimizer_step": 1, "gradient": 2 * 3**0.5, "update": 1.0, "own": 1.0}, rel=1e-3)
+    # m = 0.09 * 2 / 0.19 and v = 0.000999 * 4 / 0.001999, corrected for their start at 0
+    assert second["own"] == 0.0
+    assert second["update"] == pytest.approx(0.18 / 0.19 / (0.003996 / 0.001999) ** 0.5, rel=1e-3)

@@ -6,8 +6,8 @@ prompts of a run. The demonstrations make every useful behaviour likely and none
 
 - `grid`: the first answer is random. A later answer keeps right letters in two of three cases and replaces others in
   two of three. Without feedback it repeats the own answer or is random.
-- `grid_private`: the first answer is random, or the rows that the agent knows. A later answer repeats the own answer,
-  or copies the other agent's row, or is random.
+- `grid_private`: the first answer is random, or the rows that the agent knows (with --tell 0 never). A later answer
+  repeats the own answer, or copies the other agent's row, or is random.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -42,6 +42,8 @@ from tools.toy.scenes import Scene
 ROWS, WIDTH, LETTERS = 2, 3, "abc"
 SPLITS = {"train": 192, "eval": 96}
 VOCAB_SIZE = 320
+STEPS, NOISY_STEPS = 2000, 600
+SCENES = 6000
 MODES = ("level_feedback",) * 5 + ("level_passed", "passed", "plain")
 
 
@@ -226,23 +228,42 @@ def make_policy(stages: Sequence[tuple[Sequence[Scene], int, float]], out: Path,
             shutil.copyfile(file, out / file.name)
 
 
+def make_grid_base(
+    out: Path,
+    tell: float,
+    steps: int = STEPS,
+    noisy_steps: int = NOISY_STEPS,
+    count: int = SCENES,
+    threads: int = 1,
+    seed: int = 0,
+) -> None:
+    """Train a base policy on `count` clean scenes and as many noisy ones, and write it to the folder `out`.
+
+    A first answer of `grid_private` tells the known rows in the share `tell` of the noisy demonstrations and in all
+    clean ones. If `tell` is 0, the clean ones tell nothing either, so no first answer depends on the known rows.
+    """
+    torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    clean_tell = float(tell > 0)
+    stages = [
+        (scenes(count, 4, replace(CLEAN, tell=clean_tell), random.Random(seed)), steps, 1e-3),
+        (scenes(count, 4, replace(NOISY, tell=tell), random.Random(seed)), noisy_steps, 5e-4),
+    ]
+    make_policy(stages, out, seed)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=GRID_BASE_PATH)
-    parser.add_argument("--steps", type=int, default=2000, help="steps on clean demonstrations")
-    parser.add_argument("--noisy-steps", type=int, default=600)
-    parser.add_argument("--scenes", type=int, default=6000)
+    parser.add_argument("--tell", type=float, default=NOISY.tell, help="share of first answers that tell known rows")
+    parser.add_argument("--steps", type=int, default=STEPS, help="steps on clean demonstrations")
+    parser.add_argument("--noisy-steps", type=int, default=NOISY_STEPS)
+    parser.add_argument("--scenes", type=int, default=SCENES)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     GRIDS_PATH.write_text("".join(json.dumps(row) + "\n" for row in grid_rows()), encoding="utf-8")
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
-    stages = [
-        (scenes(args.scenes, 4, skill, random.Random(args.seed)), steps, peak_lr)
-        for skill, steps, peak_lr in ((CLEAN, args.steps, 1e-3), (NOISY, args.noisy_steps, 5e-4))
-    ]
-    make_policy(stages, args.out, args.seed)
+    make_grid_base(args.out, args.tell, args.steps, args.noisy_steps, args.scenes, args.threads, args.seed)
 
 
 if __name__ == "__main__":

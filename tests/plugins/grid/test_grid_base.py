@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -25,6 +27,18 @@ def test_the_bundled_grids_are_reproducible_and_disjoint() -> None:
     rows = [row for split in SPLITS for row in load_rows("bundled:grid", split)]
     assert rows == grid_rows()
     assert len({tuple(row["target"]) for row in rows}) == len(rows)
+
+
+def test_without_telling_no_first_answer_depends_on_the_row_in_its_prompt() -> None:
+    answers, told = 0, 0
+    for scene in scenes(4000, 4, replace(CLEAN, tell=0.0), random.Random(2)):
+        known = re.search(r"should be: (.*)", scene.prompt)
+        if known is None or "Write rows" in scene.prompt:
+            continue
+        answers += len(scene.responses)
+        told += sum(response == known[1] for response in scene.responses)
+    assert answers > 3000
+    assert 0.02 < told / answers < 0.06  # chance: 1 / 27
 
 
 def test_clean_demonstrations_keep_right_letters_and_replace_all_others() -> None:
