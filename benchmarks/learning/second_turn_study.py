@@ -91,7 +91,15 @@ SECOND_TURN = Study(
             "one_turn": Arm("one turn, twice the tasks", {**ONE_TURN, "external.stop": "never"}),
         },
         "last turn by difference": {
-            "difference": Arm("[8, 1], handoff all, difference", {**TRAJECTORY, "magrpo.estimator": "difference"}),
+            "difference": Arm(
+                "[8, 1], handoff all, difference",
+                {
+                    **TRAJECTORY,
+                    "magrpo.estimator": "difference",
+                    # Turn 2 has eight groups of one answer per task, turn 1 one group of eight.
+                    "magrpo.turn_gradient_weights": "[1, 0.125]",
+                },
+            ),
         },
     },
     files=(HARD_TASKS_PATH, REVISING_BASE_PATH / "model.safetensors", SERVICE),
