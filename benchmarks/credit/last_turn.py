@@ -78,7 +78,7 @@ def _of_last_turn(estimator: str) -> Credit:
         baselines = trees.later_rewards_without(agent)
         if estimator == "shapley":
             alone = trees.later_rewards_without(1 - agent)
-            # Of two agents: half of the gain over the partner alone, half of the gain over nobody (a reward of 0).
+            # Of two agents: half of the gain over the partner alone, half of its reward alone (no answers earn 0).
             baselines = rewards - (rewards - baselines + alone) / 2
         return advantages(estimator, rewards[..., None], baselines[..., None])[..., 0]
 

@@ -218,8 +218,8 @@ class EvaluationConfig(Section):
     eval_temperature: TemperatureOrGreedy | None = None
     """Sampling temperature of evaluations. 0: greedy decoding; null: the temperature of each agent."""
     eval_handoff: Literal["random", "best", "visible", "all"] | str = "random"
-    """Joint action that the next turn of an evaluation continues from, as `handoff`. best chooses by hidden tests, so
-    that later turns measure what no user of the agents could do."""
+    """Joint action that the next turn of an evaluation continues from, as `handoff`. With best,
+    later turns show a rate that no user of the agents can reach, because it chooses by hidden tests."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,9 +51,12 @@ def estimator_inputs(
 
 
 def knows_counterfactuals(turn: int, training: AlgorithmConfig) -> bool:
-    """Return whether the reward of a joint action with a replaced completion says what it is worth: in the last turn,
-    and where returns are rewards. Before the last turn of a tree the continuation of such a joint action is unknown."""
-    return training.handoff != "all" or turn + 1 == training.num_turns
+    """Return whether the reward of a joint action with a replaced completion is its return.
+
+    Before the last turn of a tree the return has a continuation, which is not sampled for such a joint action.
+    """
+    is_last = turn + 1 == training.num_turns
+    return is_last or training.handoff != "all"
 
 
 def greedy_rewards(node: Node, agent: int, estimator: str) -> list[float]:

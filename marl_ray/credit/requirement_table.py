@@ -85,17 +85,21 @@ def _last_turn_rewards(choice: Choice) -> str | None:
     training = choice.config.training
     if training.handoff != "all" or training.num_turns == 1:
         return None
-    *earlier, last = training.group_sizes
-    sizes = f"{choice.section}.num_generations {list(training.group_sizes)}"
-    if max(earlier) == 1:
-        return f"""{choice.subject} compares siblings in the turns before the last, where no continuation without an agent
-        is known, and {sizes} has one completion there: raise it"""
-    if last == 1 and choice.requirements.siblings:
-        return f"""{choice.subject} compares siblings, and {sizes} has one completion in the last turn, the only turn of a
-        tree in which the reward without an agent is known: use {choice.estimator_key} difference, or raise it"""
-    if last == 1 and training.normalize_advantages:
-        return f"""{choice.whitening_key} makes the advantage of a group of one completion 0, and {sizes} has such groups
-        in the last turn, in which {choice.subject} learns from them: set it to false"""
+    sizes = list(training.group_sizes)
+    last = sizes.pop()
+    key = f"{choice.section}.num_generations"
+    if max(sizes) == 1:
+        return f"""{choice.subject} compares siblings before the last turn, where no
+        continuation without an agent is known, and {key} has one completion there: raise it"""
+    if last > 1:
+        return None
+    if choice.requirements.siblings:
+        return f"""{choice.subject} compares siblings, and {key} has one completion in the
+        last turn, the only turn of a tree in which the reward without an agent is known:
+        use {choice.estimator_key} difference, or raise it"""
+    if training.normalize_advantages:
+        return f"""{choice.whitening_key} makes the advantage of a single completion 0, and
+        {key} has one in the last turn, from which {choice.subject} learns: set it to false"""
     return None
 
 

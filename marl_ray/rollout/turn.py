@@ -128,7 +128,9 @@ def best(rewards: Sequence[float], rng: random.Random) -> list[int]:
 def one_of_the_best(rewards: Sequence[float], rng: random.Random) -> list[int]:
     """Return the index of one of the joint actions with the highest reward, drawn uniformly."""
     highest = max(rewards)
-    return [rng.choice([index for index, reward in enumerate(rewards) if reward == highest])]
+    indices = range(len(rewards))
+    best_indices = [index for index in indices if rewards[index] == highest]
+    return [rng.choice(best_indices)]
 
 
 def every_one(rewards: Sequence[float], rng: random.Random) -> list[int]:

@@ -73,7 +73,11 @@ class TurnPlayer(Player):
         self.generators = generators
         self.scorer = Scorer(config, environment, executor)
         self.joint_actions = JOINT_MODES.get(config.training.joint_mode)
-        self.handoffs = {name: HANDOFFS.get(name) for name in (config.training.handoff, config.training.eval_handoff)}
+        training = config.training
+        self.handoffs = {
+            training.handoff: HANDOFFS.get(training.handoff),
+            training.eval_handoff: HANDOFFS.get(training.eval_handoff),
+        }
 
     async def run_episode(
         self,
@@ -113,8 +117,19 @@ class TurnPlayer(Player):
             group_sizes = num_generations
         first_prompts = self.environment.first_prompts(task)
         check_prompts(qualified_method_name(self.environment, "first_prompts"), first_prompts, self.config.num_agents)
-        handoff = self.config.training.eval_handoff if evaluation else self.config.training.handoff
-        return _Run(task, list(first_prompts), (*key, task.id), group_sizes, evaluation, handoff, on_node, priority)
+        handoff = self.config.training.handoff
+        if evaluation:
+            handoff = self.config.training.eval_handoff
+        return _Run(
+            task,
+            list(first_prompts),
+            (*key, task.id),
+            group_sizes,
+            evaluation,
+            handoff,
+            on_node,
+            priority,
+        )
 
     async def _run_node(self, run: _Run, given: _Input, path: tuple[int, ...]) -> Node | None:
         """Return the node at `path` with all nodes below it. Return None if it failed, with a `Stop` in `run.stops`."""
@@ -144,8 +159,9 @@ class TurnPlayer(Player):
             run.stops.append(Stop(path, "early_termination"))
             return node
         if run.handoff == "visible":
-            for g, action in enumerate(node.joint_actions):
-                scores[g] = float(abilities.solved(self.environment, scored.attempts[g], action.outcome, "visible"))
+            for g, attempt in enumerate(scored.attempts):
+                outcome = node.joint_actions[g].outcome
+                scores[g] = float(abilities.solved(self.environment, attempt, outcome, "visible"))
         chosen = self.handoffs[run.handoff](scores, random_stream(self.config.seed, *key))
         check_handoff(run.handoff, chosen, len(scores))
         if self.config.external.stop != "never":

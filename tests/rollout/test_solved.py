@@ -78,7 +78,7 @@ def test_handoff_visible_continues_a_joint_action_that_passes_the_visible_tests(
             assert even[chosen] or not any(even)
             if all(even):
                 found.add(chosen)
-    assert len(found) > 1, "drawn among those that pass"
+    assert len(found) > 1, "drawn among the passing ones"
 
 
 @pytest.mark.parametrize(("eval_handoff", "children"), [("random", 1), ("all", 3)])

@@ -3,9 +3,9 @@
 Wolpert and Tumer (2002), "Optimal payoff functions for members of collectives". The contribution of the other agents
 cancels.
 
-On a whole tree (handoff `all`) these estimators apply to the last turn, whose rewards are final. In the turns before, the
-reward without an agent would need a continuation of its own, so the baseline is the mean return of the siblings, as in
-MAGRPO.
+On a whole tree (handoff `all`) these estimators apply to the last turn, whose rewards are final. In the turns before,
+the reward without an agent would need a continuation of its own, so the baseline is the mean return of the siblings, as
+in MAGRPO.
 """
 
 from __future__ import annotations
