@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.credit.audit import CHUNK, GROUP, VARIANTS, Audit, audit
 from benchmarks.credit.games import GAMES, MatrixGame
+from benchmarks.credit.last_turn import audit_turns, turn_rows
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "results" / "credit.md"
 BEGIN, END = "<!-- made by python -m benchmarks.credit -->", "<!-- end -->"
@@ -73,6 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         failed += [one for one in found if one.scale is not None and one.standard_errors > LIMIT]
         parts += ["", f"### {game.name.capitalize()}", "", markdown(audit_rows(found))]
         print("\n".join(parts[-3:]), flush=True)
+    turns = audit_turns(options.groups, options.seed)
+    parts += ["", "### Two turns, each first answer with one continuation", "", markdown(turn_rows(turns))]
+    print(parts[-1], flush=True)
     groups = -(-options.groups // CHUNK) * CHUNK
     parts += ["", f"{groups:,} groups of {GROUP} per agent, estimator and game; seed {options.seed}."]
     if not options.only_print:
@@ -82,7 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         PAGE.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.split(END)[1]}", encoding="utf-8")
     for one in failed:
         print(f"{one.variant} on {one.game}: {one.standard_errors:.1f} standard errors from its expectation")
-    return 1 if failed else 0
+    failed_turns = [one for one in turns if one.scale is not None and one.standard_errors > LIMIT]
+    for one_turn in failed_turns:
+        print(f"{one_turn.variant} in turn {one_turn.turn}: {one_turn.standard_errors:.1f} standard errors")
+    return 1 if failed or failed_turns else 0
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@
 Studies: toy-hard (33 ways to train the bundled pair on the harder bundled tasks), toy-primary (who learns, measured on
 more held-out tasks), toy-estimators (estimators, each at three learning rates), toy-revising (messages between turns,
 for a base policy that was shown how to revise), toy-gateway (the environment against a program behind the gateway),
-grid (letter grids with feedback and without), grid-private (letter grids of which each agent knows one half),
-grid-telling (the same, with base policies that were not shown to tell), grid-falls (why a pair falls from its peak),
-mbpp (two SmolLM2-135M on MBPP).
+toy-second-turn (groups by turn and by trajectory, and a second turn against a second first answer), grid (letter grids
+with feedback and without), grid-private (letter grids of which each agent knows one half), grid-telling (the same, with
+base policies that were not shown to tell), grid-falls (why a pair falls from its peak), mbpp (two SmolLM2-135M on
+MBPP).
 
 Each run is a `marl-ray train` with the study's config and the arm's overrides, in a folder below --folder. Its results
 are added to docs/results/learning/STUDY.jsonl as one line. Runs with a line are skipped and interrupted runs are
@@ -31,11 +32,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks.learning.catalogue import FAMILIES, STUDIES
 from benchmarks.learning.expert import serving
 from benchmarks.learning.measures import measure, read_lines
-from benchmarks.learning.primary import FAMILIES, primary_table
+from benchmarks.learning.primary import primary_table
 from benchmarks.learning.report import draw, table
-from benchmarks.learning.studies import STUDIES, TOY_HARD, TOY_PRIMARY
+from benchmarks.learning.studies import TOY_HARD, TOY_PRIMARY
 from benchmarks.learning.study import Study
 
 ROOT = Path(__file__).resolve().parent.parent.parent

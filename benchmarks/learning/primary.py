@@ -19,22 +19,28 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A difference between two arms of a study: of `metric` after training, or with `gain` of its rise by training."""
+    """A difference between two arms of a study: of `metric` after training, or with `gain` of its rise by training.
+    `other_metric` is the metric of the second arm, if it has another one."""
 
     title: str
     arm: str
     other: str
     metric: str = "passed"
     gain: bool = False
+    other_metric: str = ""
 
     def differences(self, lines: Sequence[Line]) -> list[float]:
         """Return the differences of the seeds that both arms have, in order of the seeds."""
         own, others = ({line["seed"]: line for line in lines if line["arm"] == arm} for arm in (self.arm, self.other))
-        return [self._value(own[seed]) - self._value(others[seed]) for seed in sorted(own.keys() & others.keys())]
+        subtracted = self.other_metric or self.metric
+        found = []
+        for seed in sorted(own.keys() & others.keys()):
+            found.append(self._value(own[seed], self.metric) - self._value(others[seed], subtracted))
+        return found
 
-    def _value(self, line: Line) -> float:
-        before = line["before"][self.metric] if self.gain else 0.0
-        return float(line["after"][self.metric] - before)
+    def _value(self, line: Line, metric: str) -> float:
+        before = line["before"][metric] if self.gain else 0.0
+        return float(line["after"][metric] - before)
 
 
 PRIMARY = (
@@ -45,11 +51,6 @@ PRIMARY = (
     Comparison("gain of both agents, less gain of one agent", JOINT, "single_tokens", gain=True),
 )
 """Share of programs that pass all tests, with one turn and about as many sampled tokens (study `toy-primary`)."""
-FAMILIES = {
-    "toy-primary": PRIMARY,
-    "grid-telling": (Comparison("told at chance: pair, less pair told nothing", JOINT, "chance_plain", "reward"),),
-}
-"""Primary comparisons by study."""
 
 
 def primary_table(lines: Sequence[Line], comparisons: Sequence[Comparison] = PRIMARY) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from benchmarks.learning import expert
-from benchmarks.learning.grid_studies import GRID, GRID_FALLS, GRID_PRIVATE, GRID_TELLING
 from benchmarks.learning.measures import agreement
 from benchmarks.learning.study import CONFIGS, FROZEN, JOINT, Arm, Study
 from marl_ray.toy import HARD_BASE_PATH, HARD_TASKS_PATH, REVISING_BASE_PATH
@@ -14,7 +13,7 @@ FEWER = ("single_tokens", "single_one_turn")
 """Arms with fewer completions per step, since their agent writes both functions in longer completions."""
 _TREE = {"magrpo.handoff": "all", "magrpo.num_generations": 4, "magrpo.rollout_buffer_size": 6}
 _IAC = {"magrpo.critic": "iac", "magrpo.critic_learning_rate": 1e-2, **_TREE}
-_ONE_TURN = {"magrpo.num_turns": 1, "magrpo.rollout_buffer_size": 16}
+ONE_TURN = {"magrpo.num_turns": 1, "magrpo.rollout_buffer_size": 16}
 _FEEDBACK = {
     "level_passed": Arm("told level_passed", {"external.mode": "level_passed"}),
     "passed": Arm("told passed", {"external.mode": "passed"}),
@@ -40,31 +39,31 @@ TOY_HARD = Study(
             "single_tokens": Arm("one agent, as many tokens", {"magrpo.num_agents": 1, "magrpo.num_generations": 11}),
         },
         "one turn": {
-            "one_turn": Arm("one turn, twice the tasks", _ONE_TURN),
-            "one_turn_only_main": Arm("the same, only main", {**_ONE_TURN, "agents": f"[{FROZEN}, {{}}]"}),
-            "one_turn_only_aux": Arm("the same, only aux", {**_ONE_TURN, "agents": f"[{{}}, {FROZEN}]"}),
-            "one_turn_shared": Arm("the same, with one policy", {**_ONE_TURN, "magrpo.policy": 0}),
+            "one_turn": Arm("one turn, twice the tasks", ONE_TURN),
+            "one_turn_only_main": Arm("the same, only main", {**ONE_TURN, "agents": f"[{FROZEN}, {{}}]"}),
+            "one_turn_only_aux": Arm("the same, only aux", {**ONE_TURN, "agents": f"[{{}}, {FROZEN}]"}),
+            "one_turn_shared": Arm("the same, with one policy", {**ONE_TURN, "magrpo.policy": 0}),
             "single_one_turn": Arm(
                 "one agent, one turn, as many tokens",
-                {**_ONE_TURN, "magrpo.num_agents": 1, "magrpo.num_generations": 11},
+                {**ONE_TURN, "magrpo.num_agents": 1, "magrpo.num_generations": 11},
             ),
         },
         "stop rule, preferences": {
             **_STOP,
-            "one_turn_madpo": Arm("madpo, one turn, twice the tasks", {**_ONE_TURN, "magrpo.estimator": "madpo"}),
+            "one_turn_madpo": Arm("madpo, one turn, twice the tasks", {**ONE_TURN, "magrpo.estimator": "madpo"}),
         },
         "critic, order, staleness; one turn": {
             "one_turn_maac": Arm(
                 "critic maac, advantages normalised",
                 {
-                    **_ONE_TURN,
+                    **ONE_TURN,
                     "magrpo.critic": "maac",
                     "magrpo.critic_learning_rate": 1e-2,
                     "magrpo.normalize_advantages": True,
                 },
             ),
-            "one_turn_in_turns": Arm("learn_in_turns: 5", {**_ONE_TURN, "magrpo.learn_in_turns": 5}),
-            "one_turn_stale": Arm("max_staleness: 4", {**_ONE_TURN, "magrpo.max_staleness": 4}),
+            "one_turn_in_turns": Arm("learn_in_turns: 5", {**ONE_TURN, "magrpo.learn_in_turns": 5}),
+            "one_turn_stale": Arm("max_staleness: 4", {**ONE_TURN, "magrpo.max_staleness": 4}),
         },
         "feedback": _FEEDBACK,
         "handoff and joint mode": {
@@ -101,7 +100,7 @@ TOY_HARD = Study(
     extra_metrics=agreement,
 )
 
-_HELD_OUT = {
+HELD_OUT = {
     "dataset.name": "python:benchmarks.learning.held_out:TASKS",
     "magrpo.eval_num_generations": 8,
     "output.episodes_per_step": 256,
@@ -111,7 +110,7 @@ _HELD_OUT = {
 TOY_PRIMARY = Study(
     name="toy-primary",
     config=TOY_HARD.config,
-    common={"magrpo.num_train_epochs": 100, "magrpo.max_steps": 60, **_ONE_TURN, **_HELD_OUT},
+    common={"magrpo.num_train_epochs": 100, "magrpo.max_steps": 60, **ONE_TURN, **HELD_OUT},
     groups={
         "who learns, with one turn": {
             JOINT: Arm("both agents", {}),
@@ -256,5 +255,3 @@ MBPP = Study(
     drawn=("reward_mean", "reward: of a step's answers, and of held-out tasks"),
     marked=True,
 )
-_ALL = (TOY_HARD, TOY_PRIMARY, TOY_ESTIMATORS, TOY_REVISING, TOY_GATEWAY, GRID, GRID_PRIVATE, MBPP)
-STUDIES = {study.name: study for study in (*_ALL, GRID_TELLING, GRID_FALLS)}

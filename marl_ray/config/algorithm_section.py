@@ -49,8 +49,10 @@ class RolloutConfig(Section):
     joint_mode: Literal["aligned", "cross"] | str = "aligned"
     """Pairing of completions into joint actions. aligned: joint action g is the g-th completion of every agent; cross:
     every combination of completions."""
-    handoff: Literal["random", "best", "all"] | str = "random"
-    """Joint action that the next turn continues from. all: every joint action, so that an episode is a tree."""
+    handoff: Literal["random", "best", "visible", "all"] | str = "random"
+    """Joint action that the next turn continues from, in training. best: the highest reward, hidden tests included;
+    visible: one that passes the tests in external.sandbox_slice, if any does; all: every joint action, so that an
+    episode is a tree."""
     early_termination_threshold: float | None = None
     """End a training episode at a node whose mean reward exceeds this value. null: never. Evaluation runs all turns."""
     max_staleness: NonNegativeInt = 0
@@ -215,6 +217,9 @@ class EvaluationConfig(Section):
     """Joint samples per evaluation task."""
     eval_temperature: TemperatureOrGreedy | None = None
     """Sampling temperature of evaluations. 0: greedy decoding; null: the temperature of each agent."""
+    eval_handoff: Literal["random", "best", "visible", "all"] | str = "random"
+    """Joint action that the next turn of an evaluation continues from, as `handoff`. With best,
+    later turns show a rate that no user of the agents can reach, because it chooses by hidden tests."""
 
 
 @dataclass(frozen=True, kw_only=True)

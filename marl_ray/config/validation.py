@@ -40,6 +40,7 @@ PLUGINS = {
     "{algorithm}.optimizer": OPTIMIZERS,
     "{algorithm}.joint_mode": JOINT_MODES,
     "{algorithm}.handoff": HANDOFFS,
+    "{algorithm}.eval_handoff": HANDOFFS,
     "dataset.sampler": SAMPLERS,
 }
 """Registry by setting, for settings whose values are names of plug-ins."""
@@ -161,6 +162,7 @@ def plugins_of_run(config: Config) -> list[tuple[Registry, str]]:
         (OPTIMIZERS, config.training.optimizer),
         (JOINT_MODES, config.training.joint_mode),
         (HANDOFFS, config.training.handoff),
+        (HANDOFFS, config.training.eval_handoff),
         *((SINKS, name) for name in config.output.sinks),
     ]
 

@@ -46,10 +46,11 @@ def revision_counts(episodes: Sequence[Episode]) -> dict[int, tuple[int, int, in
 
 
 def revision_metrics(episodes: Sequence[Episode], num_turns: int) -> dict[str, float]:
-    """Return `turn_k/keep_rate`, `turn_k/fix_rate` and `turn_k/first_pass@2`. Rates without an answer are left out.
+    """Return `turn_k/keep_rate`, `turn_k/fix_rate`, and two numbers of turn 2. Rates without an answer are left out.
 
-    `first_pass@2` is the mean over tasks of the probability that one of two first answers passes: the same number of
-    answers as one revision, without feedback. It needs two joint actions of turn 1 per task.
+    `first_pass@2` is the mean over tasks of the probability that one of two first answers passes, and `first_visible@2`
+    that the one passes which the visible tests choose: the same number of answers as one revision, without feedback.
+    Both need two joint actions of turn 1 per task.
     """
     row: dict[str, float] = {}
     for turn, (kept, passing, mended, failing) in revision_counts(episodes).items():
@@ -60,25 +61,50 @@ def revision_metrics(episodes: Sequence[Episode], num_turns: int) -> dict[str, f
     pairs = pass_at_2(episodes)
     if num_turns > 1 and pairs is not None:
         row["turn_2/first_pass@2"] = pairs
+        chosen = chosen_of_2(episodes)
+        if chosen is not None:
+            row["turn_2/first_visible@2"] = chosen
     return row
 
 
 def pass_at_2(episodes: Sequence[Episode]) -> float | None:
     """Return the mean over tasks of 1 - C(n - c, 2) / C(n, 2), where c of n first joint actions pass. None if no task
     has two."""
-    by_task: defaultdict[str, list[bool]] = defaultdict(list)
-    for episode in episodes:
-        if episode.root is None:
-            continue
-        for action in episode.root.joint_actions:
-            verdict = passed(action)
-            if verdict is not None:
-                by_task[episode.task.id].append(verdict)
     values = []
-    for verdicts in by_task.values():
-        n = len(verdicts)
-        failing = n - sum(verdicts)
-        if n > 1:
-            # `statistics.pass_at_k` differs in the last bit, and rows of equal runs are compared bit for bit.
-            values.append(1 - failing * (failing - 1) / (n * (n - 1)))
+    for actions in _first_actions(episodes):
+        n = len(actions)
+        failing = n - sum(map(_passes, actions))
+        # `statistics.pass_at_k` differs in the last bit, and rows of equal runs are compared bit for bit.
+        values.append(1 - failing * (failing - 1) / (n * (n - 1)))
     return fmean(values) if values else None
+
+
+def chosen_of_2(episodes: Sequence[Episode]) -> float | None:
+    """Return the mean over tasks of the probability that a first answer passes or, if it fails the visible tests,
+    another first answer. None if the environment does not report `visible_passed`, or no task has two."""
+    values = []
+    for actions in _first_actions(episodes):
+        others = len(actions) - 1
+        passing = sum(map(_passes, actions))
+        chances = []
+        for action in actions:
+            visible = action.outcome.metrics.get("visible_passed")
+            if visible is None:
+                return None
+            own = _passes(action)
+            chances.append(own if visible else (passing - own) / others)
+        values.append(fmean(chances))
+    return fmean(values) if values else None
+
+
+def _first_actions(episodes: Sequence[Episode]) -> list[list[JointAction]]:
+    """Return the first joint actions with a verdict of each task that has two."""
+    by_task: defaultdict[str, list[JointAction]] = defaultdict(list)
+    for episode in episodes:
+        if episode.root is not None:
+            by_task[episode.task.id] += [action for action in episode.root.joint_actions if passed(action) is not None]
+    return [actions for actions in by_task.values() if len(actions) > 1]
+
+
+def _passes(action: JointAction) -> bool:
+    return passed(action) is True

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 
-from marl_ray.config import AgentConfig, Config, CreditConfig
+from marl_ray.config import AgentConfig, AlgorithmConfig, Config, CreditConfig
 from marl_ray.core.episode import Node
 from marl_ray.core.preference import preferences_by_return
 from marl_ray.credit.estimators.base import whitened
@@ -41,10 +42,21 @@ def estimator_inputs(
                 values = normalized_levels(node, agent, credited, scale)
             case "preferences":
                 values = preferences_of(node, agent, settings, config.training, action_returns)
+            case _ if not knows_counterfactuals(node.turn, config.training):
+                values = [fmean(credited)] * len(credited)
             case _:  # the rollout stores either kind: an agent has one estimator
                 values = completion_returns(node, agent, node.counterfactuals[agent])
         inputs[name] = tuple(values)
     return inputs
+
+
+def knows_counterfactuals(turn: int, training: AlgorithmConfig) -> bool:
+    """Return whether the reward of a joint action with a replaced completion is its return.
+
+    Before the last turn of a tree the return has a continuation, which is not sampled for such a joint action.
+    """
+    is_last = turn + 1 == training.num_turns
+    return is_last or training.handoff != "all"
 
 
 def greedy_rewards(node: Node, agent: int, estimator: str) -> list[float]:

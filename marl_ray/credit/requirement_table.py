@@ -81,6 +81,28 @@ def _immediate_rewards(choice: Choice) -> str | None:
     are ranked by their continuations: set {choice.section}.handoff to random or best, or num_turns to 1"""
 
 
+def _last_turn_rewards(choice: Choice) -> str | None:
+    training = choice.config.training
+    if training.handoff != "all" or training.num_turns == 1:
+        return None
+    sizes = list(training.group_sizes)
+    last = sizes.pop()
+    key = f"{choice.section}.num_generations"
+    if max(sizes) == 1:
+        return f"""{choice.subject} compares siblings before the last turn, where no
+        continuation without an agent is known, and {key} has one completion there: raise it"""
+    if last > 1:
+        return None
+    if choice.requirements.siblings:
+        return f"""{choice.subject} compares siblings, and {key} has one completion in the
+        last turn, the only turn of a tree in which the reward without an agent is known:
+        use {choice.estimator_key} difference, or raise it"""
+    if training.normalize_advantages:
+        return f"""{choice.whitening_key} makes the advantage of a single completion 0, and
+        {key} has one in the last turn, from which {choice.subject} learns: set it to false"""
+    return None
+
+
 def _full_tree(choice: Choice) -> str | None:
     training = choice.config.training
     if training.handoff == "all" or training.num_turns == 1:
@@ -222,6 +244,8 @@ REQUIREMENTS: dict[str, Requirement] = {
     "whole_batch": Requirement(_whole_batch),
     # Returns that are rewards: one turn, or a handoff other than `all`.
     "immediate_rewards": Requirement(_immediate_rewards),
+    # Returns that are rewards in the last turn; with handoff `all`, siblings in the turns before.
+    "last_turn_rewards": Requirement(_last_turn_rewards),
     # The continuation of every joint action: one turn, or handoff `all`.
     "full_tree": Requirement(_full_tree),
     # An environment in which all agents of a turn answer at the same time: checked when a run starts.

@@ -169,8 +169,9 @@ def all_passed(environment: object, outcome: Outcome, tests: str) -> bool:
     """Return the metric `all_passed`. Raises UserError without it."""
     if "all_passed" not in outcome.metrics:
         raise UserError(
-            f"{type(environment).__name__} reports no metric all_passed, which external.stop {tests} reads: set it to "
-            "never, or give the environment the method solved (marl_ray.environments.abilities.DecidesSolved)"
+            f"{type(environment).__name__} reports no metric all_passed, which external.stop {tests} reads, as does "
+            "handoff visible: set them to never and random, or give the environment the method solved "
+            "(marl_ray.environments.abilities.DecidesSolved)"
         )
     return outcome.metrics["all_passed"] == 1.0
 

@@ -43,9 +43,12 @@ class CodeEnvironment(Environment[A], DecidesSolved):
         """Return whether all tests, or all tests in `sandbox_slice`, pass with a verdict that counts."""
         if tests == "all":
             return all_passed(self, outcome, tests)
-        passing = self._passing(executed_report(outcome))
-        shown = sliced(range(executed_report(outcome).total), self._slice)
-        return outcome.metrics["tests_passed_rate"] > 0 and passing.issuperset(shown)
+        return self._passes_visible(executed_report(outcome), outcome.metrics["tests_passed_rate"])
+
+    def _passes_visible(self, report: ExecutionReport, rate: float) -> bool:
+        """Return whether all tests in `sandbox_slice` pass, and so a share `rate` of all tests that is not 0."""
+        shown = sliced(range(report.total), self._slice)
+        return rate > 0 and self._passing(report).issuperset(shown)
 
     def _visible(self, last: bool) -> int | None:
         """Return `Program.visible` for an attempt; after the last turn no feedback mentions single tests."""

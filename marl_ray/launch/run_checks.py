@@ -142,11 +142,12 @@ def _check_order(config: Config, environment: BaseEnvironment, tasks: Sequence[T
     rounds = max((len(abilities.order(environment, task)) for task in tasks), default=1)
     if rounds == 1:
         return
-    if config.training.handoff == "all":
-        raise UserError(
-            f"{config.algorithm}.handoff all needs agents that answer at the same time, but in environment "
-            f"{config.environment} agents answer one after another: set it to random or best"
-        )
+    for key in ("handoff", "eval_handoff"):
+        if getattr(config.training, key) == "all":
+            raise UserError(
+                f"{config.algorithm}.{key} all needs agents that answer at the same time, but in environment "
+                f"{config.environment} agents answer one after another: set it to random or best"
+            )
     if critic_requirements(config.training.critic).parallel_agents:
         raise UserError(
             f"{config.algorithm}.critic {config.training.critic} reads all agents' prompts before any agent answers, "

@@ -13,10 +13,12 @@ HANDOFFS = Registry(
     {
         "random": "marl_ray.rollout.turn:one_at_random",
         "best": "marl_ray.rollout.turn:best",
+        "visible": "marl_ray.rollout.turn:one_of_the_best",
         "all": "marl_ray.rollout.turn:every_one",
     },
 )
 """Functions from the joint actions' rewards and the node's random stream to the joint action to continue, in a list.
-Only `all` continues several, so that an episode is a tree."""
+With `visible` the rewards are 1 for joint actions that pass the visible tests, and 0 for others. Only `all` continues
+several, so that an episode is a tree."""
 
 __all__ = ["HANDOFFS", "JOINT_MODES"]

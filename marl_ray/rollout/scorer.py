@@ -17,6 +17,7 @@ from typing import Any
 from marl_ray.config import Config
 from marl_ray.config.sections import RewardProcessorConfig
 from marl_ray.core.episode import Completion, JointAction, Node, Outcome, Task, Texts
+from marl_ray.credit.inputs import knows_counterfactuals
 from marl_ray.environments import abilities
 from marl_ray.environments.base import Attempt, Environment, Executor, collect_programs, group_reports
 from marl_ray.environments.plugin_checks import check_reports, checked_outcome, qualified_method_name
@@ -81,7 +82,10 @@ class Scorer:
             node = keep_joint_actions(node, scored)
             attempts = [attempts[g] for g in scored]
         if not evaluation:
-            await add_baselines(node, greedy, self.baselines, partial(self._reward_joint, task, last, tally))
+            baselines = self.baselines
+            if not knows_counterfactuals(turn, self.config.training):
+                baselines = Baselines((), self.baselines.counterfactual)  # no replaced completions
+            await add_baselines(node, greedy, baselines, partial(self._reward_joint, task, last, tally))
         return ScoredTurn(node, attempts)
 
     async def _reward_joint(

@@ -125,6 +125,14 @@ def best(rewards: Sequence[float], rng: random.Random) -> list[int]:
     return [max(range(len(rewards)), key=rewards.__getitem__)]
 
 
+def one_of_the_best(rewards: Sequence[float], rng: random.Random) -> list[int]:
+    """Return the index of one of the joint actions with the highest reward, drawn uniformly."""
+    highest = max(rewards)
+    indices = range(len(rewards))
+    best_indices = [index for index in indices if rewards[index] == highest]
+    return [rng.choice(best_indices)]
+
+
 def every_one(rewards: Sequence[float], rng: random.Random) -> list[int]:
     """Return all indices: the whole tree is grown, and the returns of continuations rank the siblings."""
     return list(range(len(rewards)))

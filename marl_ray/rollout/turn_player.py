@@ -38,6 +38,7 @@ class _Run:
     group_sizes: Sequence[int]
     """G of each turn."""
     evaluation: bool
+    handoff: str
     on_node: Callable[[Node], None]
     """Called with each node as soon as it has its rewards."""
     priority: int
@@ -72,7 +73,11 @@ class TurnPlayer(Player):
         self.generators = generators
         self.scorer = Scorer(config, environment, executor)
         self.joint_actions = JOINT_MODES.get(config.training.joint_mode)
-        self.handoff = HANDOFFS.get(config.training.handoff)
+        training = config.training
+        self.handoffs = {
+            training.handoff: HANDOFFS.get(training.handoff),
+            training.eval_handoff: HANDOFFS.get(training.eval_handoff),
+        }
 
     async def run_episode(
         self,
@@ -112,7 +117,19 @@ class TurnPlayer(Player):
             group_sizes = num_generations
         first_prompts = self.environment.first_prompts(task)
         check_prompts(qualified_method_name(self.environment, "first_prompts"), first_prompts, self.config.num_agents)
-        return _Run(task, list(first_prompts), (*key, task.id), group_sizes, evaluation, on_node, priority)
+        handoff = self.config.training.handoff
+        if evaluation:
+            handoff = self.config.training.eval_handoff
+        return _Run(
+            task,
+            list(first_prompts),
+            (*key, task.id),
+            group_sizes,
+            evaluation,
+            handoff,
+            on_node,
+            priority,
+        )
 
     async def _run_node(self, run: _Run, given: _Input, path: tuple[int, ...]) -> Node | None:
         """Return the node at `path` with all nodes below it. Return None if it failed, with a `Stop` in `run.stops`."""
@@ -120,7 +137,7 @@ class TurnPlayer(Player):
         last = turn + 1 == self.config.training.num_turns
         # With one expanded joint action per node the turn identifies the node; in a whole tree the path does.
         key: tuple[str | int, ...] = (*run.key, turn)
-        if self.config.training.handoff == "all":
+        if run.handoff == "all":
             key += path
         sampled, greedy = await gather(self._sample(run, given, turn, key), self._sample_greedy(run, given, key))
         if sampled is None:
@@ -133,16 +150,20 @@ class TurnPlayer(Player):
             return None
         node = scored.node
         run.on_node(node)
-        rewards = [action.reward for action in node.joint_actions]
+        scores = [action.reward for action in node.joint_actions]
         if last:
             return node
         # An evaluation plays every turn, so that turns are measured on the same tasks.
         threshold = None if run.evaluation else self.config.training.early_termination_threshold
-        if threshold is not None and sum(rewards) / len(rewards) > threshold:
+        if threshold is not None and sum(scores) / len(scores) > threshold:
             run.stops.append(Stop(path, "early_termination"))
             return node
-        chosen = self.handoff(rewards, random_stream(self.config.seed, *key))
-        check_handoff(self.config.training.handoff, chosen, len(rewards))
+        if run.handoff == "visible":
+            for g, attempt in enumerate(scored.attempts):
+                outcome = node.joint_actions[g].outcome
+                scores[g] = float(abilities.solved(self.environment, attempt, outcome, "visible"))
+        chosen = self.handoffs[run.handoff](scores, random_stream(self.config.seed, *key))
+        check_handoff(run.handoff, chosen, len(scores))
         if self.config.external.stop != "never":
             chosen = self._end_solved(run, node, scored.attempts, chosen, path)
         await gather(*(self._expand(run, node, g, scored.attempts[g], path) for g in chosen))

@@ -78,7 +78,7 @@ def evaluation_row(
 ) -> MetricRow:
     """Return the row of an evaluation at `state`; `seconds["eval"]` is its duration, `measures` are its measures of
     cooperation."""
-    metrics = episode_metrics(episodes, training.discount, training.num_turns, training.handoff == "all")
+    metrics = episode_metrics(episodes, training.discount, training.num_turns, training.eval_handoff == "all")
     row: MetricRow = {"step": state.step, "env_steps": state.env_steps}
     row |= _under("eval", {**metrics, **measures})
     row["eval/episodes"] = len(episodes)

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.credit.__main__ import BEGIN, END, LIMIT, PAGE, value_rows
 from benchmarks.credit.audit import CHUNK, VARIANTS, audit, executions_of
 from benchmarks.credit.games import GAMES, MatrixGame, Signalling
+from benchmarks.credit.last_turn import audit_turns
 
 GAME = {game.name: game for game in GAMES}
 STEP = 1e-6
@@ -64,3 +65,11 @@ def test_the_page_has_the_exact_values() -> None:
     tables = rest.split(END)[0]
     for row in value_rows():
         assert f"| {' | '.join(row)} |" in tables
+
+
+def test_both_turns_of_a_tree_have_their_expected_gradients() -> None:
+    audits = audit_turns(3 * CHUNK, seed=1)
+    assert {one.variant for one in audits if one.turn == 2} == {"mareinforce", "difference", "shapley"}
+    for one in audits:
+        assert one.scale is None or one.standard_errors < LIMIT, one
+        assert one.cosine > 0.97

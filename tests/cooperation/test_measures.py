@@ -6,6 +6,8 @@ import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import permutations
+from statistics import fmean
 
 import pytest
 
@@ -26,9 +28,9 @@ from marl_ray.cooperation.recombined_answers import (
     shuffled,
     without,
 )
-from marl_ray.cooperation.revisions import revision_counts, revision_metrics
+from marl_ray.cooperation.revisions import chosen_of_2, revision_counts, revision_metrics
 from marl_ray.cooperation.token_counts import token_counts
-from marl_ray.core.episode import Episode, Node, sibling_calls
+from marl_ray.core.episode import Episode, JointAction, Node, Outcome, sibling_calls
 from marl_ray.core.statistics import Estimate
 from tests.factories import make_completion, make_episode, make_node
 
@@ -153,6 +155,21 @@ def test_revisions_are_counted_by_the_answer_before() -> None:
         "base: turn 2 keeps 1 of 2 passing answers and mends 1 of 3 failing ones; one of two first answers passes in "
         "0.700"
     )
+
+
+def test_the_visible_tests_choose_one_of_two_first_answers() -> None:
+    verdicts = [(0, 0), (1, 0), (1, 1), (0, 0)]  # (visible tests, all tests) of four first answers
+    actions = []
+    for g, (visible, hidden) in enumerate(verdicts):
+        metrics = {"visible_passed": float(visible), "all_passed": float(hidden)}
+        actions.append(JointAction((g,), Outcome(0.0, metrics=metrics), 0.0, (0.0,)))
+    root = replace(make_node(0, [0.0] * 4, agents=1), joint_actions=actions)
+    pairs = []
+    for first, second in permutations(range(4), 2):
+        visible, hidden = verdicts[first]
+        pairs.append(hidden if visible else verdicts[second][1])
+    assert chosen_of_2([make_episode(root)]) == pytest.approx(fmean(pairs))
+    assert chosen_of_2([make_episode(make_node(0, [1.0, 0.0]))]) is None, "without visible tests"
 
 
 def test_rates_without_an_answer_are_left_out() -> None:

@@ -173,7 +173,6 @@ def test_agents_may_have_different_estimators() -> None:
     ("section", "says"),
     [
         ({"estimator": "remax", "handoff": "all", "num_turns": 2}, "a joint action that is not continued"),
-        ({"estimator": "difference", "handoff": "all", "num_turns": 2}, "a joint action that is not continued"),
         ({"estimator": "remax", "normalize_advantages": True}, "makes remax the same as magrpo"),
         ({"estimator": "reinforce_pp", "normalize_advantages": True}, "makes reinforce_pp the same as magrpo"),
         ({"estimator": "reinforce_pp", "reference_kl_coef": 0.1}, "set it to k3_in_loss"),

@@ -3,6 +3,7 @@ turn grows a tree at the budget of a chain."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -12,14 +13,17 @@ from marl_ray.config import Config
 from marl_ray.config.learning_rules import unused_discount
 from marl_ray.core.episode import Episode, Node, Outcome
 from marl_ray.core.errors import UserError
+from marl_ray.core.state import TrainerState
 from marl_ray.credit.groups import build_group
 from marl_ray.credit.returns import action_returns, expected_return
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.environments.execution import ExecutionEvidence
+from marl_ray.rollout.turn_player import TurnPlayer
 from marl_ray.sandbox import ExecutionReport, TestResult
-from marl_ray.telemetry.metrics import episode_metrics, rollout_row
+from marl_ray.telemetry.metrics import episode_metrics, evaluation_row, rollout_row
 from tests.factories import make_config, make_episode, make_node
-from tests.rollout.counting import Counting, Sum, run_batch
+from tests.rollout.counting import TASKS, Counting, Dice, Sum, run_batch
+from tests.rollout.helpers import NoExecutor
 
 
 class Even(Counting):
@@ -61,6 +65,37 @@ def test_a_chain_stops_where_the_drawn_joint_action_solves_the_task() -> None:
         ends = other.root.joint_actions[drawn].reward % 2 == 0
         assert solved_paths(one) == ({(drawn,)} if ends else set())
         assert one.root.children.keys() == (set() if ends else {drawn})
+
+
+def test_handoff_visible_continues_a_joint_action_that_passes_the_visible_tests() -> None:
+    found = set()
+    for seed in range(20):
+        run = stop_config("never", handoff="visible")
+        for episode in run_batch(replace(run, seed=seed), Even(2)):
+            assert episode.root is not None
+            (chosen,) = episode.root.children
+            even = [action.reward % 2 == 0 for action in episode.root.joint_actions]
+            assert even[chosen] or not any(even)
+            if all(even):
+                found.add(chosen)
+    assert len(found) > 1, "drawn among the passing ones"
+
+
+@pytest.mark.parametrize(("eval_handoff", "children"), [("random", 1), ("all", 3)])
+def test_evaluations_have_a_handoff_of_their_own(eval_handoff: str, children: int) -> None:
+    run = stop_config("never", handoff="best", eval_handoff=eval_handoff, eval_num_generations=3)
+    player = TurnPlayer(run, Counting(2), [Dice(1000), Dice(1000)], NoExecutor())
+    episodes = asyncio.run(player.evaluate([replace(TASKS[0], id=str(number)) for number in range(8)]))
+    continued_best = []
+    for episode in episodes:
+        assert episode.root is not None
+        assert len(episode.root.children) == children
+        rewards = [action.reward for action in episode.root.joint_actions]
+        continued_best.append(set(episode.root.children) == {rewards.index(max(rewards))})
+    assert not all(continued_best)
+    metrics = episode_metrics(episodes, 1.0, 2, eval_handoff == "all")
+    row = evaluation_row(run.training, run.external, TrainerState(0, 0, 0), episodes, {"eval": 1.0})
+    assert row["eval/turn_2/reward_mean"] == metrics["turn_2/reward_mean"]
 
 
 def test_an_environment_without_all_passed_cannot_stop() -> None:

@@ -39,9 +39,10 @@ class SiblingValues:
     greedy_rewards: Tensor | None = None
     """The reward of the node's greedy joint action."""
     counterfactual_rewards: Tensor | None = None
-    """The reward with the agent's completion replaced, as the setting `counterfactual` says."""
+    """The reward with the agent's completion replaced, as the setting `counterfactual` says; before the last turn of a
+    whole tree the mean return of the siblings."""
     coalition_rewards: Tensor | None = None
-    """The reward less the agent's Shapley value."""
+    """The reward less the agent's Shapley value; before the last turn of a whole tree the mean return."""
     lengths: Tensor | None = None
     """The number of tokens of the completion."""
     levels: Tensor | None = None

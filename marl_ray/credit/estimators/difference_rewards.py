@@ -2,6 +2,10 @@
 
 Wolpert and Tumer (2002), "Optimal payoff functions for members of collectives". The contribution of the other agents
 cancels.
+
+On a whole tree (handoff `all`) these estimators apply to the last turn, whose rewards are final. In the turns before,
+the reward without an agent would need a continuation of its own, so the baseline is the mean return of the siblings, as
+in MAGRPO.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ class DifferenceReward(Estimator):
     """A = D = R - R(without the agent). The setting `counterfactual` says what replaces its completion."""
 
     requirements = Requirements(
-        counterfactual_sample=True, immediate_rewards=True, parallel_agents=True, magrpo_if_one_baseline=True
+        counterfactual_sample=True, last_turn_rewards=True, parallel_agents=True, magrpo_if_one_baseline=True
     )
 
     def advantages(self, values: SiblingValues) -> Tensor:
@@ -32,7 +36,7 @@ class CentredDifferenceReward(Estimator):
     requirements = Requirements(
         siblings=True,
         counterfactual_sample=True,
-        immediate_rewards=True,
+        last_turn_rewards=True,
         parallel_agents=True,
         magrpo_if_one_baseline=True,
     )
@@ -44,12 +48,14 @@ class CentredDifferenceReward(Estimator):
 
 class Shapley(Estimator):
     """A = S - mean(S), where S is the agent's Shapley value in the joint action: its mean marginal reward over all
-    orders in which the agents may join (Shapley, 1953, "A value for n-person games")."""
+    orders in which the agents may join (Shapley, 1953, "A value for n-person games"). Without siblings A = S."""
 
-    requirements = Requirements(siblings=True, coalition_samples=True, immediate_rewards=True, parallel_agents=True)
+    requirements = Requirements(coalition_samples=True, last_turn_rewards=True, parallel_agents=True)
 
     def advantages(self, values: SiblingValues) -> Tensor:
         assert values.coalition_rewards is not None
+        if values.returns.shape[-1] == 1:
+            return difference(values.returns, values.coalition_rewards)
         return centred_difference(values.returns, values.coalition_rewards)
 
 

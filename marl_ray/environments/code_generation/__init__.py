@@ -106,6 +106,7 @@ class CodeGeneration(CodeEnvironment[CodeAttempt], AsksExpert, HasProbes):
             "syntax_ok": float(report.syntax_error is None),
             "tests_passed_rate": rate,
             "all_passed": float(rate == 1.0),
+            "visible_passed": float(self._passes_visible(report, rate)),
         }
         if helpers:
             use = attempt.use

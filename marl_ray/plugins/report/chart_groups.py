@@ -22,7 +22,7 @@ SECTIONS = (REWARDS, COOPERATION, LEVELS, TURNS, AGENTS, ROLLOUT, TIME)
 """Sections in the order of the page."""
 FIRST = ("reward_mean", "all_passed", "expected_return", "tests_passed_rate")
 """Turn metrics that come before the others, in section Rewards."""
-REVISIONS = ("keep_rate", "fix_rate", "first_pass@2")
+REVISIONS = ("keep_rate", "fix_rate", "first_pass@2", "first_visible@2")
 CREDIT = ("influence", "credit_fidelity", "credit_variance")
 STEP_TIMES = ("step", "rollout", "learn", "sync", "idle")
 EXACT = ("learning_rate", "weight_version", "staleness_max", "held_up_by", "optimizer_steps", "skipped_steps")

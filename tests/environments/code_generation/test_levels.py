@@ -71,6 +71,7 @@ def test_a_correct_solution_earns_the_maximum() -> None:
         "syntax_ok": 1.0,
         "tests_passed_rate": 1.0,
         "all_passed": 1.0,
+        "visible_passed": 1.0,
         "aux_called": 1.0,
         "thin_wrapper": 0.0,
         "aux_misused": 0.0,
@@ -104,7 +105,13 @@ def test_levels_of_one_agent() -> None:
     assert assess("def f(x):\n    return x + 2").reward == pytest.approx(2.1)
     assert assess("def f(x):\n    return x + 2", passed=1).reward == pytest.approx(1.6)
     assert assess("def f(x):\n    pass").reward == 0.0
-    assert set(assess(MAIN).metrics) == {"main_defined", "syntax_ok", "tests_passed_rate", "all_passed"}
+    assert set(assess(MAIN).metrics) == {
+        "main_defined",
+        "syntax_ok",
+        "tests_passed_rate",
+        "all_passed",
+        "visible_passed",
+    }
 
 
 def test_a_syntax_error_stops_after_the_first_level() -> None:

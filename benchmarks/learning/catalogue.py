@@ -1,0 +1,28 @@
+"""All studies, and the primary comparisons of those that have them, by name."""
+
+from __future__ import annotations
+
+from benchmarks.learning import grid_studies, second_turn_study, studies
+from benchmarks.learning.primary import PRIMARY, Comparison
+from benchmarks.learning.study import JOINT, Study
+
+_ALL: tuple[Study, ...] = (
+    studies.TOY_HARD,
+    studies.TOY_PRIMARY,
+    studies.TOY_ESTIMATORS,
+    studies.TOY_REVISING,
+    studies.TOY_GATEWAY,
+    second_turn_study.SECOND_TURN,
+    grid_studies.GRID,
+    grid_studies.GRID_PRIVATE,
+    grid_studies.GRID_TELLING,
+    grid_studies.GRID_FALLS,
+    studies.MBPP,
+)
+STUDIES = {study.name: study for study in _ALL}
+FAMILIES = {
+    "toy-primary": PRIMARY,
+    "toy-second-turn": second_turn_study.COMPARISONS,
+    "grid-telling": (Comparison("told at chance: pair, less pair told nothing", JOINT, "chance_plain", "reward"),),
+}
+"""Primary comparisons by study."""
