@@ -32,7 +32,7 @@ from typing import Any
 
 from benchmarks.learning.expert import serving
 from benchmarks.learning.measures import measure, read_lines
-from benchmarks.learning.primary import primary_table
+from benchmarks.learning.primary import EXPLORATORY, PRIMARY, primary_table
 from benchmarks.learning.report import draw, table
 from benchmarks.learning.studies import STUDIES, TOY_HARD, TOY_PRIMARY, Study
 
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(f"unknown arms: {', '.join(sorted(unknown))}; see --list")
     done = {(line["arm"], line["seed"]) for line in current(study, results)}
     if arguments.primary:
-        print(primary_table(current(TOY_PRIMARY, results)))
+        print(primary_table(current(TOY_PRIMARY, results), PRIMARY, EXPLORATORY))
         return
     if arguments.list:
         for name, arm in study.arms.items():
