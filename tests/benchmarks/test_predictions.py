@@ -1,6 +1,6 @@
 """Predictions stand in the history before their rows.
 
-A prediction is words of a page in a commit. Its rows first exist in a later commit, of which that commit is an ancestor.
+A prediction is words of a page in a commit. Its rows first exist in a later commit, of which that one is an ancestor.
 A new study adds a line; `git log --reverse -S'WORDS' -- docs` finds the first commit of words.
 """
 

@@ -140,7 +140,7 @@ def test_an_episode_has_turns_verdicts_feedback_and_a_comparison(folder: Path) -
             "▸ prompt of agent 1, 1 lines (f)",
             "0 of 2 tests passed",
             "✗ assert f(0) → fail AssertionError no",
-            "feedback: tests: 0 of 2 passed",
+            "Feedback:\ntests: 0 of 2 passed\nRevise it.",
             "-     return n * 1",
             "+     return n * 2",
             "2 of 2 tests passed",
