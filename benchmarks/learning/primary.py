@@ -44,9 +44,10 @@ PRIMARY = (
     Comparison("both agents, less one agent", JOINT, "single_tokens"),
 )
 """Share of programs that pass all tests, with one turn and about as many sampled tokens (study `toy-primary`)."""
-EXPLORATORY = (Comparison("exploratory: rise of both agents, less rise of one agent", JOINT, "single_tokens", gain=True),)
-"""Was in the family. A pair, which has to agree first, starts lower than one agent, and the lower start makes the larger
-rise."""
+EXPLORATORY = (
+    Comparison("exploratory: rise of both agents, less rise of one agent", JOINT, "single_tokens", gain=True),
+)
+"""Comparisons that left the family: a pair has to agree first, so it starts lower than one agent and rises more."""
 
 
 def primary_table(
