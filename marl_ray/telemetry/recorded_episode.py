@@ -42,8 +42,14 @@ class RecordedTurn:
     answers: tuple[str, ...]
     names: tuple[str, ...]
     """Roles of the agents, or `agent 0` in records of earlier versions."""
-    told: Told | None
-    """What the environment tells the agents before this turn; None in the first turn."""
+    node: Record
+    parent: Record | None
+    """The node that this one continues; None in the first turn."""
+
+    @property
+    def told(self) -> Told | None:
+        """What the environment tells the agents before this turn; None in the first turn."""
+        return None if self.parent is None else told_before(self.parent, self.node, self.names)
 
     @property
     def reward(self) -> float:
@@ -78,8 +84,8 @@ def followed_turns(record: Record) -> Iterator[RecordedTurn]:
             answers.append(node["responses"][agent][number])
         mean = fmean(other["reward"] for other in actions)
         names = agent_names(record, len(answers))
-        told = told_before(nodes[path[:-1]], node, names) if path else None
-        yield RecordedTurn(node["turn"], action, mean, tuple(prompts), tuple(answers), names, told)
+        parent = nodes[path[:-1]] if path else None
+        yield RecordedTurn(node["turn"], action, mean, tuple(prompts), tuple(answers), names, node, parent)
         path = (*path, index)
 
 

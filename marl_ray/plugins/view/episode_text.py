@@ -44,8 +44,9 @@ def episode_text(record: Record, shown: Shown) -> Text:
 def _turn(text: Text, turn: RecordedTurn, before: RecordedTurn | None, shown: Shown) -> None:
     advantage = turn.reward - turn.group_mean
     _line(text, f"Turn {turn.number}: reward {turn.reward:.2f}, advantage {advantage:+.2f}", "bold")
-    if turn.told is not None and turn.told.shared:
-        _line(text, turn.told.shared, "yellow")
+    told = turn.told
+    if told is not None and told.shared:
+        _line(text, told.shared, "yellow")
     for agent, answer in enumerate(turn.answers):
         name = turn.names[agent]
         colour = AGENTS[agent % len(AGENTS)]
