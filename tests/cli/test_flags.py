@@ -76,6 +76,11 @@ def test_quiet_excludes_verbose(capsys: pytest.CaptureFixture[str]) -> None:
     assert "argument --verbose: not allowed with argument --quiet" in capsys.readouterr().err
 
 
+def test_a_resumed_run_keeps_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train_main("magrpo", ["--resume", str(tmp_path), "--override", "output.base_dir=x"]) == 1
+    assert "leave out output.base_dir" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("command", "setting", "remedy"),
     [
