@@ -48,7 +48,7 @@ class RecordedTurn:
 
     @property
     def told(self) -> Told | None:
-        """What the environment tells the agents before this turn; None in the first turn."""
+        """The texts of the environment before this turn; None in the first turn."""
         return None if self.parent is None else told_before(self.parent, self.node, self.names)
 
     @property
@@ -96,7 +96,7 @@ def agent_names(record: Record, count: int) -> tuple[str, ...]:
 
 
 def told_before(parent: Record, node: Record, names: Sequence[str]) -> Told:
-    """Return what the environment tells the agents before a node that continues `parent`."""
+    """Return the texts of the environment before a node that continues `parent`."""
     indices = parent["joint_actions"][node["path"][-1]]["indices"]
     texts = []
     for agent, prompt in enumerate(node["prompts"]):

@@ -11,7 +11,7 @@ def test_a_peak_is_taken_once_and_the_present_depth_stays() -> None:
     for depth in (3, 7, 2):
         peak.note(depth)
     assert peak.take() == 7
-    assert peak.take() == 2, "what is in the queue now"
+    assert peak.take() == 2, "the present depth"
     peak.note(0)
     assert peak.take() == 2
     assert peak.take() == 0

@@ -1,4 +1,4 @@
-"""What the environment tells agents between two turns, read from a record."""
+"""The texts of the environment between two turns, read from a record."""
 
 from __future__ import annotations
 
