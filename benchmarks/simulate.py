@@ -172,6 +172,7 @@ async def run_trainer(
         learners=[Learner(p, case.paces[p.first_agent], group, case.streams) for p, group in generators.items()],
         sandbox=Sandbox(case.workers, case.program_s),
         pop_memory_metrics=lambda step: {},
+        take_queue_metrics=dict,
     )
     count = case.tasks * (1 if case.uninformative is None else 8)  # enough for some informative tasks
     tasks = [Task(f"imagined/{i}", "Say something.", {}) for i in range(count)]

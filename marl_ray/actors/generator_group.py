@@ -20,6 +20,7 @@ from marl_ray.core.concurrency import DeadlineExceeded, gather
 from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
+from marl_ray.core.peak import Peak
 from marl_ray.models.tokenization import NO_VARIABLES
 
 P = ParamSpec("P")
@@ -72,6 +73,7 @@ class GeneratorGroup:
         self._drains = drains
         self._in_flight: Counter[Handle[GenerationActor]] = Counter()
         """Number of sequences in flight on each replica."""
+        self.most_in_flight = Peak()
         self._streams = TextStreams(self, deadlines.rollout_s)
 
     async def start(self) -> list[str]:
@@ -219,6 +221,7 @@ class GeneratorGroup:
             replica = min(serving, key=self._load)
             # Before the first await, so that calls which start together spread over the replicas.
             self._in_flight[replica] += sequences
+            self.most_in_flight.note(self.sequences_in_flight)
             try:
                 return await replica.call(method, *args, **kwargs).within(deadline)
             except (ActorDied, DeadlineExceeded) as error:
@@ -230,6 +233,7 @@ class GeneratorGroup:
                 self.replicas.report_lost(replica, str(error))
             finally:
                 self._in_flight[replica] -= sequences
+                self.most_in_flight.note(self.sequences_in_flight)
 
     def _load(self, replica: Handle[GenerationActor]) -> tuple[bool, int]:
         """Return the order of preference for a call: a replica whose heartbeat is overdue comes last."""

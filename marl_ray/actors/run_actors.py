@@ -92,6 +92,14 @@ class RunActors:
             metrics |= device.pop_memory_metrics(step)
         return metrics
 
+    def take_queue_metrics(self) -> MetricRow:
+        """Return the greatest depth of each queue since the last call."""
+        metrics: MetricRow = {"sandbox/pending_max": self.sandbox.most_pending.take()}
+        for learner in self.learners:
+            group = self.generators[learner.policy.first_agent]
+            metrics[f"{learner.policy.key}/sequences_in_flight_max"] = group.most_in_flight.take()
+        return metrics
+
     async def close(self) -> None:
         """End all actors and release their resources."""
         for group in self.groups:

@@ -20,6 +20,7 @@ from marl_ray.actors.supervisor import ActorSpec, RestartLimits, Supervisor
 from marl_ray.core.concurrency import gather
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
+from marl_ray.core.peak import Peak
 from marl_ray.sandbox import (
     ExecutionReport,
     Program,
@@ -116,6 +117,7 @@ class SandboxPool:
         """Programs whose worker was lost."""
         self._pending: dict[str, _Item] = {}
         """All programs without a report, by key."""
+        self.most_pending = Peak()
         self._cache: OrderedDict[str, ExecutionReport] = OrderedDict()
         """Reports by key, the least recently used first."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -184,6 +186,7 @@ class SandboxPool:
         if key not in self._pending:
             self._pending[key] = _Item(key, program, future)
             self._new.append(self._pending[key])
+            self.most_pending.note(self.pending)
         return self._pending[key].future
 
     def _dispatch(self) -> None:
@@ -284,6 +287,7 @@ class SandboxPool:
 
     def _resolve(self, item: _Item, report: ExecutionReport) -> None:
         self._pending.pop(item.key, None)
+        self.most_pending.note(self.pending)
         if not item.future.done():
             item.future.set_result(report)
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from marl_ray.cli.parser import Parser, add_run_flags, configure_logging, positive
+from marl_ray.cli.parser import Parser, add_run_flags, configure_logging, overrides_of, positive
 
 EPILOG = """examples:
   marl-ray eval --model runs/one
@@ -23,6 +23,14 @@ protocols:
   discussion  all agents answer, read the other answers, and answer again
 
 docs/how-to/evaluate.md describes the estimates."""
+
+FLAGS = {
+    "output.base_dir": "--output",
+    "output.run_name": "--output",
+    "output.episodes_per_step": "--episodes",
+    "output.measure_cooperation": "--cooperation",
+}
+"""Flags in the place of settings of a training."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -58,11 +66,10 @@ def numbers(text: str) -> list[int]:
 
 
 def _eval(options: argparse.Namespace) -> None:
-    from marl_ray.config import parse_overrides
     from marl_ray.evaluation.evaluate import EvaluationRequest, default_folder, evaluation_config, run_evaluation
 
     configure_logging(options)
-    config = evaluation_config(options.model, options.config, overrides=parse_overrides(options.override))
+    config = evaluation_config(options.model, options.config, overrides=overrides_of(options, FLAGS))
     request = EvaluationRequest(
         models=options.model,
         split=options.split,

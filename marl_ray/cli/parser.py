@@ -7,7 +7,8 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from marl_ray.core.errors import Terminated, UserError
@@ -19,6 +20,8 @@ FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 MIN_PYTHON = (3, 11)  # as in setup.py
 
 
+USED_OUTPUT = ("output.probe_helpers", "output.verbose")
+"""Settings of the section `output` that matter without a training."""
 DESCRIBE = "".join(["describe", " parser"])
 """Argument with which a command raises ParserDescription: this object itself, and no text of a command line."""
 
@@ -72,6 +75,22 @@ def add_overrides(parser: Parser) -> None:
     parser.add_argument(
         "--override", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings, as section.key=value"
     )
+
+
+def overrides_of(options: argparse.Namespace, flags: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """Return the overrides of a command that trains nothing.
+
+    `flags` has the flag of the command that a setting stands for. Raises UserError for settings about the files of a
+    training.
+    """
+    from marl_ray.config import parse_overrides
+
+    overrides = parse_overrides(options.override)
+    for key in overrides:
+        if key.startswith("output.") and key not in USED_OUTPUT:
+            remedy = f"use {flags[key]}" if key in flags else "leave it out"
+            raise UserError(f"{key} has no effect on this command: {remedy}")
+    return overrides
 
 
 def add_run_flags(parser: Parser) -> None:

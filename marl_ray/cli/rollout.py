@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from marl_ray.cli.parser import Parser, add_run_flags, configure_logging
+from marl_ray.cli.parser import Parser, add_run_flags, configure_logging, overrides_of
 from marl_ray.cli.request_flags import add_request_flags, request_of
 from marl_ray.evaluation.requests import RolloutRequest
 
@@ -31,10 +31,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _rollout(options: argparse.Namespace) -> None:
-    from marl_ray.config import parse_overrides
     from marl_ray.evaluation.evaluate import evaluation_config
     from marl_ray.evaluation.rollouts import play_rollouts
 
     configure_logging(options)
-    config = evaluation_config([options.model], options.config, overrides=parse_overrides(options.override))
+    config = evaluation_config([options.model], options.config, overrides=overrides_of(options))
     play_rollouts(config, request_of(RolloutRequest, options), lambda line: print(line, flush=True))

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 
-from marl_ray.cli.parser import Parser, add_run_flags, configure_logging
+from marl_ray.cli.parser import Parser, add_run_flags, configure_logging, overrides_of
 from marl_ray.cli.request_flags import add_request_flags, request_of
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import pluralize
@@ -42,10 +42,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _score(options: argparse.Namespace) -> None:
-    from marl_ray.config import parse_overrides
     from marl_ray.evaluation.scoring import score_completions
 
     configure_logging(options)
-    request = request_of(ScoreRequest, options, overrides=parse_overrides(options.override))
+    request = request_of(ScoreRequest, options, overrides=overrides_of(options))
     if failures := score_completions(request, lambda line: print(json.dumps(line), flush=True)):
         raise UserError(f"{pluralize(failures, 'line')} without a verdict: see `failure` in these lines")

@@ -135,6 +135,8 @@ def read_config(options: argparse.Namespace) -> tuple[Config, SavedRun | None]:
         return config, existing_run(config)
     if options.config is not None:
         raise UserError("--resume uses the config.yaml of the run: leave out --config and use --override")
+    if "output.base_dir" in overrides:
+        raise UserError("--resume continues in the run's folder: leave out output.base_dir, or move the folder")
     saved = SavedRun.read(options.resume)
     if saved.algorithm != name:
         raise UserError(f"{options.resume} is a {saved.algorithm} run: resume it with {saved.algorithm}, not {name}")

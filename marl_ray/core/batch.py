@@ -118,6 +118,8 @@ class GroupQueue:
         """Number of the batch, from 0."""
         self.waits: list[tuple[float, float]] = []
         """Begin and end of each wait of the learner in `get` and `batch`."""
+        self.most_waiting = 0
+        """Largest number of groups that the learner found in `get`."""
         self._groups: list[Group] = []
         self._batch: Batch | None = None
         self._condition = Condition()
@@ -144,7 +146,9 @@ class GroupQueue:
         """Return the groups from position `start` on, as soon as there is one; none if the queue is closed first."""
         await self._wait_for(lambda: len(self._groups) > start or self.closed)
         # Groups stay in the list: a learner that restarts reads them again.
-        return self._groups[start:]
+        groups = self._groups[start:]
+        self.most_waiting = max(self.most_waiting, len(groups))
+        return groups
 
     async def batch(self) -> Batch:
         """Return the complete batch, once the queue is closed."""

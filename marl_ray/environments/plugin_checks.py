@@ -20,7 +20,7 @@ TURN_NAMES = {
 ROW_NAMES = {
     *("step", "env_steps", "loss", "grad_norm", "learning_rate"),
     *("episodes", "too_long_prompts", "infra_errors"),
-    *("sandbox/executions", "sandbox/executions_per_s", "sandbox/infra_errors"),
+    *("sandbox/executions", "sandbox/executions_per_s", "sandbox/infra_errors", "sandbox/pending_max"),
 }
 """Reserved names of a row, besides names that start with one of ROW_PREFIXES."""
 ROLES = ("system", "user", "assistant")

@@ -49,7 +49,7 @@ def _advice(config: Config, rows: Rows) -> str:
     """Return the most severe problem, else a way to make the run faster."""
     steps = [row for row in rows if row["step"]]
     for problem in find_problems(steps):
-        return f"{problem.text}. {problem.remedy}"
+        return str(problem)
     _, *remedies = describe_wait_times(config, steps) or [""]
     # The first remedy is of the longer waits.
     return remedies[0] if remedies else "no problem was found"

@@ -41,6 +41,9 @@ class Problem:
     text: str
     remedy: str
 
+    def __str__(self) -> str:
+        return f"{self.text}. {self.remedy}"
+
 
 def find_problems(rows: Rows) -> list[Problem]:
     """Return the problems of a run, the most severe first."""

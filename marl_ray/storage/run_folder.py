@@ -10,18 +10,21 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from marl_ray.core.batch import Batch
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home, fsync, write_atomically
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
-from marl_ray.credit.groups import merge_batches
 from marl_ray.models.weight_files import TRAINED_FILE
-from marl_ray.storage.batch_log import BatchLog
 from marl_ray.storage.checkpoints import Checkpoints
 from marl_ray.storage.scale_requests import ScaleRequests
+
+if TYPE_CHECKING:
+    from marl_ray.storage.batch_log import BatchLog
 
 FORMER_CONFIG = re.compile(r"config\.step_(\d{6,})\.yaml")
 
@@ -47,8 +50,15 @@ class RunFolder:
         self.log_file = self.path / "run.log"  # log records with timestamps
         self.lock = self.path / "run.lock"  # held by the process that writes to the folder
         self.checkpoints = Checkpoints(self.path / "checkpoints")
-        self.log = BatchLog(self.path / "batches")
         self.requests = ScaleRequests(self.path / "requests")
+
+    @cached_property
+    def log(self) -> BatchLog:
+        """The batch log of the run."""
+        # Its formats need numpy and Arrow, which commands that read metrics and episodes start without.
+        from marl_ray.storage.batch_log import BatchLog
+
+        return BatchLog(self.path / "batches")
 
     def __str__(self) -> str:
         return str(self.path)
@@ -172,5 +182,7 @@ class StoredHistory:
         return state.step, str(path / self.policy.key)
 
     def batch(self, step: int) -> Batch:
+        from marl_ray.credit.groups import merge_batches  # which imports the whole config
+
         batches = [self.folder.log.batch(step, agent) for agent in self.policy.agents]
         return merge_batches(batches)

@@ -10,12 +10,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import write_atomically
 from marl_ray.telemetry.episode_records import EpisodeRecord
-from marl_ray.telemetry.metrics import MetricRow
+
+if TYPE_CHECKING:
+    # Commands that only read rows start without the config, which the module of metrics imports.
+    from marl_ray.telemetry.metrics import MetricRow
 
 Span = tuple[str, str, int, float, float]
 """A part of a run's timeline: track, name, step (from 1), begin and end in seconds since the epoch."""

@@ -138,7 +138,7 @@ class Trainer:
             learned_at = now()
             sync_result = await self._update_weights(learner, version, stats)
             self.timeline.finish_learner_step(step, policy, learned_at, queue.waits)
-            self.recorder.learned(step, policy, stats, sync_result)
+            self.recorder.learned(queue, policy, stats, sync_result)
             # From here on the generators serve the version, so the next batches may start.
             for agent in policy.agents:
                 self.gate.weights_updated(agent, version)
@@ -183,7 +183,9 @@ class Trainer:
             measures = await self.producer.measures.measure(episodes, evaluation=True)
             seconds = self.timeline.finish_rollout()
             if self.config.training.max_staleness == 0:
-                self.actors.sandbox.take_executions()  # the next step counts its own executions only
+                # The next step counts its own executions and depths only.
+                self.actors.sandbox.take_executions()
+                self.actors.take_queue_metrics()
             self.recorder.evaluated(episodes, measures, seconds)
             self.gate.evaluated(step)
             self.producer.release_batches()

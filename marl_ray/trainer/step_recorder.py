@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from marl_ray.actors.run_actors import RunActors
-from marl_ray.core.batch import UpdateStats
+from marl_ray.core.batch import GroupQueue, UpdateStats
 from marl_ray.core.episode import Episode
 from marl_ray.core.ids import PolicyId
 from marl_ray.telemetry.episode_records import episode_record
@@ -40,10 +40,16 @@ class StepRecorder:
         """By step."""
         self._sync_results: dict[int, dict[PolicyId, WeightSyncResult]] = {}
         """By step, for policies that have updated their generators."""
+        self._waiting: dict[int, dict[PolicyId, int]] = {}
+        """By step: most groups that waited for a policy."""
 
-    def learned(self, step: int, policy: PolicyId, stats: UpdateStats, sync_result: WeightSyncResult | None) -> None:
-        """Keep the result of a policy's update from batch `step`, and of its weight update if there was one."""
+    def learned(
+        self, queue: GroupQueue, policy: PolicyId, stats: UpdateStats, sync_result: WeightSyncResult | None
+    ) -> None:
+        """Keep the result of a policy's update from the batch of `queue`, and of its weight update if there was one."""
+        step = queue.step
         self._updates.setdefault(step, {})[policy] = stats
+        self._waiting.setdefault(step, {})[policy] = queue.most_waiting
         if sync_result is not None:
             self._sync_results.setdefault(step, {})[policy] = sync_result
 
@@ -66,6 +72,10 @@ class StepRecorder:
         sync_results = self._sync_results.pop(step, {})
         row = step_row(self.state, rollout.row, updates, sync_results, context.timeline.row(step))
         row |= self.actors.pop_memory_metrics(step)
+        row |= self.actors.take_queue_metrics()
+        waiting = self._waiting.pop(step)
+        for policy in policies:
+            row[f"{policy.key}/groups_waiting_max"] = waiting[policy]
         self.metrics.step(row, rollout.episodes)
         self.write_spans()
         # After the row is written: a checkpoint must not precede the metrics of its step.

@@ -259,6 +259,7 @@ def test_closing_the_pool_answers_pending_callers() -> None:
             await pool.close()
             (report,) = await asyncio.wait_for(running, 10)
             assert report.infra_error
+            assert (pool.most_pending.take(), pool.most_pending.take()) == (1, 0)
 
     asyncio.run(scenario())
     assert sandbox_soak.wait_for_no_workers() == []

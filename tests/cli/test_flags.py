@@ -74,3 +74,24 @@ def test_quiet_excludes_verbose(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["eval", "--model", "base", "--quiet", "--verbose"])
     assert "argument --verbose: not allowed with argument --quiet" in capsys.readouterr().err
+
+
+def test_a_resumed_run_keeps_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train_main("magrpo", ["--resume", str(tmp_path), "--override", "output.base_dir=x"]) == 1
+    assert "leave out output.base_dir" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "setting", "remedy"),
+    [
+        (["eval", "--config", str(QUICKSTART), "--model", "base"], "output.base_dir=x", "use --output"),
+        (["eval", "--config", str(QUICKSTART), "--model", "base"], "output.keep_batches=true", "leave it out"),
+        (["rollout", "--config", str(QUICKSTART), "--model", "base"], "output.run_name=x", "leave it out"),
+    ],
+)
+def test_a_setting_without_effect_is_an_error(
+    command: list[str], setting: str, remedy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--override", setting]) == 1
+    key = setting.partition("=")[0]
+    assert capsys.readouterr().err == f"error: {key} has no effect on this command: {remedy}\n"

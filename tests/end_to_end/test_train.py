@@ -69,6 +69,9 @@ def test_metrics_have_their_documented_names(finished: Path) -> None:
         "time/step",
         "rollout/tokens_per_s",
         "sandbox/executions_per_s",
+        "sandbox/pending_max",
+        "agent_0/sequences_in_flight_max",
+        "agent_1/groups_waiting_max",
         "reward_per_token/critical_path",
         "agent_1/turn_2/credit_variance",
     }

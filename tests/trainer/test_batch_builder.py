@@ -167,6 +167,7 @@ def test_groups_of_first_turns_arrive_while_later_turns_are_sampled() -> None:
         for index in (0, 1):
             builder.add_episode(index, episodes[index])
         sizes.append(len(await more))
+        assert queue.most_waiting == 2
         end, whole = asyncio.ensure_future(queue.get(4)), asyncio.ensure_future(queue.batch())
         await asyncio.sleep(0)
         assert not end.done(), "the batch is not in the log yet"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from marl_ray.cli.parser import Parser, add_run_flags, configure_logging
+from marl_ray.cli.parser import Parser, add_run_flags, configure_logging, overrides_of
 from marl_ray.cli.request_flags import add_request_flags, request_of
 
 EPILOG = """examples:
@@ -44,10 +44,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    from marl_ray.config import parse_overrides
     from marl_ray.evaluation.evaluate import evaluation_config
     from marl_ray.plugins.environment_server.serve_environment import serve_environment
 
     configure_logging(options)
-    config = evaluation_config(["base"], options.config, overrides=parse_overrides(options.override))
+    config = evaluation_config(["base"], options.config, overrides=overrides_of(options))
     serve_environment(config, request_of(EnvironmentRequest, options))

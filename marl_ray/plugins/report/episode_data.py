@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from marl_ray.core.errors import UserError
 from marl_ray.plugins.report.episode_choice import chosen_order, evaluated_twice
 from marl_ray.plugins.report.episode_file import EpisodeFile, ListedEpisode
 from marl_ray.plugins.report.episode_tables import EpisodeTables, page_size
 from marl_ray.plugins.report.episode_tokens import TokenLog
-from marl_ray.storage.resume import SavedRun
 from marl_ray.storage.run_folder import RunFolder
 
 TOKEN_SHARE = 0.2
@@ -59,7 +57,6 @@ def episode_data(folder: RunFolder, limit_bytes: int, with_tokens: bool = True) 
         "rewards": reward_range(file.episodes),
         "changed": changed_tasks(file.episodes, kept.keys()),
         "tokens_note": log.problem,
-        "feedback_tests": feedback_tests(folder),
     }
 
 
@@ -84,16 +81,6 @@ def reward_range(episodes: Sequence[ListedEpisode]) -> list[float]:
     """Return the least and the greatest reward of all episodes, at least the range from 0 to 1."""
     rewards = [episode.reward for episode in episodes if episode.reward is not None]
     return [min([0.0, *rewards]), max([1.0, *rewards])]
-
-
-def feedback_tests(folder: RunFolder) -> int | None:
-    """Return the number of tests that feedback is about, negative for the last ones; None for all tests, and without a
-    config that can be read."""
-    try:
-        tests = SavedRun.read(folder.path).config().external.sandbox_slice
-    except UserError:
-        return None
-    return tests if isinstance(tests, int) else None
 
 
 def changed_tasks(episodes: Sequence[ListedEpisode], kept: Collection[str]) -> dict[str, Any] | None:

@@ -6,7 +6,6 @@ A reward of an episode is the mean over the joint actions of its last turn. An e
 from __future__ import annotations
 
 import hashlib
-import json
 import statistics
 from collections import Counter
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from typing import Any
 
 from marl_ray.core.errors import UserError
 from marl_ray.telemetry.episode_records import EpisodeRecord, is_test_report
-from marl_ray.telemetry.sinks import parse_row
+from marl_ray.telemetry.growing_rows import GrowingRows, PlacedRow
 
 Action = Mapping[str, Any]
 
@@ -51,37 +50,25 @@ class EpisodeFile:
     """The list of a run's episodes, which grows with the file."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self._rows = GrowingRows(path)
         self._clear()
 
     def _clear(self) -> None:
         self.episodes: list[ListedEpisode] = []
-        self._read = 0
-        """Bytes that the list covers."""
         self._names: Counter[tuple[str, int, str]] = Counter()
 
     def update(self) -> None:
         """Read the lines that are new since the last call. Raises UserError for a damaged line."""
-        if not self.path.exists():
-            return
-        if self.path.stat().st_size < self._read:
-            self._clear()  # a resumed run has dropped lines
-        with self.path.open("rb") as file:
-            file.seek(self._read)
-            for line in file:
-                record = parse_row(line)
-                if record is None:
-                    if not line.endswith(b"\n"):
-                        return  # the run is writing this line
-                    raise UserError(f"{self.path} is damaged in line {len(self.episodes) + 1}: delete that line")
-                self.episodes.append(self._listed(record, len(line)))
-                self._read += len(line)
+        for placed in self._rows.read_new(self._clear):
+            if placed.row is None:
+                raise UserError(f"{self._rows.path} is damaged in line {len(self.episodes) + 1}: delete that line")
+            self.episodes.append(self._listed(placed, placed.row))
 
     def record(self, episode: ListedEpisode) -> EpisodeRecord:
-        """Return the record of a listed episode."""
-        with self.path.open("rb") as file:
-            file.seek(episode.offset)
-            record: EpisodeRecord = json.loads(file.read(episode.length))
+        """Return the record of a listed episode. Raises UserError if the file was rewritten since `update`."""
+        record = self._rows.row(episode.offset, episode.length)
+        if record is None:
+            raise UserError(f"{self._rows.path} has changed: repeat the command")
         return record
 
     def find(self, episode_id: str) -> ListedEpisode | None:
@@ -99,7 +86,7 @@ class EpisodeFile:
                 found.append(episode.id)
         return found
 
-    def _listed(self, record: EpisodeRecord, length: int) -> ListedEpisode:
+    def _listed(self, placed: PlacedRow, record: EpisodeRecord) -> ListedEpisode:
         name = (record.get("kind", "train"), record["step"], record["task"])
         self._names[name] += 1
         by_turn = actions_by_turn(record)
@@ -113,8 +100,8 @@ class EpisodeFile:
             step=record["step"],
             reward=reward,
             solved=[solved_share(actions) for actions in by_turn],
-            offset=self._read,
-            length=length,
+            offset=placed.offset,
+            length=placed.length,
         )
 
 

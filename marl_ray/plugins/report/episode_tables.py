@@ -22,6 +22,7 @@ from typing import Any
 from marl_ray.core.chat import describe_prompt
 from marl_ray.plugins.report.episode_file import ListedEpisode
 from marl_ray.telemetry.episode_records import EpisodeRecord, is_test_report, recorded_prompt
+from marl_ray.telemetry.recorded_episode import agent_names, told_before
 
 KNOWN_KEYS = ("indices", "reward", "levels", "rewards", "report")
 """Keys of a joint action with a place of their own; all others are its evidence."""
@@ -44,7 +45,16 @@ class EpisodeTables:
         stops = []
         for stop in record["stops"]:
             stops.append({**stop, "detail": self.text(stop.get("detail") or "")})
-        nodes = [self._node(node) for node in record["nodes"]]
+        by_path = {tuple(node["path"]): node for node in record["nodes"]}
+        nodes = []
+        for node in record["nodes"]:
+            data = self._node(node)
+            if node["path"]:
+                names = agent_names(record, len(node["prompts"]))
+                told = told_before(by_path[tuple(node["path"][:-1])], node, names)
+                data["told"] = list(map(self.text, told.by_agent))
+                data["told_all"] = self.text(told.shared)
+            nodes.append(data)
         return {**episode.data(), "roles": record.get("roles"), "stops": stops, "nodes": nodes}
 
     def mark(self) -> tuple[int, dict[str, int]]:

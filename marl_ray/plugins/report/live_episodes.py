@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from starlette.requests import Request
@@ -24,6 +26,7 @@ from marl_ray.plugins.report.episode_file import EpisodeFile
 from marl_ray.plugins.report.episode_tokens import TokenLog
 from marl_ray.storage.run_folder import RunFolder
 
+NOT_KEPT = {"cache-control": "no-store"}
 LONGEST_SEARCH = 200
 """Characters of a search."""
 
@@ -43,28 +46,37 @@ class LiveEpisodes:
     def get_list(self, request: Request) -> Response:
         """Answer `episodes`."""
         words = request.query_params.get("text", "")[:LONGEST_SEARCH]
-        with self._lock:
-            self._update()
+
+        def listed() -> Any:
             if words:
-                return _json(self._file.containing(words))
-            return _json([episode.data() for episode in self._file.episodes])
+                return self._file.containing(words)
+            return [episode.data() for episode in self._file.episodes]
+
+        return self._answer(listed)
 
     def get_episode(self, request: Request) -> Response:
         """Answer `episode/ID`."""
-        with self._lock:
-            self._update()
+
+        def found() -> Any:
             listed = self._file.find(request.path_params["id"])
             if listed is None:
                 raise ApiError(404, "the run has no such episode")
-            return _json(one_episode(self._file, TokenLog(self._folder, self._file), listed))
+            return one_episode(self._file, TokenLog(self._folder, self._file), listed)
 
-    def _update(self) -> None:
-        try:
+        return self._answer(found)
+
+    def _answer(self, data: Callable[[], Any]) -> Response:
+        """Return data of the present episodes."""
+        with self._lock, damage_is_answered():
             self._file.update()
-        except UserError as error:
-            raise ApiError(500, str(error)[:200]) from None
+            # Escapes of ASCII: UTF-8 cannot express the halves of characters that models write.
+            return Response(json.dumps(data()), media_type="application/json", headers=NOT_KEPT)
 
 
-def _json(data: Any) -> Response:
-    # Escapes of ASCII: UTF-8 cannot express the halves of characters that models write.
-    return Response(json.dumps(data), media_type="application/json", headers={"cache-control": "no-store"})
+@contextmanager
+def damage_is_answered() -> Iterator[None]:
+    """Answer a damaged file with an error of the server."""
+    try:
+        yield
+    except UserError as error:
+        raise ApiError(500, str(error)[:200]) from None

@@ -16,20 +16,17 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from marl_ray.core.connections import bind
-from marl_ray.core.errors import UserError
 from marl_ray.core.stop_signals import StopSignals
 from marl_ray.http.http_server import serve_http
-from marl_ray.http.request_formats import ApiError
 from marl_ray.http.request_guard import RequestGuard, ServerLimits
-from marl_ray.plugins.report.live_episodes import LiveEpisodes
-from marl_ray.plugins.report.run_data import run_data
+from marl_ray.plugins.report.live_episodes import NOT_KEPT, LiveEpisodes, damage_is_answered
+from marl_ray.plugins.report.run_data import require_run, run_data
 from marl_ray.plugins.report.run_list import list_data, read_listed_run
 from marl_ray.plugins.report.run_page import data_text, render_list, render_run_data
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.storage.run_lock import lock_holder
 
 HOST = "127.0.0.1"
-NOT_KEPT = {"cache-control": "no-store"}
 
 
 def files_version(folder: RunFolder) -> str:
@@ -77,12 +74,13 @@ class LivePage:
 
     def get_page(self, request: Request) -> Response:
         """Answer /."""
-        return self._answer(lambda: HTMLResponse(self._render(self.data()), headers=NOT_KEPT))
+        with damage_is_answered():
+            return HTMLResponse(self._render(self.data()), headers=NOT_KEPT)
 
     def get_data(self, request: Request) -> Response:
         """Answer /data."""
-        kind = "application/json"
-        return self._answer(lambda: Response(data_text(self.data()), media_type=kind, headers=NOT_KEPT))
+        with damage_is_answered():
+            return Response(data_text(self.data()), media_type="application/json", headers=NOT_KEPT)
 
     def get_version(self, request: Request) -> Response:
         """Answer /version."""
@@ -91,12 +89,6 @@ class LivePage:
     def routes(self) -> list[BaseRoute]:
         """Return the routes of the page."""
         return [Route("/", self.get_page), Route("/data", self.get_data), Route("/version", self.get_version)]
-
-    def _answer(self, make: Callable[[], Response]) -> Response:
-        try:
-            return make()
-        except UserError as error:
-            raise ApiError(500, str(error)[:200]) from None
 
 
 def run_routes(folder: RunFolder) -> list[BaseRoute]:
@@ -131,8 +123,7 @@ def serve_report(folders: Sequence[RunFolder], port: int, on_ready: Callable[[st
     Raises UserError if the port is in use, and for a folder without a run.
     """
     for folder in folders:
-        if not folder.metrics.exists():
-            folder.require(folder.config)
+        require_run(folder)
     routes = run_routes(folders[0]) if len(folders) == 1 else list_routes(folders)
     guard = RequestGuard(routes, ServerLimits(drain_s=1.0))
     with bind(HOST, port, "--port") as listening, StopSignals() as signals:

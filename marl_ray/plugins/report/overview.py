@@ -152,5 +152,5 @@ def _warning(rows: Rows) -> dict[str, Any] | None:
     return {
         "text": problems[0].text,
         "remedy": problems[0].remedy,
-        "others": [f"{problem.text}. {problem.remedy}" for problem in problems[1:]],
+        "others": list(map(str, problems[1:])),
     }

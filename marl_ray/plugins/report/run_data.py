@@ -34,8 +34,7 @@ def run_data(folder: RunFolder, episode_bytes: int = EPISODE_BYTES, live: bool =
 
     Raises UserError for a folder without a run and for damaged files.
     """
-    if not folder.metrics.exists():
-        folder.require(folder.config)  # a run that is starting has no metrics yet
+    require_run(folder)
     config_text = ""
     if folder.config.exists():
         config_text = folder.config.read_text(encoding="utf-8")
@@ -72,6 +71,12 @@ def run_data(folder: RunFolder, episode_bytes: int = EPISODE_BYTES, live: bool =
     if episode_bytes:
         data["episodes"] = episode_data(folder, episode_bytes, with_tokens=not live)
     return data
+
+
+def require_run(folder: RunFolder) -> None:
+    """Raise UserError for a folder without a run. A run that is starting has no metrics yet."""
+    if not folder.metrics.exists():
+        folder.require(folder.config)
 
 
 def read_metric_rows(folder: RunFolder) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 from marl_ray.config.values import read_yaml
+from marl_ray.cooperation.run_sentences import RECENT_STEPS
 from marl_ray.core.errors import UserError
 from marl_ray.plugins.report.chart_groups import COOPERATION, REWARDS, TURNS, ChartGroup, chart_groups
 from marl_ray.plugins.report.comparison.paper_figure import metric_curves
@@ -22,8 +23,6 @@ from marl_ray.results.diagnostics import Rows
 from marl_ray.results.returns_plot import metric_points
 from marl_ray.storage.run_folder import RunFolder
 
-LAST_STEPS = 10
-"""Number of last training steps whose mean the comparison of runs shows."""
 MAX_POINTS = 400
 """Maximum number of points of a run in a chart."""
 SPARKLINE_POINTS = 60
@@ -131,7 +130,7 @@ def _last_values(runs: Sequence[ListedRun], groups: Sequence[ChartGroup]) -> lis
 
 
 def _last_training_mean(run: ListedRun, metric: str) -> str:
-    points = metric_points(run.rows, metric)[-LAST_STEPS:]
+    points = metric_points(run.rows, metric)[-RECENT_STEPS:]
     if not points:
         return ""
     return f"{sum(y for _, y in points) / len(points):.4g}"

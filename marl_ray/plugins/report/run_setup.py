@@ -26,6 +26,7 @@ def run_setup(config: Config | None, machine: Mapping[str, Any], rows: Rows) -> 
         "environment": None,
         "max_reward": None,
         "bounds": {},
+        "feedback_tests": None,
         "device": _device(machine),
     }
     if config is None:
@@ -48,7 +49,14 @@ def run_setup(config: Config | None, machine: Mapping[str, Any], rows: Rows) -> 
             "max_grad_norm": training.max_grad_norm,
             "max_staleness": training.max_staleness,
         },
+        "feedback_tests": _feedback_tests(config),
     }
+
+
+def _feedback_tests(config: Config) -> int | None:
+    """Return the number of tests that feedback is about, negative for the last ones; None for all tests."""
+    tests = config.external.sandbox_slice
+    return tests if isinstance(tests, int) else None
 
 
 def _largest(rows: Rows, prefix: str) -> int:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from marl_ray.cli.parser import Parser, add_run_flags, configure_logging, positive
+from marl_ray.cli.parser import Parser, add_run_flags, configure_logging, overrides_of, positive
 
 EPILOG = """examples:
   marl-ray serve runs/one
@@ -50,7 +50,6 @@ def port(text: str) -> int:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    from marl_ray.config import parse_overrides
     from marl_ray.evaluation.model_sources import run_folder_of
     from marl_ray.http.request_guard import ServerLimits
     from marl_ray.plugins.serve.serve_team import ServeRequest, serve_team
@@ -64,6 +63,6 @@ def _serve(options: argparse.Namespace) -> None:
         drain_s=float(options.drain),
     )
     saved = SavedRun.read(run_folder_of(Path(options.model)))
-    config = saved.config({f"{saved.algorithm}.eval_num_generations": 1, **parse_overrides(options.override)})
+    config = saved.config({f"{saved.algorithm}.eval_num_generations": 1, **overrides_of(options)})
     request = ServeRequest(options.model, options.host, options.port, options.api_key_file, limits)
     serve_team(config, request, lambda address: print(f"serving {options.model} at {address}", flush=True))

@@ -95,8 +95,7 @@ class EpisodeBrowser(App[None]):
 
     def read_new(self) -> None:
         """Add new episodes of a run in progress. The shown episode stays."""
-        before = len(self.index.episodes)
-        if self.index.read_new() or len(self.index.episodes) != before:
+        if self.index.read_new():
             self._fill()
 
     def action_move(self, rows: int) -> None:

@@ -15,8 +15,6 @@ from marl_ray.telemetry.terminal import printable
 
 MAX_TESTS = 8
 """Failed tests of a turn that are shown."""
-FEEDBACK = "Feedback:\n"
-"""The heading of feedback in the prompt of a later turn."""
 AGENTS = ("cyan", "magenta", "blue", "yellow")
 
 
@@ -46,10 +44,9 @@ def episode_text(record: Record, shown: Shown) -> Text:
 def _turn(text: Text, turn: RecordedTurn, before: RecordedTurn | None, shown: Shown) -> None:
     advantage = turn.reward - turn.group_mean
     _line(text, f"Turn {turn.number}: reward {turn.reward:.2f}, advantage {advantage:+.2f}", "bold")
-    if before is not None:
-        feedback = _feedback(turn.prompts[0])
-        if feedback:
-            _line(text, f"feedback: {feedback}", "yellow")
+    told = turn.told
+    if told is not None and told.shared:
+        _line(text, told.shared, "yellow")
     for agent, answer in enumerate(turn.answers):
         name = turn.names[agent]
         colour = AGENTS[agent % len(AGENTS)]
@@ -102,12 +99,6 @@ def _test_lines(report: Any) -> Iterator[tuple[str, str]]:
         yield f"✗ {test.get('source')} → {why}", "red"
     if len(failed) > MAX_TESTS:
         yield f"✗ {len(failed) - MAX_TESTS} more", "red"
-
-
-def _feedback(prompt: str) -> str:
-    """Return the feedback in a prompt of a later turn; empty if the prompt has no such part."""
-    _, heading, rest = prompt.partition(FEEDBACK)
-    return rest.partition("\n\n")[0] if heading else ""
 
 
 def _line(text: Text, line: str, style: str) -> None:

@@ -14,10 +14,12 @@ import pytest
 from marl_ray.core.episode import Node
 from marl_ray.core.errors import UserError
 from marl_ray.plugins.report.episode_choice import chosen_order, spread_order
-from marl_ray.plugins.report.episode_data import changed_tasks, episode_data, feedback_tests
+from marl_ray.plugins.report.episode_data import changed_tasks, episode_data
 from marl_ray.plugins.report.episode_file import EpisodeFile, episode_id
 from marl_ray.plugins.report.episode_tables import LONGEST_TEXT, EpisodeTables, page_size
+from marl_ray.plugins.report.run_data import read_config
 from marl_ray.plugins.report.run_page import data_text
+from marl_ray.plugins.report.run_setup import run_setup
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.episode_records import episode_record
 from tests.factories import Verdict, make_episode, make_node
@@ -239,15 +241,17 @@ def test_without_two_evaluations_nothing_is_compared(tmp_path: Path) -> None:
 
 def test_the_tests_of_the_feedback_are_in_the_config(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
-    assert feedback_tests(run) is None, "no config"
+    assert run_setup(read_config(run), {}, [])["feedback_tests"] is None, "no config"
     for tests, expected in (("1", 1), ("-2", -2), ("all", None)):
         external = f"external: {{sandbox_slice: {tests}}}"
         run.config.write_text(f"{CONFIG}{external}\n", encoding="utf-8")
-        assert feedback_tests(run) == expected
+        assert run_setup(read_config(run), {}, [])["feedback_tests"] == expected
 
 
 def test_a_tree_keeps_all_its_nodes_and_cross_joint_actions_their_indices(tmp_path: Path) -> None:
-    tree = make_node(0, [1.0, 2.0], {0: make_node(1, [3.0, 4.0]), 1: make_node(1, [5.0, 6.0])}, agents=1)
+    tree = make_node(
+        0, [1.0, 2.0], {0: make_node(1, [3.0, 4.0], agents=1), 1: make_node(1, [5.0, 6.0], agents=1)}, agents=1
+    )
     given = record(1, tree)
     given["nodes"][0]["joint_actions"].reverse()
     data = episode_data(write_records(tmp_path, [given]), 10**6)

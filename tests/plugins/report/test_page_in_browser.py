@@ -171,3 +171,24 @@ def test_exact_numbers_are_not_smoothed(tmp_path: Path) -> None:
         assert page.evaluate(count, "Loss") == [1, 1], "the values, and their centred mean, which has no lag"
         assert page.evaluate("charts.centredMean([1, 2, 3, 4, 5, 6])") == [1, 2, 3, 4, 5, 6]
         assert messages == []
+
+
+def test_the_theme_is_kept_and_a_browser_may_keep_nothing(tmp_path: Path) -> None:
+    address = page_of(write_run(tmp_path / "run", HOSTILE))
+    ground = "getComputedStyle(document.body).backgroundColor"
+    with browser_page(address) as (page, _, messages):
+        light = page.evaluate(ground)
+        page.get_by_label("Theme").select_option("dark")
+        dark = page.evaluate(ground)
+        assert dark != light
+        assert page.evaluate("page.colour('ground')") == dark, "of charts, too"
+        page.reload()
+        assert page.evaluate(ground) == dark
+        assert page.get_by_label("Theme").input_value() == "dark"
+        forbidden = "for (const name of ['getItem', 'setItem']) Storage.prototype[name] = () => { throw new Error(); };"
+        page.add_init_script(forbidden)
+        page.reload()
+        assert page.evaluate(ground) == light
+        page.get_by_label("Theme").select_option("dark")
+        assert page.evaluate(ground) == dark
+        assert messages == []

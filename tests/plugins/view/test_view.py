@@ -140,7 +140,7 @@ def test_an_episode_has_turns_verdicts_feedback_and_a_comparison(folder: Path) -
             "▸ prompt of agent 1, 1 lines (f)",
             "0 of 2 tests passed",
             "✗ assert f(0) → fail AssertionError no",
-            "feedback: tests: 0 of 2 passed",
+            "Feedback:\ntests: 0 of 2 passed\nRevise it.",
             "-     return n * 1",
             "+     return n * 2",
             "2 of 2 tests passed",
@@ -331,3 +331,11 @@ def test_a_light_installation_suffices_and_a_missing_one_is_named(folder: Path, 
         assert (done.stdout.split(), done.stderr) == (["4", "0"], "")
     else:
         assert done.stderr == "error: this needs textual: pip install 'marl-ray[view]'\n"
+
+
+def test_the_browser_starts_without_the_config_and_numpy() -> None:
+    # Both together take as long to import as the browser itself.
+    modules = "marl_ray.plugins.view.app, marl_ray.storage.run_folder, sys"
+    code = f"import {modules}; print(sorted({{'marl_ray.config', 'numpy'}} & sys.modules.keys()))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.strip() == "[]"

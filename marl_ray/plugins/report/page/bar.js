@@ -31,7 +31,7 @@
 
   const themeSwitch = () => {
     const choice = el("select", { "aria-label": "Theme", onchange: (event) => page.setTheme(event.target.value) },
-      ["system", "light", "dark"].map((theme) => el("option", { value: theme }, `theme: ${theme === "system" ? "auto" : theme}`)));
+      page.THEMES.map((theme) => el("option", { value: theme }, `theme: ${theme === "system" ? "auto" : theme}`)));
     choice.value = document.documentElement.dataset.theme || "system";
     return choice;
   };

@@ -87,10 +87,7 @@ const charts = (() => {
     return [low - room, high + room];
   };
 
-  const alpha = (name, share) => {
-    const value = colour(name);
-    return value.startsWith("#") ? value + Math.round(255 * share).toString(16).padStart(2, "0") : value;
-  };
+  const alpha = (name, share) => colour(name).replace(/^rgb\((.*)\)$/, `rgba($1, ${share})`);
 
   const nearest = (values, index) => {
     for (let distance = 0; distance < values.length; distance += 1) {

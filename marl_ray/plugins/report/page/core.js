@@ -56,13 +56,44 @@ const page = (() => {
     if (draw) draw(root, run);
   };
 
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  // A canvas needs a colour of the present theme; the property itself is `light-dark(...)`.
+  const colours = new Map();
+  const colour = (name) => {
+    if (!colours.has(name)) {
+      const { style } = document.body;
+      style.setProperty("outline-color", `var(--${name})`);
+      colours.set(name, getComputedStyle(document.body).outlineColor);
+      style.removeProperty("outline-color");
+    }
+    return colours.get(name);
+  };
+
+  const THEMES = ["system", "light", "dark"];
+  const THEME_KEY = "marl-ray-theme";
   const onTheme = (listener) => themeListeners.push(listener);
-  const setTheme = (theme) => {
+  const showTheme = (theme) => {
     if (theme === "system") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = theme;
+  };
+  const themeChanged = () => {
+    colours.clear();
     for (const listener of themeListeners) listener();
   };
+  const setTheme = (theme) => {
+    showTheme(theme);
+    themeChanged();
+    try {
+      localStorage.setItem(THEME_KEY, theme);
+    } catch {
+      // A browser may keep nothing for files: the theme lasts as long as the page.
+    }
+  };
+  try {
+    const kept = localStorage.getItem(THEME_KEY);
+    if (THEMES.includes(kept)) showTheme(kept);
+  } catch {
+    // as above
+  }
 
   const drawTab = (id) => {
     const one = tabs.get(id);
@@ -145,9 +176,7 @@ const page = (() => {
     nav.append(el("span", { id: "about", class: "quiet small" }, [model, dataset].filter(Boolean).join(" on ")));
     drawPanel("bar", document.getElementById("bar"), state.run);
     addEventListener("hashchange", show);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-      for (const listener of themeListeners) listener();
-    });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", themeChanged);
     show();
     document.body.dataset.ready = "yes";
   };
@@ -173,7 +202,7 @@ const page = (() => {
   };
 
   return {
-    tab, panel, drawPanel, el, svg, printable, colour, onTheme, setTheme, number, short, percent, duration, setRun,
+    tab, panel, drawPanel, el, svg, printable, colour, onTheme, setTheme, THEMES, number, short, percent, duration, setRun,
     get run() { return state.run; },
     // Whether a server answers for single episodes and for new data.
     get live() { return document.documentElement.hasAttribute("data-live"); },

@@ -199,23 +199,9 @@ const episodes = (() => {
     return `since the turn before: +${added} −${removed} ${added + removed === 1 ? "line" : "lines"}`;
   };
 
-  // What the environment tells an agent between turns: its next prompt without the texts that stand above it.
-  const feedback = (episode, parent, node, agent) => {
-    const action = node.path[node.path.length - 1];
-    let words = text(episode, node.prompts[agent]);
-    const known = [[text(episode, parent.prompts[agent]).trim(), "[the first prompt]"]];
-    agents(parent).forEach((writer) => {
-      known.push([answer(episode, parent, writer, action).trim(), `[the answer of ${role(episode, writer)}]`]);
-    });
-    for (const [passage, name] of known) {
-      if (passage.length > name.length) words = words.split(passage).join(name);
-    }
-    return words.trim();
-  };
-  const isPlaceholder = (line) => /^\[the (first prompt|answer of .*)\]$/.test(line || "");
   // Feedback may be about fewer tests than the verdict beside it.
   const visibleTests = (episode, parent, node) => {
-    const slice = data().feedback_tests;
+    const slice = page.run.setup.feedback_tests;
     const found = outcome(episode, parent, node.path[node.path.length - 1]);
     if (!slice || found.report === undefined) return null;
     const { total } = tables(episode).reports[found.report];
@@ -225,20 +211,17 @@ const episodes = (() => {
   };
   const feedbackBox = (episode, parent, node, agent) => el("div", { class: "bubble environment" },
     el("span", { class: "quiet small" }, `environment to ${role(episode, agent)}`),
-    el("pre", { class: "answer", tabindex: "0" }, feedback(episode, parent, node, agent)),
+    el("pre", { class: "answer", tabindex: "0" }, text(episode, node.told[agent])),
     visibleTests(episode, parent, node));
 
-  // The lines that the environment tells every agent, without those that only one agent reads.
+  // What the environment tells every agent between two turns.
   const sharedFeedback = (episode, parent, node) => {
-    const [first, ...rest] = agents(node).map((agent) => feedback(episode, parent, node, agent).split("\n"));
-    // A heading of a text that stands above says nothing here.
-    const isHeading = (index) => isPlaceholder(first[index + 1]);
-    const shared = first.filter((line, index) => !isPlaceholder(line) && !isHeading(index) && line.trim() !== "" && rest.every((lines) => lines.includes(line)));
+    const shared = text(episode, node.told_all);
     const boxes = el("details", {}, el("summary", { class: "small" }, "what each agent reads"),
       el("div", { class: "bubbles" }, agents(node).map((agent) => feedbackBox(episode, parent, node, agent))));
     return el("div", { class: "bubble environment" }, el("span", { class: "role quiet" }, "environment"),
-      shared.length > 0 ? el("pre", { class: "answer", tabindex: "0" }, shared.join("\n")) : null,
-      visibleTests(episode, parent, node), rest.length > 0 ? boxes : null);
+      shared ? el("pre", { class: "answer", tabindex: "0" }, shared) : null,
+      visibleTests(episode, parent, node), agents(node).length > 1 ? boxes : null);
   };
 
   const agentName = (episode, agent) => el("span", { class: "role", style: { color: `var(--agent-${hue(agent)})` } }, role(episode, agent));

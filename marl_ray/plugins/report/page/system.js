@@ -103,6 +103,9 @@
     if (words.length) time.append(el("ul", {}, words.map((line) => el("li", {}, line))));
     if (time.childElementCount === 0) time.append(el("p", { class: "quiet" }, "No step yet."));
     health(grid, run);
+    small(grid, run, "Queue of the generators, maximum", "sequences", "sequences_in_flight_max", [], [0], true);
+    small(grid, run, "Queue of the learners, maximum", "groups", "groups_waiting_max", [], [0], true);
+    small(grid, run, "Queue of the sandbox, maximum", "programs", "sandbox/pending_max", [], [0], true);
     small(grid, run, "Throughput of the rollout", "tokens/s", "rollout/tokens_per_s", [], [0]);
     small(grid, run, "Throughput of the sandbox", "programs/s", "sandbox/executions_per_s", [], [0]);
     for (const one of run.charts.filter((chart) => chart.unit === "MB")) {
