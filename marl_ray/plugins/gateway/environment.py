@@ -144,6 +144,8 @@ def check_settings(config: Config) -> None:
     check_credit(config, NAME)
     if config.training.overlong == "penalty":
         raise UserError(f"{section}.overlong penalty is for one answer per episode: set it to mask or none")
+    if config.training.latency_coef:
+        raise UserError(f"{section}.latency_coef needs the order of all calls, which the program decides: set it to 0")
     if gateway.roles and len(set(gateway.roles)) != config.num_agents:
         raise UserError(f"gateway.roles should have {config.num_agents} different names, one per agent")
     if (gateway.reward == "judge") != (gateway.judge is not None):
