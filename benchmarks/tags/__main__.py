@@ -3,7 +3,8 @@
     python -m benchmarks.tags [--study tags] [--arms joint,shared] [--seeds 1,2,3] [--list] [--only-table]
 
 Study tags, three words each (40 steps, seeds 1 to 3): both agents learn (joint), with an entropy bonus too, only the
-first, one policy for both, and one agent with the tokens of one or of both agents of the pair. On two idle cores 40 steps take 10 to 13 minutes and 20 steps 7.
+first, one policy for both, and one agent with the tokens of one or of both agents of the pair. On two idle cores 40
+steps take 10 to 13 minutes and 20 steps 7.
 
 Study tags-clock, five words each (20 steps, seeds 1 to 8): a pair, one policy for both, and one agent, with 14 or 28
 tokens per answer. It prints comparisons and the words by tokens too. On two idle cores the 40 runs take about four
