@@ -51,8 +51,8 @@ ANSWER_S = 900
 
 @dataclass(frozen=True)
 class Job:
-    """What one engine does in a way: the prompts of which agents it reads (of a pair, or of one agent), and the tokens
-    of an answer."""
+    """The work of one engine in a way: the numbers of the agents of a pair whose prompts it reads (none: the prompts of
+    one agent), and the tokens of an answer."""
 
     engine: int
     agents: tuple[int, ...]

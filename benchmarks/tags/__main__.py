@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--study", choices=list(STUDIES), default=TAGS.name)
     parser.add_argument("--arms", help="arms to run, see --list (default: all)")
-    parser.add_argument("--seeds", help="seeds to run (default: those of the study)")
+    parser.add_argument("--seeds", help="seeds to run (default: all of the study)")
     parser.add_argument("--folder", type=Path, default=Path("learning"), help="folder of the runs")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of STUDY.jsonl and STUDY.png")
     parser.add_argument("--list", action="store_true", help="list the arms, their finished seeds and their settings")

@@ -62,7 +62,7 @@ def test_agents_that_answer_at_the_same_time_pay_for_the_longest_answer() -> Non
     root = episode.root
     assert root is not None
     assert [action.latency for action in root.joint_actions] == pytest.approx([0.05, 0.09])
-    # Rewards stay those of the environment.
+    # Rewards do not contain the term.
     free, _ = played(0.0, [[0, 1]])
     assert free.root is not None
     assert [action.rewards for action in root.joint_actions] == [action.rewards for action in free.root.joint_actions]
