@@ -144,8 +144,6 @@ def check_settings(config: Config) -> None:
     check_credit(config, NAME)
     if config.training.overlong == "penalty":
         raise UserError(f"{section}.overlong penalty is for one answer per episode: set it to mask or none")
-    if config.training.latency_coef:
-        raise UserError(f"{section}.latency_coef needs the order of all calls, which the program decides: set it to 0")
     if gateway.roles and len(set(gateway.roles)) != config.num_agents:
         raise UserError(f"gateway.roles should have {config.num_agents} different names, one per agent")
     if (gateway.reward == "judge") != (gateway.judge is not None):
@@ -164,12 +162,14 @@ def check_settings(config: Config) -> None:
 
 
 def check_credit(config: Config, name: str) -> None:
-    """Raise UserError for a critic or an estimator that needs more than the rewards of the episodes of a task. The
-    environment `name` has no more."""
+    """Raise UserError for a critic, an estimator or a latency term that needs more than the rewards of the episodes of a
+    task. The environment `name` has no more."""
     if config.training.critic != "none":
         raise UserError(
             f"{config.algorithm}.critic {config.training.critic} needs one state per episode: set it to none"
         )
+    if config.training.latency_coef:
+        raise UserError(f"{config.algorithm}.latency_coef needs one answer per agent and turn: set it to 0")
     for number, agent in enumerate(config.agents):
         needs = estimator_requirements(agent.estimator)
         key = key_of(config, number, "estimator")
