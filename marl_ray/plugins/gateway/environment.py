@@ -162,8 +162,8 @@ def check_settings(config: Config) -> None:
 
 
 def check_credit(config: Config, name: str) -> None:
-    """Raise UserError for a critic, an estimator or a latency term that needs more than the rewards of the episodes of a
-    task. The environment `name` has no more."""
+    """Raise UserError for a critic, a latency term or an estimator that needs more than the rewards of the episodes of
+    a task. The environment `name` has no more."""
     if config.training.critic != "none":
         raise UserError(
             f"{config.algorithm}.critic {config.training.critic} needs one state per episode: set it to none"
