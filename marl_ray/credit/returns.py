@@ -35,7 +35,10 @@ def action_returns(node: Node, agent: int, discount: float, full_tree: bool) -> 
 
 def less_latency(node: Node, values: Sequence[float]) -> list[float]:
     """Return a value of each joint action less the cost of its time, [J]."""
-    return [value - action.latency for value, action in zip(values, node.joint_actions, strict=True)]
+    remaining: list[float] = []
+    for value, action in zip(values, node.joint_actions, strict=True):
+        remaining.append(value - action.latency)
+    return remaining
 
 
 def kept_return(reward: float, discount: float, turns_left: int) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from marl_ray.core.episode import Episode, Generation, SamplingSpec, Task
+from marl_ray.credit.groups import build_critic_sample
 from marl_ray.credit.returns import action_returns
 from marl_ray.rollout.turn_player import TurnPlayer
 from marl_ray.telemetry.episode_records import episode_record
@@ -72,6 +73,12 @@ def test_agents_that_answer_at_the_same_time_pay_for_the_longest_answer() -> Non
         assert group.returns == pytest.approx((rewards[0] - 0.05, rewards[1] - 0.09))
     assert [action["latency"] for action in episode_record(episode)["nodes"][0]["joint_actions"]] == [-0.05, -0.09]
     assert episode_metrics([episode], 1.0, 1)["turn_1/latency"] == pytest.approx(-0.07)
+
+
+def test_a_critic_learns_from_the_same_returns() -> None:
+    config = make_config(num_agents=1, num_turns=1, num_generations=2, critic="iac")
+    sample = build_critic_sample(timed(0, [4.0, 1.0], [0.5, 0.25]), 0, config.agents[0], config.training, 64)
+    assert sample.rewards == (3.5, 0.75)
 
 
 def test_answers_in_an_order_follow_each_other() -> None:
