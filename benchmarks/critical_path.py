@@ -16,6 +16,8 @@ answer has its full length, and no prompt is in a cache.
 Each engine is a process, pinned to its cores. All ways take turns within each repeat, in random order. Adds a line per
 way and batch to docs/results/tags/critical_path.jsonl, with all seconds, the machine and its load, and prints a table
 of medians and quartiles. On two idle cores of a CPU five repeats take about 20 minutes, most of them for batch 64.
+Other processes on the cores spoil the seconds, most of all of the engine with two threads, which wait for each other:
+use rows of an idle machine (load below 1).
 """
 
 from __future__ import annotations
@@ -223,10 +225,13 @@ def measure(batches: Sequence[int], repeats: int, seed: int = 0) -> list[dict[st
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return a Markdown table per machine: medians with quartiles, and medians relative to the pair's."""
     parts = []
-    for name in dict.fromkeys(row["machine"] for row in rows):
+    for name, load in {row["machine"]: row["load"] for row in rows}.items():
         of_machine = {(row["way"], row["batch"]): row["seconds"] for row in rows if row["machine"] == name}
         batches = sorted({batch for _, batch in of_machine})
-        lines = [[name, *(f"batch {batch}" for batch in batches)], ["---"] * (len(batches) + 1)]
+        lines = [
+            [f"{name}, load {load} before", *(f"batch {batch}" for batch in batches)],
+            ["---"] * (len(batches) + 1),
+        ]
         for way in WAYS:
             cells = []
             for batch in batches:

@@ -118,9 +118,9 @@ def test_words_by_tokens_and_the_tokens_at_which_one_agent_has_caught_up(tmp_pat
 
 def test_the_seconds_of_each_way_are_relative_to_the_pair() -> None:
     ways = {"pair": [1.0, 2.0, 3.0], "one agent": [3.0, 3.0, 3.0]}
-    rows = [{"machine": "m", "way": way, "batch": 1, "seconds": seconds} for way, seconds in ways.items()]
+    rows = [{"machine": "m", "load": 0.1, "way": way, "batch": 1, "seconds": seconds} for way, seconds in ways.items()]
     assert critical_path.table(rows).splitlines() == [
-        "| m | batch 1 |",
+        "| m, load 0.1 before | batch 1 |",
         "| --- | --- |",
         "| pair | 2.00 s (1.00 to 3.00), 1.00 |",
         "| one agent | 3.00 s (3.00 to 3.00), 1.50 |",
