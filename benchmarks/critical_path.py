@@ -80,7 +80,7 @@ def serve(connection: Connection, cores: Sequence[int], device: int | None) -> N
     else:
         os.sched_setaffinity(0, cores)  # threads inherit it
     os.environ.update(engine_environment(len(cores), on_gpu=on_gpu, local_model=True, verbose=False))
-    from vllm import EngineArgs, LLMEngine
+    from vllm import EngineArgs, LLMEngine, RequestOutput
 
     from marl_ray.actors.engine import sampling_parameters
     from marl_ray.actors.engine_arguments import EngineSpec, engine_arguments
@@ -115,6 +115,7 @@ def serve(connection: Connection, cores: Sequence[int], device: int | None) -> N
         lengths = []
         while engine.has_unfinished_requests():
             for output in engine.step():
+                assert isinstance(output, RequestOutput)  # the only kind of request
                 lengths.append(len(output.outputs[0].token_ids))
         connection.send(lengths)
 

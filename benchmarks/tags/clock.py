@@ -152,11 +152,12 @@ def catch_up(lines: Sequence[Line]) -> str:
         return ""
     target = fmean(pair)
     earlier, fewer = 0, 0.0
-    for limit, words in points:
-        if words >= target:
-            tokens = earlier + (limit - earlier) * (target - fewer) / (words - fewer)
+    for limit, mean in points:
+        if mean >= target:
+            tokens = earlier + (limit - earlier) * (target - fewer) / (mean - fewer)
             return f"One agent has the pair's {target:.2f} words after {tokens:.0f} tokens."
-        earlier, fewer = limit, words
+        earlier = limit
+        fewer = mean
     return f"One agent has {fewer:.2f} words after {earlier} tokens, fewer than the pair's {target:.2f} after 14."
 
 
