@@ -16,7 +16,7 @@ import yaml
 from benchmarks.learning.primary import Comparison, primary_table
 from benchmarks.learning.studies import JOINT, Arm, Study
 from benchmarks.tags.arms import TAGS
-from benchmarks.tags.measures import asked_words, measured, played_texts
+from benchmarks.tags.measures import measured, played_texts, reading_rule
 from marl_ray.core.statistics import student_interval
 
 LIMITS = (8, 14, 20, 28)
@@ -49,7 +49,7 @@ def words_by_tokens(run: Path, step: int, last: int) -> dict[str, float]:
         cut = []
         for task, answers in played_texts(run)["eval"][step]:
             cut.append((task, [[beginning(text, limit) for text in own] for own in answers]))
-        found[f"words_{limit}"] = measured(cut, asked_words(run))["partners"]
+        found[f"words_{limit}"] = measured(cut, reading_rule(run))["partners"]
     return found
 
 
@@ -58,6 +58,8 @@ CLOCK = Study(
     config=TAGS.config,
     common={
         "tags.words": 5,
+        # Without commas 14 tokens hold ten words, and the clock would not matter.
+        "tags.commas": True,
         # Two of the later texts have fewer than ten words that count.
         "dataset.train_split": "train[:198]",
         "magrpo.max_steps": 20,

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -32,7 +33,7 @@ def measure(run: Path) -> dict[str, Any]:
     | `entropy` | per agent: mean entropy in nats per token over the last five steps |
     | `seconds` | duration of all training steps |
     """
-    words = asked_words(run)
+    rule = reading_rule(run)
     rows = read_lines(run / "metrics.jsonl")
     steps = [row for row in rows if "turn_1/reward_mean" in row]
     last = steps[-5:]
@@ -43,7 +44,7 @@ def measure(run: Path) -> dict[str, Any]:
     for kind, by_step in played_texts(run).items():
         by_kind[kind] = []
         for step, played in sorted(by_step.items()):
-            by_kind[kind].append({"step": step, "tokens": spent[step]} | measured(played, words))
+            by_kind[kind].append({"step": step, "tokens": spent[step]} | measured(played, rule))
     return {
         "evaluations": by_kind["eval"],
         "curve": by_kind["train"],
@@ -57,11 +58,11 @@ def measure(run: Path) -> dict[str, Any]:
     }
 
 
-def asked_words(run: Path) -> int | None:
-    """Return `tags.words` of a run."""
+def reading_rule(run: Path) -> dict[str, Any]:
+    """Return the section `tags` of a run: the arguments of `Tagging`. Runs of earlier versions have none."""
     config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
-    words: int | None = config.get("tags", {}).get("words")
-    return words
+    rule: dict[str, Any] = config.get("tags", {})
+    return rule
 
 
 def played_texts(run: Path) -> dict[str, dict[int, list[Played]]]:
@@ -75,8 +76,8 @@ def played_texts(run: Path) -> dict[str, dict[int, list[Played]]]:
     return episodes
 
 
-def measured(played: Sequence[Played], words: int | None = None) -> dict[str, float]:
-    """Return the metrics of one evaluation or training step, in which each agent was asked for `words` words.
+def measured(played: Sequence[Played], rule: Mapping[str, Any] = MappingProxyType({})) -> dict[str, float]:
+    """Return the metrics of one evaluation or training step. `rule` has the arguments of `Tagging`.
 
     The agents answer independently of each other, so every combination of their answers is a joint action:
 
@@ -93,8 +94,8 @@ def measured(played: Sequence[Played], words: int | None = None) -> dict[str, fl
     A single agent has no `gain` and `shared`. Its two answers may have more words than it was asked for.
     """
     agents = len(played[0][1])
-    team = Tagging(agents, words)
-    pair = Tagging(2, team.words_per_agent)
+    team = Tagging(agents, **rule)
+    pair = Tagging(2, **{**rule, "words": team.words_per_agent})
     found: dict[str, list[float]] = {}
 
     def add(name: str, values: Iterable[float]) -> float:
@@ -117,7 +118,8 @@ def measured(played: Sequence[Played], words: int | None = None) -> dict[str, fl
             add("shared", (one["shared_words"] for one in outcomes))
         for agent in range(agents):
             attempts = [team.attempt(task, [text] * agents, last=True) for text in answers[agent]]
-            add("copied", (float(side_by_side(task.prompt, attempt.named[agent])) for attempt in attempts))
+            named = [split_words(" ".join(attempt.named[agent])) for attempt in attempts]
+            add("copied", (float(side_by_side(task.prompt, words)) for words in named))
             if places := [attempt.positions[agent] for attempt in attempts if attempt.valid[agent]]:
                 add(f"position_{agent + 1}", places)
     metrics = {name: round(fmean(values), 4) for name, values in found.items()}

@@ -56,7 +56,7 @@ def test_words_that_stand_side_by_side_are_copied() -> None:
 
 
 def test_a_single_agent_asked_twice_has_the_words_of_both_answers() -> None:
-    found = measured([(TASK, [["ferry, crew", "ferry, check, ropes"]])], 5)
+    found = measured([(TASK, [["ferry, crew", "ferry, check, ropes"]])], {"words": 5})
     assert (found["partners"], found["twice"]) == (2.5, 4.0)
     assert "gain" not in found
 

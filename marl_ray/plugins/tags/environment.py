@@ -17,7 +17,7 @@ from marl_ray.environments.abilities import InterchangeableAgents
 from marl_ray.environments.text_environment import TextAttempt, TextEnvironment
 from marl_ray.plugins.tags import prompts
 from marl_ray.plugins.tags.options import TagsConfig
-from marl_ray.plugins.tags.words import content_words, relative_positions, split_words
+from marl_ray.plugins.tags.words import content_words, relative_positions, split_parts, split_words
 
 if TYPE_CHECKING:
     from marl_ray.config import Config
@@ -39,10 +39,10 @@ class Tags(TextAttempt):
 
 
 class Tagging(TextEnvironment[Tags], InterchangeableAgents):
-    """Readers of one text, each asked for `words` words. None: six words are divided equally between the agents. Tasks
-    have no fields."""
+    """Readers of one text, each asked for `words` words. None: six words are divided equally between the agents.
+    `commas`: only single words between commas count. Tasks have no fields."""
 
-    def __init__(self, num_agents: int, words: int | None = None) -> None:
+    def __init__(self, num_agents: int, words: int | None = None, commas: bool = False) -> None:
         super().__init__(num_agents)
         if num_agents > len(prompts.ROLES):
             raise UserError(f"environment tags has at most {len(prompts.ROLES)} readers: lower num_agents")
@@ -55,10 +55,12 @@ class Tagging(TextEnvironment[Tags], InterchangeableAgents):
             words = DEFAULT_TOTAL // num_agents
         self.words_per_agent = words
         self.total = words * num_agents
+        self._split = split_parts if commas else split_words
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        return cls(config.num_agents, config.section(TagsConfig).words)
+        settings = config.section(TagsConfig)
+        return cls(config.num_agents, settings.words, settings.commas)
 
     def check_task(self, task: Task) -> None:
         """Raise UserError if the text has too few words to name."""
@@ -88,7 +90,7 @@ class Tagging(TextEnvironment[Tags], InterchangeableAgents):
         positions = []
         for response in responses:
             line = prompts.first_line(response)
-            words = split_words(line)[: self.words_per_agent]
+            words = self._split(line)[: self.words_per_agent]
             # A word that an agent repeats counts once.
             counting = tuple(dict.fromkeys(word for word in words if word in content))
             position = NO_POSITION

@@ -16,3 +16,6 @@ class TagsConfig(Section):
 
     words: Annotated[int, Ge(1), Le(10)] | None = None
     """Words that each agent is asked for. null: six in all, divided equally between the agents."""
+    commas: bool = False
+    """Read the parts of the line between commas, which count if they are single words, so that a copied sentence earns
+    nothing. false: read all words of the line."""

@@ -34,6 +34,18 @@ def split_words(text: str) -> list[str]:
     return WORD.findall(text.lower())
 
 
+def split_parts(text: str) -> list[str]:
+    """Return the words of each part of a text between commas as one entry, in lower case. Parts without words are left
+    out.
+
+    Example:
+        >>> split_parts(" Ferry, the crew, , radio.")
+        ['ferry', 'the crew', 'radio']
+    """
+    parts = [" ".join(split_words(part)) for part in text.split(",")]
+    return list(filter(None, parts))
+
+
 @lru_cache(maxsize=1024)
 def content_words(text: str) -> frozenset[str]:
     """Return the words of a text that count as tags: at least four letters, and no function word."""

@@ -97,6 +97,16 @@ def test_agents_are_asked_for_a_configured_number_of_words() -> None:
         make_config(sections={**sections, "tags": {"words": 11}})
 
 
+def test_with_commas_a_copied_sentence_earns_nothing() -> None:
+    environment = Tagging(2, commas=True)
+    answers = ["ferry crew check ropes", "ferry, , the crew, radio., sunrise"]
+    attempt = environment.attempt(TASK, answers, last=True)
+    assert attempt.named == (("ferry crew check ropes",), ("ferry", "the crew", "radio"))
+    assert attempt.valid == ((), ("ferry", "radio"))
+    outcome = environment.outcome(attempt, None)
+    assert environment.facts(attempt, outcome, "level_feedback", 1)[-1] == "does not count: the crew"
+
+
 def test_feedback() -> None:
     environment, attempt, outcome = played("ferry, crew, captain", "ferry, radio")
     assert environment.feedback(attempt, outcome, "level_feedback", 0) == [
