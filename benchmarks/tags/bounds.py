@@ -48,7 +48,7 @@ def main() -> None:
             for title, texts in answers(task, separator).items():
                 row = []
                 for limit in LIMITS:
-                    cut = [tokenizer.decode(tokens(text)[:limit]) for text in texts]
+                    cut = [str(tokenizer.decode(tokens(text)[:limit])) for text in texts]
                     row.append(_different(task, cut, commas))
                 found.setdefault(title, []).append(row)
         for title, rows in found.items():

@@ -42,8 +42,12 @@ def split_parts(text: str) -> list[str]:
         >>> split_parts(" Ferry, the crew, , radio.")
         ['ferry', 'the crew', 'radio']
     """
-    parts = [" ".join(split_words(part)) for part in text.split(",")]
-    return list(filter(None, parts))
+    parts = []
+    for part in text.split(","):
+        words = split_words(part)
+        if words:
+            parts.append(" ".join(words))
+    return parts
 
 
 @lru_cache(maxsize=1024)
