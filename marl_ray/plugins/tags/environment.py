@@ -55,7 +55,9 @@ class Tagging(TextEnvironment[Tags], InterchangeableAgents):
             words = DEFAULT_TOTAL // num_agents
         self.words_per_agent = words
         self.total = words * num_agents
-        self._split = split_parts if commas else split_words
+        self._split = split_words
+        if commas:
+            self._split = split_parts
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
