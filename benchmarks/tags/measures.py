@@ -6,7 +6,10 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
+from types import MappingProxyType
 from typing import Any
+
+import yaml
 
 from benchmarks.learning.measures import read_lines
 from marl_ray.core.episode import Task
@@ -30,25 +33,21 @@ def measure(run: Path) -> dict[str, Any]:
     | `entropy` | per agent: mean entropy in nats per token over the last five steps |
     | `seconds` | duration of all training steps |
     """
+    rule = reading_rule(run)
     rows = read_lines(run / "metrics.jsonl")
     steps = [row for row in rows if "turn_1/reward_mean" in row]
     last = steps[-5:]
     spent = {0: 0}
     for row in steps:
         spent[row["step"]] = spent[row["step"] - 1] + row["rollout/tokens"]
-    tasks = {task.id: task for task in load_tasks("bundled:tags", "train+eval")}
-    episodes: dict[str, dict[int, list[Played]]] = {"train": {}, "eval": {}}
-    for episode in read_lines(run / "episodes.jsonl"):
-        (node,) = episode["nodes"]
-        played = (tasks[episode["task"]], node["responses"])
-        episodes[episode["kind"]].setdefault(episode["step"], []).append(played)
-    curve, evaluations = (
-        [{"step": step, "tokens": spent[step]} | measured(played) for step, played in sorted(episodes[kind].items())]
-        for kind in ("train", "eval")
-    )
+    by_kind: dict[str, list[dict[str, float]]] = {}
+    for kind, by_step in played_texts(run).items():
+        by_kind[kind] = []
+        for step, played in sorted(by_step.items()):
+            by_kind[kind].append({"step": step, "tokens": spent[step]} | measured(played, rule))
     return {
-        "evaluations": evaluations,
-        "curve": curve,
+        "evaluations": by_kind["eval"],
+        "curve": by_kind["train"],
         "answer_tokens": round(fmean(row["rollout/completion_tokens_mean"] for row in last), 2),
         "entropy": [
             round(fmean(row[key] for row in last), 2)
@@ -59,8 +58,26 @@ def measure(run: Path) -> dict[str, Any]:
     }
 
 
-def measured(played: Sequence[Played]) -> dict[str, float]:
-    """Return the metrics of one evaluation or training step.
+def reading_rule(run: Path) -> dict[str, Any]:
+    """Return the section `tags` of a run: the arguments of `Tagging`. Runs of earlier versions have none."""
+    config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    rule: dict[str, Any] = config.get("tags", {})
+    return rule
+
+
+def played_texts(run: Path) -> dict[str, dict[int, list[Played]]]:
+    """Return the texts of a run with the agents' answers, by kind (`train`, `eval`) and step."""
+    tasks = {task.id: task for task in load_tasks("bundled:tags", "train+eval")}
+    episodes: dict[str, dict[int, list[Played]]] = {"train": {}, "eval": {}}
+    for episode in read_lines(run / "episodes.jsonl"):
+        (node,) = episode["nodes"]
+        played = (tasks[episode["task"]], node["responses"])
+        episodes[episode["kind"]].setdefault(episode["step"], []).append(played)
+    return episodes
+
+
+def measured(played: Sequence[Played], rule: Mapping[str, Any] = MappingProxyType({})) -> dict[str, float]:
+    """Return the metrics of one evaluation or training step. `rule` has the arguments of `Tagging`.
 
     The agents answer independently of each other, so every combination of their answers is a joint action:
 
@@ -74,10 +91,11 @@ def measured(played: Sequence[Played]) -> dict[str, float]:
     | `position_i` | mean relative position, 0 to 1, of agent i's valid words; answers without one are left out |
     | `copied` | share of answers, of all agents, whose words stand side by side in the text |
 
-    A single agent has no `twice`, `gain` and `shared`.
+    A single agent has no `gain` and `shared`. Its two answers may have more words than it was asked for.
     """
     agents = len(played[0][1])
-    team, pair = Tagging(agents), Tagging(2)
+    team = Tagging(agents, **rule)
+    pair = Tagging(2, **{**rule, "words": team.words_per_agent})
     found: dict[str, list[float]] = {}
 
     def add(name: str, values: Iterable[float]) -> float:
@@ -88,16 +106,20 @@ def measured(played: Sequence[Played]) -> dict[str, float]:
     for task, answers in played:
         outcomes = [_metrics(team, task, joint) for joint in itertools.product(*answers)]
         partners = add("partners", (one["different_words"] for one in outcomes))
+        twice = []
+        for agent, own in enumerate(answers, 1):
+            if pairs := list(itertools.combinations(own, 2)):
+                unions = (_metrics(pair, task, two)["different_words"] for two in pairs)
+                twice.append(add(f"twice_{agent}", unions))
+        if twice:
+            add("twice", twice)
         if agents == 2:
-            twice = [
-                add(f"twice_{agent}", (_metrics(pair, task, two)["different_words"] for two in _pairs(own)))
-                for agent, own in enumerate(answers, 1)
-            ]
-            add("gain", [partners - add("twice", twice)])
+            add("gain", [partners - fmean(twice)])
             add("shared", (one["shared_words"] for one in outcomes))
         for agent in range(agents):
             attempts = [team.attempt(task, [text] * agents, last=True) for text in answers[agent]]
-            add("copied", (float(side_by_side(task.prompt, attempt.named[agent])) for attempt in attempts))
+            named = [split_words(" ".join(attempt.named[agent])) for attempt in attempts]
+            add("copied", (float(side_by_side(task.prompt, words)) for words in named))
             if places := [attempt.positions[agent] for attempt in attempts if attempt.valid[agent]]:
                 add(f"position_{agent + 1}", places)
     metrics = {name: round(fmean(values), 4) for name, values in found.items()}
@@ -116,10 +138,6 @@ def side_by_side(text: str, named: Sequence[str]) -> bool:
     """
     words, count = split_words(text), len(named)
     return count > 1 and any(words[at : at + count] == list(named) for at in range(len(words) - count + 1))
-
-
-def _pairs(answers: Sequence[str]) -> Iterable[tuple[str, str]]:
-    return itertools.combinations(answers, 2)
 
 
 def _metrics(environment: Tagging, task: Task, answers: Sequence[str]) -> Mapping[str, float]:

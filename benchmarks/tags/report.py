@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.learning.report import share_cell
-from benchmarks.learning.study import JOINT
+from benchmarks.learning.study import JOINT, Study
 from benchmarks.tags.arms import TAGS
 from marl_ray.core.statistics import student_interval
+from marl_ray.results.returns_plot import centred_mean
 
 WORDS = {
     "partners": ("partners", "#1b6ca8"),
@@ -22,7 +23,7 @@ POSITIONS = {"position_1": ("earlier reader, or the only one", "#2e8b57"), "posi
 SHARES = ("position_1", "position_2", "copied")
 """Columns between 0 and 1."""
 WINDOW = 5
-"""Number of steps in the trailing mean of a curve."""
+"""Number of steps in the centred mean of a curve."""
 Line = Mapping[str, Any]
 
 
@@ -40,23 +41,23 @@ def by_position(line: Line) -> Line:
     return {**line, **swapped}
 
 
-def table(lines: Sequence[Line]) -> str:
+def table(lines: Sequence[Line], study: Study = TAGS) -> str:
     """Return a Markdown table with the untrained model and one row per arm, on held-out texts after the last step that
     all runs reached. Intervals are over seeds; `difference` has the interval over texts if there is one seed."""
     lines = list(map(by_position, lines))
-    head = ["", "seeds", "steps", "tokens per answer", *TAGS.columns.values()]
+    head = ["", "seeds", "steps", "tokens per answer", *study.columns.values()]
     rows = [head, ["---"] * len(head)]
     joint = [line for line in lines if line["arm"] == JOINT]
     common = max(set.intersection(*({one["step"] for one in line["evaluations"]} for line in lines)), default=0)
     if joint:
         firsts = [line["evaluations"][0] for line in joint]
-        rows.append(["before training", _seeds(joint), "0", "", *_cells(firsts)])
-    for name, arm in TAGS.arms.items():
+        rows.append(["before training", _seeds(joint), "0", "", *_cells(firsts, study)])
+    for name, arm in study.arms.items():
         own = [line for line in lines if line["arm"] == name]
         if own:
             lasts = [one for line in own for one in line["evaluations"] if one["step"] == common]
             tokens, _ = student_interval([line["answer_tokens"] for line in own])
-            rows.append([arm.title, _seeds(own), str(common), f"{tokens:.1f}", *_cells(lasts)])
+            rows.append([arm.title, _seeds(own), str(common), f"{tokens:.1f}", *_cells(lasts, study)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -64,9 +65,9 @@ def _seeds(lines: Sequence[Line]) -> str:
     return ", ".join(str(line["seed"]) for line in lines)
 
 
-def _cells(evaluations: Sequence[Mapping[str, float]]) -> list[str]:
+def _cells(evaluations: Sequence[Mapping[str, float]], study: Study) -> list[str]:
     cells = []
-    for column in TAGS.columns:
+    for column in study.columns:
         values = [one[column] for one in evaluations if column in one]
         if not values:
             cells.append("")
@@ -83,7 +84,7 @@ def _cells(evaluations: Sequence[Mapping[str, float]]) -> list[str]:
 
 
 def draw(lines: Sequence[Line], path: Path) -> None:
-    """Draw two panels per arm with results: words, and positions in the text. Lines are trailing means over WINDOW
+    """Draw two panels per arm with results: words, and positions in the text. Lines are centred means over WINDOW
     training steps, with the range over seeds; marks are held-out texts. Arms with fewer seeds than the pair are left
     out."""
     lines = list(map(by_position, lines))
@@ -134,13 +135,9 @@ def _draw(axis: Any, lines: Sequence[Line], key: str, label: str, colour: str) -
     if not length:
         return
     steps = [step for step, _ in found[0][:length]]
-    means = np.array([_trailing([value for _, value in one[:length]]) for one in found])
+    means = np.array([centred_mean([value for _, value in one[:length]], WINDOW) for one in found])
     axis.fill_between(steps, means.min(axis=0), means.max(axis=0), color=colour, alpha=0.15, linewidth=0)
     axis.plot(steps, means.mean(axis=0), color=colour, linewidth=2, label=label)
     for line in lines:
         marks = [(one["step"], one[key]) for one in line["evaluations"] if key in one]
         axis.plot(*zip(*marks, strict=True), "o", color=colour, markersize=5)
-
-
-def _trailing(values: Sequence[float]) -> list[float]:
-    return [float(np.mean(values[max(0, end - WINDOW) : end])) for end in range(1, len(values) + 1)]

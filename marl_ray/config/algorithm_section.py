@@ -113,6 +113,10 @@ class CreditConfig(Section):
     """With overlong penalty, the amount subtracted from the return of a truncated completion, in units of reward."""
     overlong_buffer: NonNegativeInt = 0
     """With overlong penalty, the tokens before max_new_tokens over which it rises from 0. 0: only if truncated."""
+    latency_coef: NonNegativeFloat = 0.0
+    """Coefficient of the latency term, in units of the scaled reward per token: each turn's return is reduced by the
+    coefficient times the tokens of the turn's longest answer, for all agents alike. Where agents answer in an order,
+    the longest answers of the rounds are added up, as in `tokens/critical_path`. 0: time costs nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,16 +43,21 @@ def _tokens_from(node: Node, rounds: Sequence[Sequence[int]]) -> float:
     """Return the expected tokens of a node and its continuations; branches that ended have none."""
     tokens = []
     for action in node.joint_actions:
-        length = 0
-        for agents in rounds:
-            # A round takes as long as its longest answer.
-            length += max(_answer_length(node, agent, action) for agent in agents)
-        tokens.append(length)
+        tokens.append(path_tokens(node, action, rounds))
     below = 0.0
     for child in node.children.values():
         below += _tokens_from(child, rounds)
     branches = len(node.children) + len(node.stopped)
     return fmean(tokens) + below / max(branches, 1)
+
+
+def path_tokens(node: Node, action: JointAction, rounds: Sequence[Sequence[int]]) -> int:
+    """Return the tokens of a joint action on the critical path of its turn."""
+    length = 0
+    for agents in rounds:
+        # A round takes as long as its longest answer.
+        length += max(_answer_length(node, agent, action) for agent in agents)
+    return length
 
 
 def _answer_length(node: Node, agent: int, action: JointAction) -> int:

@@ -198,12 +198,14 @@ def bounded_outcome(outcome: Outcome) -> Outcome:
 @dataclass(frozen=True, slots=True)
 class JointAction:
     """One joint action at a node: `indices[i]` is the index of agent i's answer in its calls there, of several calls
-    the last one. `reward` and `rewards` [N], one per agent, are the outcome's after the configured scale and shift."""
+    the last one. `reward` and `rewards` [N], one per agent, are the outcome's after the configured scale and shift.
+    `latency` is the cost of the turn's time (`latency_coef`), which returns subtract from every agent's reward."""
 
     indices: tuple[int, ...]
     outcome: Outcome
     reward: float
     rewards: tuple[float, ...]
+    latency: float = 0.0
 
 
 Texts = tuple[str, ...]

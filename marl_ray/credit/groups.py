@@ -25,6 +25,7 @@ from marl_ray.credit.returns import (
     completion_returns,
     has_lost_branches,
     is_masked,
+    less_latency,
     penalize_overlong,
 )
 
@@ -204,7 +205,8 @@ def build_critic_sample(
 
     With handoff `all` the whole tree below the node must be complete, without lost branches (`trainable_nodes`).
     """
-    rewards = completion_returns(node, agent, node.rewards_of(agent))
+    timed = less_latency(node, node.rewards_of(agent))
+    rewards = completion_returns(node, agent, timed)
     group = node.group(agent)
     completions = [call.completion for call in group]
     successors: list[list[tuple[int, ...]]] = [[] for _ in group]

@@ -17,11 +17,12 @@ from marl_ray.core.episode import Completion, Node
 
 
 def action_returns(node: Node, agent: int, discount: float, full_tree: bool) -> list[float]:
-    """Return one agent's return of each joint action at a node, [J]. `full_tree`: handoff is `all`."""
+    """Return one agent's return of each joint action at a node, [J]. `full_tree`: handoff is `all`. The latency term
+    counts once in each turn that was played."""
     rewards = node.rewards_of(agent)
     is_leaf = not node.children and not node.stopped
     if not full_tree or is_leaf or has_lost_branches(node):
-        return rewards
+        return less_latency(node, rewards)
     returns: list[float] = []
     for index, reward in enumerate(rewards):
         if index in node.stopped:
@@ -29,7 +30,15 @@ def action_returns(node: Node, agent: int, discount: float, full_tree: bool) -> 
         else:
             below = action_returns(node.children[index], agent, discount, full_tree)
             returns.append(reward + discount * fmean(below))
-    return returns
+    return less_latency(node, returns)
+
+
+def less_latency(node: Node, values: Sequence[float]) -> list[float]:
+    """Return a value of each joint action less the cost of its time, [J]."""
+    remaining: list[float] = []
+    for value, action in zip(values, node.joint_actions, strict=True):
+        remaining.append(value - action.latency)
+    return remaining
 
 
 def kept_return(reward: float, discount: float, turns_left: int) -> float:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from typing import Any
 
 from marl_ray.config import Config
 from marl_ray.config.sections import RewardProcessorConfig
+from marl_ray.cooperation.token_counts import path_tokens
 from marl_ray.core.episode import Completion, JointAction, Node, Outcome, Task, Texts
 from marl_ray.credit.inputs import knows_counterfactuals
 from marl_ray.environments import abilities
@@ -76,6 +77,11 @@ class Scorer:
         for indices, outcome in zip(sampled.indices, outcomes, strict=True):
             actions.append(self._joint_action(indices, outcome))
         node = Node(turn, sampled.calls, actions)
+        coefficient = self.config.training.latency_coef
+        if coefficient:
+            rounds = abilities.order(self.environment, task)
+            for g, action in enumerate(actions):
+                actions[g] = replace(action, latency=coefficient * path_tokens(node, action, rounds))
         # A joint action without a reward leaves its group; the siblings are compared without it.
         scored = [g for g, outcome in enumerate(outcomes) if not outcome.unscored]
         if len(scored) < len(outcomes):

@@ -104,6 +104,8 @@ def _joint_action(action: JointAction) -> dict[str, Any]:
     data: dict[str, Any] = {"indices": list(action.indices), "reward": action.reward, "levels": dict(outcome.levels)}
     if any(reward != action.reward for reward in action.rewards):
         data["rewards"] = list(action.rewards)
+    if action.latency:
+        data["latency"] = -action.latency  # a part of the return beside the reward
     if outcome.evidence is not None:
         data |= outcome.evidence.data()
     return data

@@ -140,6 +140,9 @@ def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int
             row[f"{name}/ended_early"] = statistics.fmean(node.turn < turn for node in nodes)
         row |= _under(name, _means(action.outcome.metrics for action in actions))
         row |= _under(f"{name}/level", _means(action.outcome.levels for action in actions))
+        latency = statistics.fmean(action.latency for action in actions)
+        if latency:
+            row[f"{name}/latency"] = -latency
         row |= _agent_rewards(name, actions)
         row |= _baseline_rewards(name, nodes)
     row |= revision_metrics(episodes, num_turns)

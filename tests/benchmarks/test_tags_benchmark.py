@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from benchmarks import critical_path
+from benchmarks.learning.__main__ import current
+from benchmarks.learning.study import Study
 from benchmarks.tags.__main__ import RESULTS
 from benchmarks.tags.arms import TAGS
+from benchmarks.tags.clock import CLOCK, catch_up, limits_table, report
 from benchmarks.tags.measures import measured, side_by_side
 from benchmarks.tags.report import draw, table
 from marl_ray.config import from_tree, parse_overrides
 from marl_ray.config.budget import training_budget
 from marl_ray.core.episode import Task
+from marl_ray.data.loading import load_tasks
+from marl_ray.plugins.tags.environment import Tagging
 
 TASK = Task("t", "The ferry crew check ropes and radio, then the ferry leaves before sunrise.", {})
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "tags.md"
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "results"
 
 
 def test_every_combination_of_answers_is_a_joint_action() -> None:
@@ -36,7 +43,7 @@ def test_answers_without_words_have_no_position() -> None:
     assert found["position_1"] == 1.0
     assert "position_2" not in found
     assert found["partners_half"] == pytest.approx(1.96 * 0.5 / 2, abs=1e-4)  # 0.5 and 1 different words
-    single = measured([(TASK, [["ferry, crew, check, ropes, radio, sunrise"]])])
+    single = measured([(TASK, [["ferry, crew, check, ropes, radio, sunrise"]])])  # one answer cannot be asked twice
     assert single == {"partners": 6.0, "position_1": pytest.approx(28 / 72, abs=1e-4), "copied": 0.0}
 
 
@@ -48,12 +55,23 @@ def test_words_that_stand_side_by_side_are_copied() -> None:
     assert found["copied"] == 2 / 4
 
 
-@pytest.mark.parametrize("name", TAGS.arms)
-def test_an_arm_is_a_config_with_as_many_steps_and_joint_actions_as_the_pair(name: str) -> None:
-    overrides = parse_overrides([f"{key}={value}" for key, value in TAGS.arms[name].overrides.items()])
-    config = from_tree(yaml.safe_load(TAGS.config.read_text()), "magrpo", overrides)
-    assert training_budget(config, 240).total_steps == 40
+def test_a_single_agent_asked_twice_has_the_words_of_both_answers() -> None:
+    found = measured([(TASK, [["ferry, crew", "ferry, check, ropes"]])], {"words": 5})
+    assert (found["partners"], found["twice"]) == (2.5, 4.0)
+    assert "gain" not in found
+
+
+@pytest.mark.parametrize(("study", "name"), [(study, name) for study in (TAGS, CLOCK) for name in study.arms])
+def test_an_arm_is_a_config_with_as_many_steps_and_joint_actions_as_the_pair(study: Study, name: str) -> None:
+    settings = {**study.common, **study.arms[name].overrides}
+    overrides = parse_overrides([f"{key}={value}" for key, value in settings.items()])
+    config = from_tree(yaml.safe_load(study.config.read_text()), "magrpo", overrides)
+    assert training_budget(config, 240).total_steps == (40 if study is TAGS else 20)
     assert (config.training.rollout_buffer_size, config.training.num_generations) == (4, 8)
+    environment = Tagging.from_config(config)
+    assert environment.total == (6 if study is TAGS else 10)
+    for task in load_tasks("bundled:tags", f"{config.dataset.train_split}+eval"):
+        environment.check_task(task)
 
 
 def test_table_and_figure(tmp_path: Path) -> None:
@@ -76,9 +94,41 @@ def test_table_and_figure(tmp_path: Path) -> None:
     assert not (tmp_path / "none.png").exists()
 
 
-def test_the_page_contains_the_table_of_the_results() -> None:
-    from benchmarks.learning.__main__ import current
+def test_words_by_tokens_and_the_tokens_at_which_one_agent_has_caught_up(tmp_path: Path) -> None:
+    def line(arm: str, **last: float) -> dict[str, Any]:
+        return {"arm": arm, "seed": 1, "evaluations": [last]}
 
-    lines = current(TAGS, RESULTS)
-    for row in table(lines).splitlines() if lines else []:
-        assert row in PAGE.read_text(encoding="utf-8")
+    lines = [
+        line("joint", partners=6.0, words_8=4.0, words_14=6.0),
+        line("single_14", partners=4.0, twice=5.0, words_8=3.0, words_14=4.0),
+        # Trained for long answers, so that its beginnings are worse.
+        line("single_28", partners=6.5, words_8=2.0, words_14=3.5, words_20=5.5, words_28=6.5),
+    ]
+    assert limits_table(lines).splitlines()[2:] == [
+        "| a pair | 4.00 | 6.00 |  |  |",
+        "| one agent | 3.00 | 4.00 | 5.50 | 6.50 |",
+    ]
+    assert catch_up(lines) == "One agent has the pair's 6.00 words after 24 tokens."
+    assert catch_up(lines[:2]).startswith("One agent has 4.00 words after 14 tokens, fewer than")
+    more = [{**each, "seed": 2} for each in lines]
+    text = report([*lines, *more], tmp_path / "clock.png")
+    assert "| a pair, less one agent asked twice, 14 tokens each | 2 | +1.000 ± 0.000 | 2 of 2 |" in text
+    assert (tmp_path / "clock.png").stat().st_size > 10_000
+
+
+def test_the_seconds_of_each_way_are_relative_to_the_pair() -> None:
+    ways = {"pair": [1.0, 2.0, 3.0], "one agent": [3.0, 3.0, 3.0]}
+    rows = [{"machine": "m", "load": 0.1, "way": way, "batch": 1, "seconds": seconds} for way, seconds in ways.items()]
+    assert critical_path.table(rows).splitlines() == [
+        "| m, load 0.1 before | batch 1 |",
+        "| --- | --- |",
+        "| pair | 2.00 s (1.00 to 3.00), 1.00 |",
+        "| one agent | 3.00 s (3.00 to 3.00), 1.50 |",
+    ]
+
+
+def test_the_pages_contain_the_tables_of_the_results() -> None:
+    for study, page in ((TAGS, "tags.md"), (CLOCK, "clock.md")):
+        lines = current(study, RESULTS)
+        for row in table(lines, study).splitlines() if lines else []:
+            assert row in (PAGES / page).read_text(encoding="utf-8")

@@ -162,12 +162,14 @@ def check_settings(config: Config) -> None:
 
 
 def check_credit(config: Config, name: str) -> None:
-    """Raise UserError for a critic or an estimator that needs more than the rewards of the episodes of a task. The
-    environment `name` has no more."""
+    """Raise UserError for a critic, a latency term or an estimator that needs more than the rewards of the episodes of
+    a task. The environment `name` has no more."""
     if config.training.critic != "none":
         raise UserError(
             f"{config.algorithm}.critic {config.training.critic} needs one state per episode: set it to none"
         )
+    if config.training.latency_coef:
+        raise UserError(f"{config.algorithm}.latency_coef needs one answer per agent and turn: set it to 0")
     for number, agent in enumerate(config.agents):
         needs = estimator_requirements(agent.estimator)
         key = key_of(config, number, "estimator")

@@ -11,6 +11,7 @@ PLUGIN = PlugIn(
         "environment": {"tags": "marl_ray.plugins.tags.environment:Tagging"},
         "dataset.type": {"tags": "marl_ray.plugins.tags.rows:TAGS"},
     },
+    sections={"tags": "marl_ray.plugins.tags.options:TagsConfig"},
     types_by_name={"bundled:tags": "tags"},
     rows={"bundled:tags": TEXTS_PATH},
 )

@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import TYPE_CHECKING, Self
 
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.environments.abilities import InterchangeableAgents
 from marl_ray.environments.text_environment import TextAttempt, TextEnvironment
 from marl_ray.plugins.tags import prompts
-from marl_ray.plugins.tags.words import content_words, relative_positions, split_words
+from marl_ray.plugins.tags.options import TagsConfig
+from marl_ray.plugins.tags.words import content_words, relative_positions, split_parts, split_words
 
-TOTAL_WORDS = 6
-"""Number of words that all agents together are asked for."""
+if TYPE_CHECKING:
+    from marl_ray.config import Config
+
+DEFAULT_TOTAL = 6
+"""Number of words that all agents together are asked for, unless `tags.words` is set."""
 NO_POSITION = 0.5
 """Position of an agent without valid words."""
 
@@ -34,18 +39,35 @@ class Tags(TextAttempt):
 
 
 class Tagging(TextEnvironment[Tags], InterchangeableAgents):
-    """Readers of one text. Six words are divided equally between the agents. Tasks have no fields."""
+    """Readers of one text, each asked for `words` words. None: six words are divided equally between the agents.
+    `commas`: only single words between commas count. Tasks have no fields."""
 
-    def __init__(self, num_agents: int) -> None:
+    def __init__(self, num_agents: int, words: int | None = None, commas: bool = False) -> None:
         super().__init__(num_agents)
-        if TOTAL_WORDS % num_agents:
-            raise UserError(f"environment tags divides {TOTAL_WORDS} words equally: set num_agents to 1, 2, 3 or 6")
-        self.words_per_agent = TOTAL_WORDS // num_agents
+        if num_agents > len(prompts.ROLES):
+            raise UserError(f"environment tags has at most {len(prompts.ROLES)} readers: lower num_agents")
+        if words is None:
+            if DEFAULT_TOTAL % num_agents:
+                raise UserError(
+                    f"environment tags divides {DEFAULT_TOTAL} words equally: set num_agents to 1, 2, 3 or 6, or set "
+                    "tags.words"
+                )
+            words = DEFAULT_TOTAL // num_agents
+        self.words_per_agent = words
+        self.total = words * num_agents
+        self._split = split_words
+        if commas:
+            self._split = split_parts
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        settings = config.section(TagsConfig)
+        return cls(config.num_agents, settings.words, settings.commas)
 
     def check_task(self, task: Task) -> None:
         """Raise UserError if the text has too few words to name."""
-        if len(content_words(task.prompt)) < TOTAL_WORDS:
-            raise UserError(f"task {task.id}: its text has fewer than {TOTAL_WORDS} words that can be named")
+        if len(content_words(task.prompt)) < self.total:
+            raise UserError(f"task {task.id}: its text has fewer than {self.total} words that can be named")
 
     def roles(self, task: Task) -> list[str]:
         if self.num_agents == 1:
@@ -70,7 +92,7 @@ class Tagging(TextEnvironment[Tags], InterchangeableAgents):
         positions = []
         for response in responses:
             line = prompts.first_line(response)
-            words = split_words(line)[: self.words_per_agent]
+            words = self._split(line)[: self.words_per_agent]
             # A word that an agent repeats counts once.
             counting = tuple(dict.fromkeys(word for word in words if word in content))
             position = NO_POSITION
@@ -85,18 +107,18 @@ class Tagging(TextEnvironment[Tags], InterchangeableAgents):
     def outcome(self, attempt: Tags, report: None) -> Outcome:
         said = sum(map(len, attempt.valid))
         different = len(set().union(*attempt.valid))
-        levels = {"valid": said / TOTAL_WORDS, "shared": (different - said) / TOTAL_WORDS}
+        levels = {"valid": said / self.total, "shared": (different - said) / self.total}
         metrics = {
             "different_words": float(different),
             "shared_words": float(said - different),
-            "all_passed": float(different == TOTAL_WORDS),
+            "all_passed": float(different == self.total),
         }
         for number, position in enumerate(attempt.positions, 1):
             metrics[f"position_{number}"] = position
-        return Outcome(different / TOTAL_WORDS, levels, metrics)
+        return Outcome(different / self.total, levels, metrics)
 
     def facts(self, attempt: Tags, outcome: Outcome, mode: str, agent: int) -> list[str]:
-        lines = [f"different words together: {outcome.metrics['different_words']:.0f} of {TOTAL_WORDS}"]
+        lines = [f"different words together: {outcome.metrics['different_words']:.0f} of {self.total}"]
         if mode == "level_passed":
             return lines
         valid = attempt.valid[agent]

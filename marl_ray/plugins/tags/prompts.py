@@ -10,12 +10,12 @@ EXAMPLES = (
     (
         "The school choir sang on the market square at noon. Rain had emptied the benches, but a baker opened his "
         "window, put down his tray and hummed the melody.",
-        ("baker", "choir", "melody", "square", "rain", "window"),
+        ("baker", "choir", "melody", "square", "rain", "window", "school", "benches", "noon", "tray"),
     ),
     (
         "A carpenter repaired the broken gate with oak and brass screws. The farmer paid him in apples, potatoes and "
         "a promise to close it more gently.",
-        ("brass", "apples", "gate", "farmer", "screws", "promise"),
+        ("brass", "apples", "gate", "farmer", "screws", "promise", "potatoes", "carpenter", "broken", "repaired"),
     ),
 )
 """Texts with tags in an order that is not the text's."""

@@ -34,6 +34,22 @@ def split_words(text: str) -> list[str]:
     return WORD.findall(text.lower())
 
 
+def split_parts(text: str) -> list[str]:
+    """Return the words of each part of a text between commas as one entry, in lower case. Parts without words are left
+    out.
+
+    Example:
+        >>> split_parts(" Ferry, the crew, , radio.")
+        ['ferry', 'the crew', 'radio']
+    """
+    parts = []
+    for part in text.split(","):
+        words = split_words(part)
+        if words:
+            parts.append(" ".join(words))
+    return parts
+
+
 @lru_cache(maxsize=1024)
 def content_words(text: str) -> frozenset[str]:
     """Return the words of a text that count as tags: at least four letters, and no function word."""

@@ -13,6 +13,7 @@ from marl_ray.plugins.tags.environment import Tagging, Tags
 from marl_ray.plugins.tags.prompts import EXAMPLES
 from marl_ray.plugins.tags.words import content_words, relative_positions
 from marl_ray.testing import check_environment
+from tests.factories import make_config
 
 TASK = Task("t", "The ferry crew check ropes and radio, then the ferry leaves before sunrise.", {})
 """Words by position: the 0, ferry 1, crew 2, check 3, ropes 4, and 5, radio 6, then 7, leaves 10, before 11, sunrise
@@ -76,8 +77,34 @@ def test_tags_of_the_examples_count_and_are_in_another_order_than_the_text() -> 
     for text, tags in EXAMPLES:
         places = [relative_positions(text)[tag] for tag in tags]
         assert places != sorted(places)
-        assert len(set(tags)) == 6
+        assert len(set(tags)) == 10
         assert content_words(text).issuperset(tags)
+
+
+def test_agents_are_asked_for_a_configured_number_of_words() -> None:
+    sections = {"dataset": {"name": "bundled:tags"}, "tags": {"words": 5}, "external": {"mode": "plain"}}
+    environment = Tagging.from_config(make_config(sections=sections))
+    assert "baker, choir, melody, square, rain\n" in environment.first_prompts(TASK)[0]
+    answers = ["ferry, crew, check, ropes, radio, leaves", "sunrise"]
+    outcome = environment.outcome(environment.attempt(TASK, answers, last=True), None)
+    assert outcome.reward == pytest.approx(6 / 10)
+    with pytest.raises(UserError, match="task t: its text has fewer than 10 words that can be named"):
+        environment.check_task(TASK)
+    (alone,) = Tagging(1, 10).first_prompts(TASK)
+    assert "window, school, benches, noon, tray\n" in alone
+    assert Tagging(4, 2).total == 8
+    with pytest.raises(UserError, match="words"):
+        make_config(sections={**sections, "tags": {"words": 11}})
+
+
+def test_with_commas_a_copied_sentence_earns_nothing() -> None:
+    environment = Tagging(2, commas=True)
+    answers = ["ferry crew check ropes", "ferry, , the crew, radio., sunrise"]
+    attempt = environment.attempt(TASK, answers, last=True)
+    assert attempt.named == (("ferry crew check ropes",), ("ferry", "the crew", "radio"))
+    assert attempt.valid == ((), ("ferry", "radio"))
+    outcome = environment.outcome(attempt, None)
+    assert environment.facts(attempt, outcome, "level_feedback", 1)[-1] == "does not count: the crew"
 
 
 def test_feedback() -> None:

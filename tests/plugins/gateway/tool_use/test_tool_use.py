@@ -273,6 +273,7 @@ def test_only_named_agents_have_tools(sandbox: Sandbox) -> None:
         ({"algorithm": {"num_turns": 2}}, "num_turns is 2"),
         ({"algorithm": {"joint_mode": "cross"}}, "set it to aligned"),
         ({"algorithm": {"critic": "iac"}}, "critic iac"),
+        ({"algorithm": {"latency_coef": 0.01}}, "latency_coef needs one answer per agent"),
         ({"algorithm": {"estimator": "opo"}}, "estimator opo needs more"),
     ],
 )
