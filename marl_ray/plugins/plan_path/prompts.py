@@ -16,9 +16,9 @@ PUSH = (
     "Push every box onto a goal. @ you, + you on a goal, $ box, * box on a goal, . goal, # wall, - floor. "
     "A box moves when you walk into it and the cell behind it is free."
 )
-MOVES = "Moves: U D L R. All around is wall."
-PLAN = "Write all moves from the start in one line."
-CHECK = f"Write {CONFIRMED} if the plan is right, else all moves from the start in one line."
+MOVES = "Moves: U D L R. All around is wall:"
+PLAN = "Write all moves from the start in one line:"
+CHECK = f"Write {CONFIRMED} if the plan is right, else all moves from the start in one line:"
 _WORD = re.compile(r"[^\W_]+")
 
 
