@@ -96,8 +96,8 @@ class PlanPath(TextEnvironment[CheckedPlan], AnswersInOrder):
     def facts(self, attempt: CheckedPlan, outcome: Outcome, mode: str, agent: int) -> list[str]:
         """Return the room after the moves, and the number of moves without effect."""
         walked = walk(attempt.room, attempt.plans[-1])
-        picture = prompts.picture(draw_room(attempt.room, walked.state))
-        return ["After the plan:", picture, f"moves without effect: {walked.without_effect}"]
+        rows = map(" ".join, draw_room(attempt.room, walked.state))
+        return ["After the plan:", *rows, f"moves without effect: {walked.without_effect}"]
 
 
 def _plans(responses: Sequence[str]) -> list[Plan]:

@@ -28,12 +28,8 @@ def description(rows: Sequence[str]) -> str:
     task = PATH
     if "$" in text or "*" in text:
         task = PUSH
-    return f"{task} {MOVES}\n{picture(rows)}"
-
-
-def picture(rows: Sequence[str]) -> str:
-    """Return a room as it is shown: symbols with spaces between them, so that each is a token."""
-    return "\n".join(map(" ".join, rows))
+    picture = map(" ".join, rows)  # with spaces between the symbols, so that each is a token
+    return "\n".join([f"{task} {MOVES}", *picture])
 
 
 def instructions(agents: int) -> list[str]:

@@ -99,7 +99,7 @@ def test_feedback_shows_the_room_after_the_last_plan() -> None:
     environment = PlanPath(2)
     attempt = environment.attempt(TASK, ["L", "R U D"], last=False)
     found = environment.outcome(attempt, None)
-    lines = ["After the plan:", "- - # .\n# @ - -", "moves without effect: 1"]
+    lines = ["After the plan:", "- - # .", "# @ - -", "moves without effect: 1"]
     assert [environment.feedback(attempt, found, "level_feedback", agent) for agent in (0, 1)] == [lines, lines]
     assert environment.feedback(attempt, found, "passed", 0) == ["Not all levels passed"]
     assert list(attempt.answers) == ["L", "R U D"]
