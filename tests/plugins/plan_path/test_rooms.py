@@ -17,7 +17,7 @@ PUSH = ["-----", "@-$-.", "-----"]
 
 
 def test_a_room_is_drawn_as_it_was_read() -> None:
-    for rows in (PATH, PUSH, ["+$*", "-#."]):
+    for rows in (PATH, PUSH, ["+$*", "-#-"]):
         room = read_room(rows)
         assert draw_room(room, room.start) == rows
 
