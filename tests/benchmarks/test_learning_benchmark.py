@@ -10,11 +10,11 @@ import matplotlib.image
 import pytest
 import yaml
 
-from benchmarks.learning.__main__ import RESULTS, current
+from benchmarks.learning.__main__ import RESULTS, STUDIES, current
 from benchmarks.learning.expert import MODEL, serving
 from benchmarks.learning.measures import measure, read_lines
 from benchmarks.learning.report import draw, table
-from benchmarks.learning.studies import FEWER, JOINT, STUDIES, TOY_HARD, Study
+from benchmarks.learning.studies import FEWER, JOINT, TOY_HARD, Study
 from marl_ray.config import ExternalConfig, from_tree, parse_overrides
 from marl_ray.config.budget import training_budget
 from marl_ray.environments.code_generation import CodeGeneration
@@ -28,6 +28,7 @@ PAGE = {
     "toy-revising": "feedback.md",
     "grid": "feedback.md",
     "grid-private": "feedback.md",
+    "plan-path": "plan_path.md",
     "toy-gateway": "../reference/gateway.md",
     "toy-primary": "who_learns.md",
     "toy-estimators": "estimators_compared.md",

@@ -137,8 +137,10 @@ def plan_levels(room: Room, plan: Plan) -> dict[str, float]:
 
 
 def best_constant(rooms: Sequence[Room], longest: int) -> tuple[Plan, float]:
-    """Return the plan of at most `longest` moves that earns the most in the mean over all rooms, and that mean: the best
-    answer that reads no room. All plans are compared, in 4 ** (longest + 1) / 3 evaluations of each room."""
+    """Return the plan of at most `longest` moves that earns the most in the mean over all rooms, and that mean.
+
+    It is the best answer that reads no room. All 4 ** (longest + 1) / 3 plans are compared in every room.
+    """
     best: Plan = ()
     best_mean = -math.inf
     for length in range(1, longest + 1):

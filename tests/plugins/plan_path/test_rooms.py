@@ -65,7 +65,7 @@ def test_solutions_are_shortest() -> None:
 def test_a_box_in_a_corner_has_no_solution() -> None:
     room = read_room(["$-@", "--."])
     assert solution(room, room.start) is None
-    with pytest.raises(UserError, match="task plan_path/0: the room has no solution, or is solved already"):
+    with pytest.raises(UserError, match="task plan_path/row 0: the room has no solution, or is solved already"):
         PLAN_PATH.task({"room": ["$-@", "--."]}, 0)
 
 
