@@ -9,7 +9,7 @@ from functools import cached_property, partial
 
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.data.loading import DataRow
-from marl_ray.plugins.plan_path.rooms import STEPS, Cell, Room, State, draw_room, solution
+from marl_ray.plugins.plan_path.rooms import STEPS, Cell, Room, RoomState, draw_room, solution
 
 PULLS = 0.7
 """Chance that reverse play pulls a box if it can, instead of a walk of one cell."""
@@ -23,7 +23,7 @@ def path_room(rng: random.Random, size: int, walls: float, shortest: int) -> Roo
         if len(free) < 2:
             continue
         player, goal = rng.sample(free, 2)
-        room = Room(size, size, frozenset(free), frozenset([goal]), State(player, frozenset()))
+        room = Room(size, size, frozenset(free), frozenset([goal]), RoomState(player, frozenset()))
         moves = solution(room, room.start)
         if moves is not None and len(moves) >= shortest:
             return room
@@ -37,7 +37,7 @@ def push_room(rng: random.Random, size: int, walls: float, shortest: int, boxes:
         if len(free) < 2 * boxes + 1:
             continue
         player, *goals = rng.sample(free, boxes + 1)
-        room = Room(size, size, frozenset(free), frozenset(goals), State(player, frozenset(goals)))
+        room = Room(size, size, frozenset(free), frozenset(goals), RoomState(player, frozenset(goals)))
         state = room.start
         for _ in range(pulls):
             state = _walk_back(rng, room, state)
@@ -59,7 +59,7 @@ def _free_cells(rng: random.Random, size: int, walls: float) -> list[Cell]:
     return cells
 
 
-def _walk_back(rng: random.Random, room: Room, state: State) -> State:
+def _walk_back(rng: random.Random, room: Room, state: RoomState) -> RoomState:
     """Return the state before a random last move: the player steps back, and may pull the box in front of it."""
     y, x = state.player
     walks = []
@@ -68,10 +68,10 @@ def _walk_back(rng: random.Random, room: Room, state: State) -> State:
         back = (y - dy, x - dx)
         if back not in room.free or back in state.boxes:
             continue
-        walks.append(State(back, state.boxes))
+        walks.append(RoomState(back, state.boxes))
         box = (y + dy, x + dx)
         if box in state.boxes:
-            pulls.append(State(back, state.boxes - {box} | {state.player}))
+            pulls.append(RoomState(back, state.boxes - {box} | {state.player}))
     if pulls and rng.random() < PULLS:
         return rng.choice(pulls)
     if walks:

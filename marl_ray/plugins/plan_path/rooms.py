@@ -28,7 +28,7 @@ Cell = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class RoomState:
     """The cells of the player and of all boxes."""
 
     player: Cell
@@ -43,9 +43,9 @@ class Room:
     width: int
     free: frozenset[Cell]
     goals: frozenset[Cell]
-    start: State
+    start: RoomState
 
-    def is_solved(self, state: State) -> bool:
+    def is_solved(self, state: RoomState) -> bool:
         """Return whether all boxes stand on goals, or without boxes the player."""
         if state.boxes:
             return state.boxes == self.goals
@@ -56,7 +56,7 @@ class Room:
 class Walk:
     """The result of moves: the last state, the number of moves that were made, and how many of them had no effect."""
 
-    state: State
+    state: RoomState
     moves: int
     without_effect: int
 
@@ -84,11 +84,11 @@ def read_room(rows: Sequence[str]) -> Room:
         raise ValueError("the rows of a room need equal lengths")
     if len(players) != 1 or len(goals) != max(1, len(boxes)):
         raise ValueError("a room needs one player, and as many goals as boxes, or without boxes one goal")
-    start = State(players[0], frozenset(boxes))
+    start = RoomState(players[0], frozenset(boxes))
     return Room(len(rows), len(rows[0]), frozenset(free), frozenset(goals), start)
 
 
-def draw_room(room: Room, state: State) -> list[str]:
+def draw_room(room: Room, state: RoomState) -> list[str]:
     """Return the rows of a room in a state."""
     rows = []
     for y in range(room.height):
@@ -107,7 +107,7 @@ def draw_room(room: Room, state: State) -> list[str]:
     return rows
 
 
-def move(room: Room, state: State, letter: str) -> State:
+def move(room: Room, state: RoomState, letter: str) -> RoomState:
     """Return the state after a move. A move against a wall, or against a box that cannot move, has no effect."""
     dy, dx = STEPS[letter]
     y, x = state.player
@@ -115,11 +115,11 @@ def move(room: Room, state: State, letter: str) -> State:
     if cell not in room.free:
         return state
     if cell not in state.boxes:
-        return State(cell, state.boxes)
+        return RoomState(cell, state.boxes)
     behind = (y + 2 * dy, x + 2 * dx)
     if behind not in room.free or behind in state.boxes:
         return state
-    return State(cell, state.boxes - {cell} | {behind})
+    return RoomState(cell, state.boxes - {cell} | {behind})
 
 
 def walk(room: Room, moves: Sequence[str]) -> Walk:
@@ -136,10 +136,10 @@ def walk(room: Room, moves: Sequence[str]) -> Walk:
 
 
 @lru_cache(maxsize=65536)
-def solution(room: Room, state: State) -> tuple[str, ...] | None:
+def solution(room: Room, state: RoomState) -> tuple[str, ...] | None:
     """Return the first of the shortest solutions from a state, in the order U, D, L, R; None if there is none. Raises
     ValueError after MAX_STATES states."""
-    moves_to: dict[State, tuple[str, ...]] = {state: ()}
+    moves_to: dict[RoomState, tuple[str, ...]] = {state: ()}
     waiting = deque([state])
     while waiting:
         current = waiting.popleft()

@@ -39,7 +39,7 @@ def test_moves(rows: list[str], moves: str, after: list[str], without_effect: in
     assert (draw_room(room, walked.state), walked.without_effect) == (after, without_effect)
 
 
-def _solved_within(room: Room, state: rooms.State, moves: int) -> bool:
+def _solved_within(room: Room, state: rooms.RoomState, moves: int) -> bool:
     """Return whether any of all walks of this length solves the room: a search of another kind."""
     if room.is_solved(state):
         return True
