@@ -6,7 +6,7 @@ Studies: toy-hard (33 ways to train the bundled pair on the harder bundled tasks
 more held-out tasks), toy-estimators (estimators, each at three learning rates), toy-revising (messages between turns,
 for a base policy that was shown how to revise), plan-path (planner and checker against one agent), toy-gateway (the
 environment against a program behind the gateway), grid (letter grids with feedback and without), grid-private (letter
-grids of which each agent knows one half), mbpp (two SmolLM2-135M on MBPP).
+grids of which each agent knows one half), hanabi (self-play of small Hanabi), mbpp (two SmolLM2-135M on MBPP).
 
 Each run is a `marl-ray train` with the study's config and the arm's overrides, in a folder below --folder. Its results
 are added to docs/results/learning/STUDY.jsonl as one line. Runs with a line are skipped and interrupted runs are
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.learning.expert import serving
+from benchmarks.learning.hanabi_study import HANABI
 from benchmarks.learning.measures import measure, read_lines
 from benchmarks.learning.plan_path_study import COMPARISONS as PLAN_PATH_COMPARISONS
 from benchmarks.learning.plan_path_study import PLAN_PATH
@@ -41,7 +42,7 @@ from benchmarks.learning.studies import TOY_HARD, TOY_PRIMARY, Study
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "docs" / "results" / "learning"
-STUDIES = {**OWN_STUDIES, PLAN_PATH.name: PLAN_PATH}
+STUDIES = {**OWN_STUDIES, PLAN_PATH.name: PLAN_PATH, HANABI.name: HANABI}
 
 
 def train(study: Study, arm: str, seed: int, folder: Path, more_overrides: Sequence[str]) -> Path:

@@ -29,6 +29,7 @@ PAGE = {
     "grid": "feedback.md",
     "grid-private": "feedback.md",
     "plan-path": "plan_path.md",
+    "hanabi": "hanabi.md",
     "toy-gateway": "../reference/gateway.md",
     "toy-primary": "who_learns.md",
     "toy-estimators": "estimators_compared.md",
