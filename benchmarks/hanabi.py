@@ -1,6 +1,6 @@
 """The exact optimum of small Hanabi with one card per player: `python -m benchmarks.hanabi`.
 
-No pair of policies has a larger expected score, whatever the players agreed on before the game: the values are those of
+No pair of policies has a larger expected score, whatever the players agreed on before the game. The program solves
 the public-belief game (Nayyar, Mahajan and Teneketzis, 2013, "Decentralized stochastic control with partial history
 sharing"). A player's only private knowledge is the partner's card, since every card becomes public when it is put down.
 A player therefore chooses a prescription, a move for each card that the partner may hold. The public belief is a

@@ -31,7 +31,7 @@ class Hanabi:
         first, second, *self.deck = deck.split()
         self.cards = [first, second]
         self.known = ["??", "??"]
-        """What each player has been told of its card."""
+        """Colour and rank that each player has been told of its card."""
         self.played = dict.fromkeys(COLOURS, 0)
         self.discarded: list[str] = []
         self.hints = HINTS

@@ -4,9 +4,10 @@ from pathlib import Path
 
 from marl_ray.registry import PlugIn
 
-KUHN_BASE_PATH = Path(__file__).parent / "kuhn_base"
-TIC_TAC_TOE_BASE_PATH = Path(__file__).parent / "tic_tac_toe_base"
-HANABI_BASE_PATH = Path(__file__).parent / "hanabi_base"
+FOLDER = Path(__file__).parent
+KUHN_BASE_PATH = FOLDER / "kuhn_base"
+TIC_TAC_TOE_BASE_PATH = FOLDER / "tic_tac_toe_base"
+HANABI_BASE_PATH = FOLDER / "hanabi_base"
 
 PLUGIN = PlugIn(
     models={
