@@ -76,23 +76,22 @@ class Hanabi:
         else:
             partner = 1 - player
             self.hints -= 1
-            colour, rank = self.cards[partner]
-            told_colour, told_rank = self.known[partner]
+            card = self.cards[partner]
+            told = self.known[partner]
             if move == "colour":
-                self.known[partner] = colour + told_rank
+                self.known[partner] = card[0] + told[1]
             else:
-                self.known[partner] = told_colour + rank
+                self.known[partner] = told[0] + card[1]
         self.last = move
         self.mover = 1 - player
 
     def _put_down(self, player: int, move: str) -> None:
         card = self.cards[player]
-        colour, rank = card
         if move == "discard":
             self.discarded.append(card)
             self.hints = min(HINTS, self.hints + 1)
-        elif int(rank) == self.played[colour] + 1:
-            self.played[colour] += 1
+        elif int(card[1]) == self.played[card[0]] + 1:
+            self.played[card[0]] += 1
         else:
             self.lost = True
         self.known[player] = "??"
