@@ -40,15 +40,15 @@ def careful_move(game: Hanabi) -> str:
     playable = [card for card in possible if int(card[1]) == game.played[card[0]] + 1]
     if possible and len(playable) == len(possible):
         return "play"
-    colour, rank = game.cards[partner]
-    told_colour, told_rank = game.known[partner]
-    if game.hints and colour in game.played and int(rank) == game.played[colour] + 1:
-        if told_rank == "?":
+    card = game.cards[partner]
+    told = game.known[partner]
+    if game.hints and card in CARDS and int(card[1]) == game.played[card[0]] + 1:
+        if told[1] == "?":
             return "rank"
-        if told_colour == "?":
+        if told[0] == "?":
             return "colour"
     if game.hints and possible:
-        return "rank" if told_rank == "?" else "colour"
+        return "rank" if told[1] == "?" else "colour"
     return "discard"
 
 
