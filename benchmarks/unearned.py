@@ -28,6 +28,7 @@ from marl_ray.plugins.builder.environment import HouseBuilder, WordBuilder
 from marl_ray.plugins.code_completion.environment import CodeCompletion
 from marl_ray.plugins.function_calls.environment import FunctionCalls
 from marl_ray.plugins.grid.environment import LetterGrid, PrivateGrid
+from marl_ray.plugins.plan_path.environment import PlanPath
 from marl_ray.plugins.solver_tester.environment import SolverTester
 from marl_ray.plugins.tags.environment import Tagging
 from marl_ray.plugins.travel.environment import TravelPlanning
@@ -215,6 +216,11 @@ def common_words(task: Task) -> Answers:
     return "people, water, morning", "small, under, street"
 
 
+def one_plan(task: Task) -> Answers:
+    """Return the plan that earns the most of all plans of at most five moves (docs/results/plan_path.md)."""
+    return "U R U L L", "ok"
+
+
 def cases() -> dict[str, Case]:
     """Return the cases by name."""
     programs: dict[str, Writer] = {}
@@ -251,6 +257,13 @@ def cases() -> dict[str, Case]:
         "house_builder": Case(HouseBuilder(2), 1.0, "bundled:houses", "house_builder", {"no block": no_block}),
         "grid": Case(LetterGrid(2), 2.0, "bundled:grid", "grid", {"one letter": one_letter}),
         "grid_private": Case(PrivateGrid(2), 2.0, "bundled:grid", "grid_private", {"one letter": one_letter}),
+        "plan_path": Case(
+            PlanPath(2),
+            2.5,
+            "python:marl_ray.plugins.plan_path.generate:SMALL_PATHS",
+            "plan_path",
+            {"one plan": one_plan},
+        ),
         "tags": Case(Tagging(2), 1.0, "bundled:tags", "tags", {"common words": common_words}),
     }
 

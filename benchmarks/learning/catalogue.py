@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.learning import grid_studies, second_turn_study, studies
+from benchmarks.learning import grid_studies, hanabi_study, plan_path_study, second_turn_study, studies
 from benchmarks.learning.primary import PRIMARY, Comparison
 from benchmarks.learning.study import JOINT, Study
 
@@ -17,6 +17,8 @@ _ALL: tuple[Study, ...] = (
     grid_studies.GRID_PRIVATE,
     grid_studies.GRID_TELLING,
     grid_studies.GRID_FALLS,
+    plan_path_study.PLAN_PATH,
+    hanabi_study.HANABI,
     studies.MBPP,
 )
 STUDIES = {study.name: study for study in _ALL}
@@ -24,5 +26,6 @@ FAMILIES = {
     "toy-primary": PRIMARY,
     "toy-second-turn": second_turn_study.COMPARISONS,
     "grid-telling": (Comparison("told at chance: pair, less pair told nothing", JOINT, "chance_plain", "reward"),),
+    "plan-path": plan_path_study.COMPARISONS,
 }
 """Primary comparisons by study."""

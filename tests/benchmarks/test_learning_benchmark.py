@@ -40,6 +40,8 @@ PAGE = {
     "grid-private": "feedback.md",
     "grid-telling": "undemonstrated.md",
     "grid-falls": "falls.md",
+    "plan-path": "plan_path.md",
+    "hanabi": "hanabi.md",
     "toy-gateway": "../reference/gateway.md",
     "toy-primary": "who_learns.md",
     "toy-second-turn": "second_turn.md",

@@ -34,6 +34,7 @@ BOUNDS = {
     "grid": THIRD,
     "grid_private": THIRD,
     "tags": THIRD,
+    "plan_path": THIRD,
 }
 """Largest share of the maximum that the cheapest answers earn in the mean, by case. docs/explanation/unearned.md has
 the table."""

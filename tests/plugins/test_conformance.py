@@ -10,6 +10,7 @@ from marl_ray.core.episode import Task
 from marl_ray.data import DATASETS
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
+from marl_ray.plugins.plan_path.rows import PLAN_PATH
 from marl_ray.sandbox import Sandbox
 from marl_ray.testing import check_dataset, check_environment
 from tests.plugins.code_completion.helpers import TASK as CLASS_TASK
@@ -43,6 +44,8 @@ def test_environments(sandbox: Sandbox, name: str, agents: int) -> None:
         tasks, answers = load_tasks(f"bundled:{bundled[name]}", "eval[:2]"), answers[:agents]
     elif name == "tags":
         tasks = load_tasks("bundled:tags", "eval[:2]")
+    elif name == "plan_path":
+        tasks = [PLAN_PATH.task({"room": ["@$.", "---"]}, 0)]
     answers[-1] = MAIN.format(tasks[0].fields.get("entry_point", "push"))
     check_environment(ENVIRONMENTS.get(name)(agents), tasks, [answers, answers[::-1]], execute=sandbox.run_batch)
 
@@ -76,6 +79,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"inventory": HOUSE["inventory"], "target_spec": {"layers": HOUSE["layers"]}, "attack": 1},
     ],
     "travel": [{**TRIP, "reference_information": [FLIGHT]}, {**TRIP, "reference_information": str([FLIGHT])}],
+    "plan_path": [{"room": ["@-."]}, {"room": ["@$.-"], "task_id": "2"}],
     "tags": [{"text": "A ferry leaves."}, {"text": "A train arrives.", "task_id": "2"}],
 }
 
