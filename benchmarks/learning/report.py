@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.learning.studies import JOINT, Study
+from benchmarks.learning.study import JOINT, Study
 from marl_ray.core.statistics import share_interval, student_interval
 from marl_ray.core.text import pluralize
 from marl_ray.results.returns_plot import centred_mean

@@ -58,6 +58,8 @@ def test_environments(sandbox: Sandbox, name: str, agents: int) -> None:
         tasks, answers = load_tasks(f"bundled:{bundled[name]}", "eval[:2]"), answers[:agents]
     elif name == "tags":
         tasks = load_tasks("bundled:tags", "eval[:2]")
+    elif name.startswith("math"):
+        tasks = load_tasks("bundled:arithmetic", "eval[:2]")
     answers[-1] = MAIN.format(tasks[0].fields.get("entry_point", "push"))
     check_environment(ENVIRONMENTS.get(name)(agents), tasks, [answers, answers[::-1]], execute=sandbox.run_batch)
 
@@ -92,6 +94,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     ],
     "travel": [{**TRIP, "reference_information": [FLIGHT]}, {**TRIP, "reference_information": str([FLIGHT])}],
     "tags": [{"text": "A ferry leaves."}, {"text": "A train arrives.", "task_id": "2"}],
+    "math": [{"question": "1 + 1?", "answer": "#### 2"}, {"problem": "1 + 2?", "solution": "\\boxed{3}"}],
 }
 
 
