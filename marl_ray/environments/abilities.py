@@ -122,8 +122,8 @@ class ComparesSamples(metaclass=ABCMeta):
 
     @abstractmethod
     def sample_metrics(self, outcomes: Sequence[Outcome]) -> dict[str, float]:
-        """Return measures of a choice between k joint actions of one task. `marl-ray eval` reports the measure `best` of
-        turn 1 as `turn_1/best@k`."""
+        """Return measures of a choice between k joint actions of one task. `marl-ray eval` reports the measure `best`
+        of turn 1 as `turn_1/best@k`."""
 
 
 class WithoutPrograms:

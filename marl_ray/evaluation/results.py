@@ -122,8 +122,8 @@ def measure_task(
 
 
 def _mean_sample_metrics(environment: BaseEnvironment, outcomes: Sequence[Outcome], k: int) -> dict[str, float]:
-    """Return the means of `sample_metrics` over the groups of k outcomes that follow each other. Groups share no outcome,
-    so their mean is unbiased."""
+    """Return the means of `sample_metrics` over the groups of k outcomes that follow each other. Groups share no
+    outcome, so their mean is unbiased."""
     values: dict[str, list[float]] = {}
     for start in range(0, len(outcomes) - k + 1, k):
         for name, value in abilities.sample_metrics(environment, outcomes[start : start + k]).items():

@@ -36,14 +36,22 @@ def _first_text(row: DataRow, fields: tuple[str, ...]) -> str:
 
 
 def _reference(row: DataRow) -> str:
-    """Return the reference answer: of a solution with a mark the marked answer, otherwise the field `answer`."""
+    """Return the reference answer: the field `answer`, of a whole solution its marked answer; else that of `solution`.
+    """
     answer = row.get("answer")
     if isinstance(answer, int | float) and not isinstance(answer, bool):
         return str(answer)
-    for solution in (text_of(row, "answer"), text_of(row, "solution")):
-        if "####" in solution or "\\boxed{" in solution or "\\fbox{" in solution:
+    text = text_of(row, "answer").strip()
+    if text and not _is_marked(text):
+        return text
+    for solution in (text, text_of(row, "solution")):
+        if _is_marked(solution):
             return stated_answer(solution)
-    return text_of(row, "answer").strip()
+    return ""
+
+
+def _is_marked(solution: str) -> bool:
+    return any(mark in solution for mark in ("####", "\\boxed{", "\\fbox{"))
 
 
 MATH = Conversion("math", _math)

@@ -35,5 +35,5 @@ def equality_program(reference: str, answers: Sequence[str]) -> Program:
     """Return a program with one test per answer, which passes if the answer equals the reference."""
     tests = []
     for answer in answers:
-        tests.append(f"assert same({ascii(reference)}, {ascii(answer)}) == True")
+        tests.append(f"assert same({reference!a}, {answer!a}) == True")
     return Program(SOURCE, tuple(tests), "same", form="asserts", limits=LIMITS)

@@ -27,7 +27,12 @@ MATH_ROW = {
     "level": "Level 2",
     "type": "Algebra",
 }
-MATH_500 = {"problem": "Half of $1$?", "solution": "$\\boxed{\\frac12}$", "answer": "\\frac{1}{2}", "subject": "Prealgebra"}
+MATH_500 = {
+    "problem": "Half of $1$?",
+    "solution": "$\\boxed{\\frac12}$",
+    "answer": "\\frac{1}{2}",
+    "subject": "Prealgebra",
+}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Solver and verifier, and debate: prompts, rewards, degenerate policies, choices between samples, and the contracts."""
+"""Solver and verifier, and debate: prompts, rewards, degenerate policies, choices between samples, contracts."""
 
 from __future__ import annotations
 
