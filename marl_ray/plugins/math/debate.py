@@ -51,5 +51,5 @@ class Debate(MathEnvironment, InterchangeableAgents):
         lines: list[str] = []
         for other, response in enumerate(attempt.answers):
             if other != agent:
-                lines += [f"{names[other]}:", *prompts.shown_response(response).splitlines()]
+                lines += prompts.quoted(names[other], response)
         return lines

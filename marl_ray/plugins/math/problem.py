@@ -41,7 +41,9 @@ class MathAttempt:
                 equal[answer] = test.status == "pass"
         right = []
         for answer, verdict in zip(self.stated, self.settled, strict=True):
-            right.append(equal[answer] if verdict is None else verdict)
+            if verdict is None:
+                verdict = equal[answer]
+            right.append(verdict)
         return right
 
 
@@ -97,7 +99,9 @@ class MathEnvironment(Environment[MathAttempt], DecidesSolved, ComparesSamples):
             if verdict is None:
                 undecided[answer] = None
             settled.append(verdict)
-        program = equality_program(reference, tuple(undecided)) if undecided else None
+        program = None
+        if undecided:
+            program = equality_program(reference, tuple(undecided))
         return MathAttempt(tuple(responses), stated, tuple(settled), tuple(undecided), program)
 
     def outcome(self, attempt: MathAttempt, report: ExecutionReport | None) -> Outcome:
@@ -119,9 +123,11 @@ class MathEnvironment(Environment[MathAttempt], DecidesSolved, ComparesSamples):
         """Return the others' responses (level_feedback), or the truth (level_passed and passed)."""
         if mode == "level_passed":
             return [f"{level}: {value:g}" for level, value in outcome.levels.items()]
-        if mode == "passed":
-            return ["All levels passed" if outcome.metrics["all_passed"] else "Not all levels passed"]
-        return self.heard(attempt, agent)
+        if mode == "level_feedback":
+            return self.heard(attempt, agent)
+        if outcome.metrics["all_passed"]:
+            return ["All levels passed"]
+        return ["Not all levels passed"]
 
     @abstractmethod
     def heard(self, attempt: MathAttempt, agent: int) -> list[str]:
@@ -144,8 +150,9 @@ class MathEnvironment(Environment[MathAttempt], DecidesSolved, ComparesSamples):
                     votes[answer] += 1
                     is_right[answer] = right
         most = max(votes.values(), default=0)
-        winners = [is_right[answer] for answer, count in votes.items() if count == most]
-        return {"majority": fmean(winners) if winners else 0.0, "best": fmean(accepted or every)}
+        # No vote at all is a wrong answer.
+        winners = [is_right[answer] for answer, count in votes.items() if count == most] or [False]
+        return {"majority": fmean(winners), "best": fmean(accepted or every)}
 
 
 def _evidence(outcome: Outcome) -> MathEvidence:

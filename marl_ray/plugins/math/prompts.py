@@ -27,6 +27,11 @@ def shown_response(response: str) -> str:
     return response.strip()[-MAX_SHOWN_CHARS:] or "(empty)"
 
 
+def quoted(name: str, response: str) -> list[str]:
+    """Return lines of feedback with another agent's response."""
+    return [f"{name}:", *shown_response(response).splitlines()]
+
+
 def read_verdict(response: str) -> bool | None:
     """Return whether a response's last verdict is `right`, None without a verdict.
 

@@ -18,6 +18,8 @@ from marl_ray.plugins.math.answers import normal_form
 from marl_ray.plugins.math.options import MathConfig
 from marl_ray.plugins.math.problem import MathAttempt, MathEnvironment, MathEvidence, final_answer
 
+VERDICTS = {True: "right", False: "wrong", None: ""}
+
 
 class SolverVerifier(MathEnvironment, AnswersInOrder):
     """A solver, and verifiers that read its answer. A single agent is a solver alone.
@@ -29,12 +31,13 @@ class SolverVerifier(MathEnvironment, AnswersInOrder):
     def __init__(self, num_agents: int, options: MathConfig | None = None) -> None:
         super().__init__(num_agents, options)
         self.verifiers = num_agents - 1
+        self._verifier_names = numbered_names("verifier", self.verifiers)
         self.corrects = self.verifiers > 0 and self.options.verifier == "corrects"
         if self.corrects and self.verifiers > 1:
             raise UserError("math.verifier: corrects has one final answer: set num_agents to 2")
 
     def roles(self, task: Task) -> list[str]:
-        return [*numbered_names("verifier", self.verifiers), prompts.SOLVER]
+        return [*self._verifier_names, prompts.SOLVER]
 
     def order(self, task: Task) -> list[list[int]]:
         """Return the solver first, then all verifiers."""
@@ -54,31 +57,36 @@ class SolverVerifier(MathEnvironment, AnswersInOrder):
 
     def judged(self, attempt: MathAttempt, right: list[bool]) -> Outcome:
         solved = right[-1]
-        levels = {"solution": float(solved)}
-        metrics = {"solution_right": float(solved), "answered": float(bool(attempt.stated[-1]))}
-        final = final_answer(attempt.stated[-1], solved)
+        solution = attempt.stated[-1]
+        final = final_answer(solution, solved)
         earned: list[float] = []
-        said: list[tuple[str, str]] = []
         verdicts: list[bool | None] = []
-        names = numbered_names("verifier", self.verifiers)
-        for name, response, stated, is_right in zip(names, attempt.answers, attempt.stated, right, strict=False):
+        said: list[tuple[str, str]] = []
+        for number, name in enumerate(self._verifier_names):
+            stated = attempt.stated[number]
             if self.corrects:
-                verdict = self._agrees(stated, attempt.stated[-1])
-                earned.append(float(is_right))
-                final = final_answer(stated, is_right)
+                # Whoever repeats the solver's answer accepts it.
+                verdict = normal_form(stated) == normal_form(solution) if stated else None
+                earned.append(float(right[number]))
+                final = final_answer(stated, right[number])
                 said.append((name, stated))
             else:
-                verdict = prompts.read_verdict(response)
+                verdict = prompts.read_verdict(attempt.answers[number])
                 earned.append(float(verdict == solved))
-                said.append((name, {True: "right", False: "wrong", None: ""}[verdict]))
+                said.append((name, VERDICTS[verdict]))
             verdicts.append(verdict)
+        said.append((prompts.SOLVER, solution))
+        levels = {"solution": float(solved)}
+        metrics = {
+            "solution_right": float(solved),
+            "answered": float(solution != ""),
+            "all_passed": float(final[1]),
+        }
         if self.verifiers:
             levels["verification"] = fmean(earned)
             metrics["verdict_right"] = fmean(verdict == solved for verdict in verdicts)
-            metrics["accepted"] = fmean(verdict is True for verdict in verdicts)
-        metrics["all_passed"] = float(final[1])
-        said.append((prompts.SOLVER, attempt.stated[-1]))
-        accepted = all(verdict is True for verdict in verdicts)
+            metrics["accepted"] = verdicts.count(True) / self.verifiers
+        accepted = verdicts.count(True) == self.verifiers
         evidence = MathEvidence((final,), accepted, tuple(said))
         rewards = (*earned, float(solved))
         return Outcome(math.fsum(levels.values()), levels, metrics, rewards=rewards, evidence=evidence)
@@ -87,13 +95,6 @@ class SolverVerifier(MathEnvironment, AnswersInOrder):
         lines: list[str] = []
         if agent < self.verifiers:  # a verifier reads the solver's next answer
             return lines
-        for name, response in zip(numbered_names("verifier", self.verifiers), attempt.answers, strict=False):
-            lines += [f"{name}:", *prompts.shown_response(response).splitlines()]
+        for name, response in zip(self._verifier_names, attempt.answers, strict=False):
+            lines += prompts.quoted(name, response)
         return lines
-
-    @staticmethod
-    def _agrees(stated: str, solution: str) -> bool | None:
-        """Return whether a verifier's own answer is the solver's, None without an answer."""
-        if not stated:
-            return None
-        return normal_form(stated) == normal_form(solution)

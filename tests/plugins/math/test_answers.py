@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.data import infer_type
 from marl_ray.data.loading import load_tasks
 from marl_ray.plugins.math.answers import MAX_ANSWER_CHARS, same_answer, stated_answer
+from marl_ray.plugins.math.options import MathConfig
 from marl_ray.plugins.math.rows import MATH
+from marl_ray.plugins.math.solver_verifier import SolverVerifier
 from marl_ray.plugins.math.symbolic import PACKAGES, equality_program
 from marl_ray.sandbox import Sandbox, SandboxSettings
 from marl_ray.testing import check_dataset
@@ -135,4 +138,10 @@ def test_expressions_are_compared_in_the_sandbox(tmp_path: Path) -> None:
         report = sandbox.run(equality_program(r"2\sqrt{2}", list(answers)))
     assert report.infra_error is None
     assert {answer: test.status == "pass" for answer, test in zip(answers, report.tests, strict=True)} == answers
+        environment = SolverVerifier(2, MathConfig(answers="symbolic", verifier="corrects"))
+        task = Task("r", "p", {"reference": r"2\sqrt{2}"})
+        attempt = environment.attempt(task, [r"\boxed{\sqrt{8}}", r"\boxed{\sqrt{3}}"], last=True)
+        assert attempt.program is not None
+        outcome = environment.outcome(attempt, sandbox.run(attempt.program))
     assert not witness.exists()
+    assert outcome.rewards == (1.0, 0.0)
