@@ -65,7 +65,7 @@ class SolverVerifier(MathEnvironment, AnswersInOrder):
         for number, name in enumerate(self._verifier_names):
             stated = attempt.stated[number]
             if self.corrects:
-                # Whoever repeats the solver's answer accepts it.
+                # A verifier that repeats the solver's answer accepts it.
                 verdict = normal_form(stated) == normal_form(solution) if stated else None
                 earned.append(float(right[number]))
                 final = final_answer(stated, right[number])

@@ -136,12 +136,12 @@ def test_expressions_are_compared_in_the_sandbox(tmp_path: Path) -> None:
     }
     with Sandbox(SandboxSettings(packages=PACKAGES)) as sandbox:
         report = sandbox.run(equality_program(r"2\sqrt{2}", list(answers)))
-    assert report.infra_error is None
-    assert {answer: test.status == "pass" for answer, test in zip(answers, report.tests, strict=True)} == answers
         environment = SolverVerifier(2, MathConfig(answers="symbolic", verifier="corrects"))
         task = Task("r", "p", {"reference": r"2\sqrt{2}"})
         attempt = environment.attempt(task, [r"\boxed{\sqrt{8}}", r"\boxed{\sqrt{3}}"], last=True)
         assert attempt.program is not None
         outcome = environment.outcome(attempt, sandbox.run(attempt.program))
+    assert report.infra_error is None
+    assert {answer: test.status == "pass" for answer, test in zip(answers, report.tests, strict=True)} == answers
     assert not witness.exists()
     assert outcome.rewards == (1.0, 0.0)
