@@ -36,7 +36,7 @@ def _first_text(row: DataRow, fields: tuple[str, ...]) -> str:
 
 
 def _reference(row: DataRow) -> str:
-    """Return the reference answer: the field `answer`, of a whole solution its marked answer; else that of `solution`."""
+    """Return the field `answer`, of a whole solution its marked answer; without it the marked answer of `solution`."""
     answer = row.get("answer")
     if isinstance(answer, int | float) and not isinstance(answer, bool):
         return str(answer)

@@ -21,8 +21,8 @@ from marl_ray.sandbox import Sandbox, SandboxSettings
 from marl_ray.testing import check_dataset
 
 GSM8K = {
-    "question": "Natalia sold 1,000 clips in April and half as many in May. How many clips in all?",
-    "answer": "In May she sold 1000/2 = <<1000/2=500>>500 clips.\nIn all 1000+500 = <<1000+500=1500>>1500.\n#### 1,500",
+    "question": "A mill grinds 1,000 sacks in autumn and half as many in spring. How many sacks are that?",
+    "answer": "In spring it grinds 1000/2 = <<1000/2=500>>500 sacks.\nThat makes <<1000+500=1500>>1500.\n#### 1,500",
 }
 MATH_ROW = {
     "problem": "What is the positive root of $x^2 = 8$?",
