@@ -68,8 +68,8 @@ class Care:
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """Demonstrations of one stage of training. `faithful` is the probability that a verdict says what the verifier's
-    calculation shows, and that an agent which has read another answer calculates itself. `count` is the number of
+    """Demonstrations of one stage of training. `faithful` is the probability that a verdict agrees with the verifier's
+    own result, and that an agent which has read another answer calculates itself. `count` is the number of
     demonstrations of a prompt."""
 
     solver: Care = Care()
