@@ -24,7 +24,9 @@ def choices(run: Path, step: int, last: int) -> dict[str, float]:
     with a verifier, otherwise `majority`."""
     config = load(run / "config.yaml", "magrpo")
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
-    tasks = {task.id: task for task in load_tasks(config.dataset.name, config.dataset.eval_split, config.dataset.type)}
+    split = config.dataset.eval_split
+    assert split is not None, "the config evaluates held-out tasks"
+    tasks = {task.id: task for task in load_tasks(config.dataset.name, split, config.dataset.type)}
     found: dict[str, list[float]] = {}
     for episode in read_lines(run / "episodes.jsonl"):
         if (episode["kind"], episode["step"]) != ("eval", step):
