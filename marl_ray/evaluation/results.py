@@ -105,6 +105,8 @@ def measure_task(
         for k in ks:
             if k <= len(known):
                 numbers[f"turn_{turn + 1}/pass@{k}"] = pass_at_k(len(known), sum(known), k)
+            if k == 1:
+                continue  # nothing to choose from
             for name, value in _mean_sample_metrics(environment, outcomes, k).items():
                 numbers[f"turn_{turn + 1}/{name}@{k}"] = value
         # The order of a table's lines: pass@k, then the turn's other metrics.

@@ -109,6 +109,7 @@ def test_an_evaluation_reports_choices_between_k_samples() -> None:
         node.joint_actions = [type(node.joint_actions[0])((0, 0), outcome, outcome.reward, outcome.rewards)]
         episodes.append(make_episode(node))
     numbers = measure_task(episodes, make_config(num_turns=1).training, False, [1, 2, 4], environment).numbers
+    assert "turn_1/majority@1" not in numbers
     assert numbers["turn_1/majority@2"] == 0.5  # 9 or 14, and 14 or 20
     assert (numbers["turn_1/majority@4"], numbers["turn_1/best@2"], numbers["turn_1/best@4"]) == (1.0, 1.0, 1.0)
 
