@@ -5,8 +5,8 @@
 Studies: toy-hard (33 ways to train the bundled pair on the harder bundled tasks), toy-primary (who learns, measured on
 more held-out tasks), toy-estimators (estimators, each at three learning rates), toy-revising (messages between turns,
 for a base policy that was shown how to revise), toy-gateway (the environment against a program behind the gateway),
-grid (letter grids with feedback and without), grid-private (letter grids of which each agent knows one half), mbpp (two
-SmolLM2-135M on MBPP).
+grid (letter grids with feedback and without), grid-private (letter grids of which each agent knows one half), toy-math
+(solver and verifier, and debates, on generated arithmetic), mbpp (two SmolLM2-135M on MBPP).
 
 Each run is a `marl-ray train` with the study's config and the arm's overrides, in a folder below --folder. Its results
 are added to docs/results/learning/STUDY.jsonl as one line. Runs with a line are skipped and interrupted runs are
