@@ -1,7 +1,7 @@
 """Equality of expressions by math-verify, as programs of the sandbox.
 
-A model's answer is hostile text: sympy evaluates the text, `9^{9^{9^9}}` never ends, and a parser may have holes. Answers
-are therefore literals in tests of a program that only the sandbox executes, within its limits.
+A model's answer is hostile text: sympy evaluates the text, `9^{9^{9^9}}` never ends, and a parser may have holes.
+Therefore answers are literals in tests of a program that only the sandbox executes, within its limits.
 """
 
 from __future__ import annotations
