@@ -29,6 +29,8 @@ SERVE = ["mcp>=2.3"]
 SMOLLM2 = ["gguf>=0.19", "accelerate>=1.15"]
 LORA = ["peft>=0.21,<0.22"]
 VIEW = ["textual>=8,<9"]
+# Its parser needs the antlr runtime of exactly this version.
+MATH = ["math-verify[antlr4-13-2]>=0.9,<0.10"]
 ADAMW_8BIT = ["bitsandbytes>=0.50,<0.51"]
 DEV = [
     *VIEW,
@@ -68,6 +70,7 @@ setup(
             "plugins/report/vendor/*/*",
             "plugins/grid/base/*",
             "plugins/plan_path/base/*",
+            "plugins/math/base/*",
             "plugins/games/*_base/*",
         ]
     },
@@ -81,6 +84,7 @@ setup(
         "smollm2": SMOLLM2,
         "lora": LORA,
         "view": VIEW,
+        "math": MATH,
         "adamw-8bit": ADAMW_8BIT,
         "dev": DEV,
         "docs": DOCS,

@@ -28,6 +28,9 @@ from marl_ray.plugins.builder.environment import HouseBuilder, WordBuilder
 from marl_ray.plugins.code_completion.environment import CodeCompletion
 from marl_ray.plugins.function_calls.environment import FunctionCalls
 from marl_ray.plugins.grid.environment import LetterGrid, PrivateGrid
+from marl_ray.plugins.math.debate import Debate
+from marl_ray.plugins.math.options import MathConfig
+from marl_ray.plugins.math.solver_verifier import SolverVerifier
 from marl_ray.plugins.plan_path.environment import PlanPath
 from marl_ray.plugins.solver_tester.environment import SolverTester
 from marl_ray.plugins.tags.environment import Tagging
@@ -221,6 +224,11 @@ def one_plan(task: Task) -> Answers:
     return "U R U L L", "ok"
 
 
+def one_number(first: str) -> Writer:
+    """Return answers in which the solver writes one number for every problem, and the first agent writes `first`."""
+    return lambda task: (first, "#### 12")
+
+
 def cases() -> dict[str, Case]:
     """Return the cases by name."""
     programs: dict[str, Writer] = {}
@@ -231,6 +239,7 @@ def cases() -> dict[str, Case]:
     tested = {f"{value}, copied examples": constants_and_copied_examples(value) for value in CONSTANTS}
     methods = {f"{value} in every method": constant_methods(value) for value in CONSTANTS}
     toy = ("bundled:toy", "solver_tester")
+    arithmetic = ("bundled:arithmetic", "math")
     return {
         "code_generation": Case(CodeGeneration(2, helper_reward="executed"), 4.0, *toy, programs),
         "code_generation, static": Case(CodeGeneration(2), 4.0, *toy, programs),
@@ -265,6 +274,16 @@ def cases() -> dict[str, Case]:
             {"one plan": one_plan},
         ),
         "tags": Case(Tagging(2), 1.0, "bundled:tags", "tags", {"common words": common_words}),
+        "math": Case(
+            SolverVerifier(2),
+            2.0,
+            *arithmetic,
+            {f"one number, always {word}": one_number(f"Verdict: {word}") for word in ("right", "wrong")},
+        ),
+        "math, corrects": Case(
+            SolverVerifier(2, MathConfig(verifier="corrects")), 2.0, *arithmetic, {"one number": one_number("#### 12")}
+        ),
+        "math_debate": Case(Debate(2), 1.0, *arithmetic, {"one number": one_number("#### 12")}),
     }
 
 

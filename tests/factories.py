@@ -15,7 +15,7 @@ from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcom
 ROOT = Path(__file__).resolve().parent.parent
 PLUGINS_OF_CONFIGS = (
     *("comlrl", "bug_fix", "gateway", "grid", "travel", "writing", "builder", "function_calls"),
-    *("code_completion", "solver_tester", "tags", "games", "contests"),
+    *("code_completion", "solver_tester", "tags", "games", "contests", "math"),
 )
 """Plug-ins that the shipped configs use."""
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"

@@ -73,6 +73,7 @@ LIMITS = {
     "plugins/solver_tester": (2.7, 0.0, 0.0, 39.1),
     "plugins/function_calls": (2.6, 0.3, 0.0, 36.3),
     "plugins/grid": (2.7, 0.0, 0.0, 39.9),
+    "plugins/math": (2.5, 0.6, 0.0, 41.9),
     "plugins/tags": (2.6, 0.0, 0.0, 42.4),
     "plugins/travel": (2.3, 0.2, 0.0, 34.6),
     "plugins/bug_fix": (1.7, 1.1, 0.0, 36.6),

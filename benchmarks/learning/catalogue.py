@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from benchmarks.learning import grid_studies, hanabi_study, plan_path_study, second_turn_study, studies
+from benchmarks.learning import (
+    grid_studies,
+    hanabi_study,
+    math_studies,
+    plan_path_study,
+    second_turn_study,
+    studies,
+)
 from benchmarks.learning.primary import PRIMARY, Comparison
 from benchmarks.learning.study import JOINT, Study
 
@@ -19,6 +26,7 @@ _ALL: tuple[Study, ...] = (
     grid_studies.GRID_FALLS,
     plan_path_study.PLAN_PATH,
     hanabi_study.HANABI,
+    math_studies.TOY_MATH,
     studies.MBPP,
 )
 STUDIES = {study.name: study for study in _ALL}

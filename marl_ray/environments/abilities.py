@@ -10,6 +10,7 @@ The rest of the package asks with the functions of this module, each of which ha
 | `DecidesSolved` | `solved` | the metric `all_passed` decides (`external.stop`) |
 | `AsksExpert` | `question` | one question for all kinds of tasks (mode `expert_edits`) |
 | `HasProbes` | `probes`, `probed` or `probed_outcome`, `pays_probes` | there are no probes |
+| `ComparesSamples` | `sample_metrics` | several answers to a task are compared by pass@k alone |
 | `WithoutPrograms` | nothing | attempts may have programs |
 | `InterchangeableAgents` | nothing | answers of an agent stay in its place |
 """
@@ -116,6 +117,15 @@ class HasProbes(metaclass=ABCMeta):
         return replace(outcome, metrics={**outcome.metrics, **self.probed(attempt, report, reports)})
 
 
+class ComparesSamples(metaclass=ABCMeta):
+    """A choice between several independent answers to a task that needs no tests, such as a majority vote."""
+
+    @abstractmethod
+    def sample_metrics(self, outcomes: Sequence[Outcome]) -> dict[str, float]:
+        """Return measures of a choice between k joint actions of one task. `marl-ray eval` reports the measure `best`
+        of turn 1 as `turn_1/best@k`."""
+
+
 class WithoutPrograms:
     """Rewards that are computed from the responses alone: no attempt has a program. Training runs then measure
     cooperation from recombined answers without an execution."""
@@ -174,6 +184,13 @@ def all_passed(environment: object, outcome: Outcome, tests: str) -> bool:
             "(marl_ray.environments.abilities.DecidesSolved)"
         )
     return outcome.metrics["all_passed"] == 1.0
+
+
+def sample_metrics(environment: BaseEnvironment, outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Return measures of a choice between joint actions of one task, none without the ability."""
+    if isinstance(environment, ComparesSamples):
+        return environment.sample_metrics(outcomes)
+    return {}
 
 
 def question(environment: Environment[Any], task: Task, attempt: Any) -> str:

@@ -148,6 +148,7 @@ def run_evaluation(config: Config, request: EvaluationRequest) -> Evaluation:
     """
     plan = plan_evaluation(config, request)
     folder = _new_folder(request.folder)
+    environment = ENVIRONMENTS.get(plan.config.environment).from_config(plan.config)
     results: dict[str, list[TaskMetrics]] = {}
     revisions: list[str] = []
 
@@ -159,7 +160,7 @@ def run_evaluation(config: Config, request: EvaluationRequest) -> Evaluation:
         check_failed_rewards(of_all_tasks, f"model {model.label}", share, config.algorithm)
         tasks = []
         for of_task, measures in zip(episodes, cooperation, strict=True):
-            task = measure_task(of_task, config.training, config.external.stop != "never", request.ks)
+            task = measure_task(of_task, config.training, config.external.stop != "never", request.ks, environment)
             tasks.append(replace(task, numbers={**task.numbers, **measures}))
         results[model.label] = tasks
         revisions.extend(revision_lines(model.label, of_all_tasks))

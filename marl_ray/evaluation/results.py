@@ -1,7 +1,8 @@
 """Results of an evaluation: metrics per task, means and differences with intervals, and their tables.
 
 Metrics have the names of training metrics (docs/reference/metrics.md). Evaluations add `return`, the discounted sum of
-an episode's rewards, and `turn_1/pass@5` for environments that report `all_passed`.
+an episode's rewards, `turn_1/pass@5` for environments that report `all_passed`, and measures such as
+`turn_1/majority@5` for environments that compare samples.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import numpy as np
 from marl_ray.config import AlgorithmConfig
 from marl_ray.cooperation.evaluation_lines import matrix_lines
 from marl_ray.cooperation.revisions import passed
-from marl_ray.core.episode import Episode
+from marl_ray.core.episode import Episode, Outcome
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.core.statistics import Estimate, bootstrap_estimates, describe_estimate, estimates_to_dict, pass_at_k
 from marl_ray.credit.returns import expected_return
+from marl_ray.environments import abilities
+from marl_ray.environments.base import BaseEnvironment
 from marl_ray.telemetry.metrics import count_stops, count_unscored, episode_metrics, nodes_by_turn
 
 GROUP_METRICS = ("reward_std", "reward_max_mean", "group_std_mean", "expected_return", "ended_early")
@@ -66,7 +69,11 @@ class EvaluationSummary:
 
 
 def measure_task(
-    episodes: Sequence[Episode], training: AlgorithmConfig, ends_solved: bool, ks: Sequence[int]
+    episodes: Sequence[Episode],
+    training: AlgorithmConfig,
+    ends_solved: bool,
+    ks: Sequence[int],
+    environment: BaseEnvironment,
 ) -> TaskMetrics:
     """Return the metrics of independent episodes of one task, which end when the task is solved, or not. Turns reached
     by fewer than k episodes have no pass@k."""
@@ -90,12 +97,18 @@ def measure_task(
     nodes = nodes_by_turn(episodes, num_turns, whole=False)
     for turn in range(num_turns):
         verdicts = []
+        outcomes = []
         for node in nodes.get(turn, ()):
             verdicts += [passed(action) for action in node.joint_actions]
+            outcomes += [action.outcome for action in node.joint_actions]
         known = [verdict for verdict in verdicts if verdict is not None]
         for k in ks:
             if k <= len(known):
                 numbers[f"turn_{turn + 1}/pass@{k}"] = pass_at_k(len(known), sum(known), k)
+            if k == 1:
+                continue  # nothing to choose from
+            for name, value in _mean_sample_metrics(environment, outcomes, k).items():
+                numbers[f"turn_{turn + 1}/{name}@{k}"] = value
         # The order of a table's lines: pass@k, then the turn's other metrics.
         for name, value in metrics.items():
             if name.startswith(f"turn_{turn + 1}/"):
@@ -108,6 +121,16 @@ def measure_task(
         unscored=count_unscored(episodes),
         numbers=numbers | metrics,
     )
+
+
+def _mean_sample_metrics(environment: BaseEnvironment, outcomes: Sequence[Outcome], k: int) -> dict[str, float]:
+    """Return the means of `sample_metrics` over the groups of k outcomes that follow each other. Groups share no
+    outcome, so their mean is unbiased."""
+    values: dict[str, list[float]] = {}
+    for start in range(0, len(outcomes) - k + 1, k):
+        for name, value in abilities.sample_metrics(environment, outcomes[start : start + k]).items():
+            values.setdefault(name, []).append(value)
+    return {name: statistics.fmean(of_groups) for name, of_groups in values.items()}
 
 
 def summarise(results: Mapping[str, Sequence[TaskMetrics]], seed: int) -> EvaluationSummary:

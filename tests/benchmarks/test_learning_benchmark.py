@@ -35,6 +35,7 @@ from tests.factories import row_task
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "results"
 PAGE = {
+    "toy-math": "math.md",
     "toy-revising": "feedback.md",
     "grid": "feedback.md",
     "grid-private": "feedback.md",

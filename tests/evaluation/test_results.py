@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from marl_ray.core.episode import Episode, Node
+from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.evaluation.results import (
     TaskMetrics,
     measure_task,
@@ -32,7 +33,7 @@ def chain(first: float, second: float | None, passed: tuple[bool, bool] = (False
 
 def test_a_task_is_measured_turn_by_turn() -> None:
     episodes = [chain(1.0, 3.0, (False, True)), chain(2.0, 4.0, (True, True)), chain(3.0, None), chain(2.0, 2.0)]
-    metrics = measure_task(episodes, TRAINING, False, [1, 2, 4])
+    metrics = measure_task(episodes, TRAINING, False, [1, 2, 4], CodeGeneration(1))
     discount = TRAINING.discount
     assert (metrics.samples, metrics.too_long_prompts, metrics.infra_errors) == (4, 1, 0)
     assert metrics.numbers == pytest.approx(
@@ -59,14 +60,14 @@ def test_a_task_is_measured_turn_by_turn() -> None:
 def test_an_episode_with_a_sandbox_error_has_no_return() -> None:
     whole, root = chain(1.0, 3.0), chain(2.0, None).root
     assert root is not None
-    metrics = measure_task([whole, make_episode(root, ((0,), "infra_error"))], TRAINING, False, [1])
+    metrics = measure_task([whole, make_episode(root, ((0,), "infra_error"))], TRAINING, False, [1], CodeGeneration(1))
     assert metrics.infra_errors == 1
     assert metrics.numbers["return"] == 1 + TRAINING.discount * 3
     assert metrics.numbers["turn_1/reward_mean"] == 1.5
 
 
 def test_a_task_without_a_node_has_no_metrics() -> None:
-    metrics = measure_task([make_episode(None, ((), "infra_error"))], TRAINING, False, [1])
+    metrics = measure_task([make_episode(None, ((), "infra_error"))], TRAINING, False, [1], CodeGeneration(1))
     assert (metrics.infra_errors, metrics.numbers) == (1, {})
 
 

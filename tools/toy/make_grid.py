@@ -177,10 +177,10 @@ def _random_rows(count: int, rng: random.Random) -> list[str]:
     return ["".join(rng.choices(LETTERS, k=WIDTH)) for _ in range(count)]
 
 
-def make_small_model(tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
+def make_small_model(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> Qwen2ForCausalLM:
     """Return a new model with 0.2 M parameters."""
     config = Qwen2Config(
-        vocab_size=VOCAB_SIZE,
+        vocab_size=vocab_size,
         hidden_size=64,
         intermediate_size=192,
         num_hidden_layers=4,
@@ -202,13 +202,15 @@ def make_small_model(tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
     return model
 
 
-def make_policy(stages: Sequence[tuple[Sequence[Scene], int, float]], out: Path, seed: int) -> None:
+def make_policy(
+    stages: Sequence[tuple[Sequence[Scene], int, float]], out: Path, seed: int, vocab_size: int = VOCAB_SIZE
+) -> None:
     """Train a small model in stages (scenes, steps, peak learning rate), and write it with its tokenizer."""
     found = [scene for scenes_of_stage, _, _ in stages for scene in scenes_of_stage]
     with tempfile.TemporaryDirectory() as staging:
         folder = Path(staging)
-        tokenizer = make_tokenizer([text for one in found for text in (one.prompt, *one.responses)], folder, VOCAB_SIZE)
-        model = make_small_model(tokenizer)
+        tokenizer = make_tokenizer([text for one in found for text in (one.prompt, *one.responses)], folder, vocab_size)
+        model = make_small_model(tokenizer, vocab_size)
         print(f"{sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
         recent: list[float] = []
 
