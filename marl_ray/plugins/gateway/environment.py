@@ -53,6 +53,8 @@ class GatewayEnvironment(ProgramEnvironment, HoldsResources):
         """Places of running episodes."""
         self.failures = 0
         """Number of failed episodes so far."""
+        self.diverged = 0
+        """Number of replays that were refused so far, because the program made other requests."""
         self._renderers: list[PromptRenderer] = []
         self._server: GatewayServer | None = None
 
@@ -168,11 +170,21 @@ def check_credit(config: Config, name: str) -> None:
         raise UserError(
             f"{config.algorithm}.critic {config.training.critic} needs one state per episode: set it to none"
         )
+    settings = config.section(GatewayConfig)
     for number, agent in enumerate(config.agents):
         needs = estimator_requirements(agent.estimator)
         key = key_of(config, number, "estimator")
-        if needs.inputs or needs.whole_batch:
+        unmet = set(needs.inputs)
+        if config.training.counterfactual == "empty" and settings.credit == "runs":
+            unmet.discard("counterfactual_rewards")  # a program can be run again without an agent
+        if unmet or needs.whole_batch:
             raise UserError(
                 f"{key} {agent.estimator} needs more than the rewards of siblings, which environment {name} has: use "
-                "magrpo, marloo, maremax or mareinforce"
+                "magrpo, marloo, maremax or mareinforce, or with gateway.credit runs and counterfactual empty difference "
+                "or centred_difference"
+            )
+        if settings.credit == "calls" and agent.reference_kl_coef and not config.training.kl_in_loss:
+            raise UserError(
+                f"gateway.credit calls needs returns that the learner does not change, but {config.algorithm}."
+                f"reference_kl is {config.training.reference_kl}: set it to k3_in_loss or k2_in_loss"
             )
