@@ -180,8 +180,7 @@ def check_credit(config: Config, name: str) -> None:
         if unmet or needs.whole_batch:
             raise UserError(
                 f"{key} {agent.estimator} needs more than the rewards of siblings, which environment {name} has: use "
-                "magrpo, marloo, maremax or mareinforce, or with gateway.credit runs and counterfactual empty difference "
-                "or centred_difference"
+                "magrpo, marloo, maremax or mareinforce (difference needs counterfactual empty and gateway.credit runs)"
             )
         if settings.credit == "calls" and agent.reference_kl_coef and not config.training.kl_in_loss:
             raise UserError(

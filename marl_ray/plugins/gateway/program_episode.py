@@ -22,7 +22,7 @@ from marl_ray.plugins.gateway.prompt_renderer import (
     SampledConversations,
     TemplateMessage,
 )
-from marl_ray.plugins.gateway.replays import Request, Script
+from marl_ray.plugins.gateway.replays import SAMPLED, Request, Script
 from marl_ray.plugins.gateway.tool_calls import REASONING_BEGINS, CallFormat, ToolCall, parse_tool_calls
 
 
@@ -106,7 +106,7 @@ class ProgramEpisode:
     """The task as the program reads it."""
     base_url: str = ""
     """Address of the gateway, with /v1."""
-    script: Script = Script()
+    script: Script = SAMPLED
     """Answers of a recorded run."""
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     answers: dict[Request, tuple[Completion, ...]] = field(default_factory=dict)

@@ -27,7 +27,7 @@ from marl_ray.environments.base import Executor
 from marl_ray.environments.plugin_checks import TURN_NAMES
 from marl_ray.plugins.gateway.program_episode import AgentAccess, ProgramEpisode, TokenGenerator
 from marl_ray.plugins.gateway.program_result import ProgramFailed, ProgramResult, parse_result
-from marl_ray.plugins.gateway.replays import Answers, Request, Script, choose_requests
+from marl_ray.plugins.gateway.replays import SAMPLED, Answers, Request, Script, choose_requests
 from marl_ray.rollout.baselines import Baselines
 from marl_ray.rollout.player import Player, sampling_of
 from marl_ray.rollout.scorer import Scorer, joint_action
@@ -177,7 +177,7 @@ class ProgramPlayer(Player):
         return kept, rewards
 
     async def _play(
-        self, task: Task, key: RunKey, evaluation: bool, priority: int, script: Script = Script()
+        self, task: Task, key: RunKey, evaluation: bool, priority: int, script: Script = SAMPLED
     ) -> PlayedEpisode:
         """Return one run of the program."""
         settings = self.gateway.settings

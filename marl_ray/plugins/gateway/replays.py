@@ -67,6 +67,10 @@ class Script:
         return True
 
 
+SAMPLED = Script()
+"""All answers are sampled from the run's own streams."""
+
+
 def choose_requests(
     answers: Answers, agents: Collection[int], count: int, rng: random.Random
 ) -> tuple[list[Request], float]:
