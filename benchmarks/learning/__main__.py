@@ -6,7 +6,7 @@ Studies: toy-hard (33 ways to train the bundled pair on the harder bundled tasks
 more held-out tasks), toy-estimators (estimators, each at three learning rates), toy-revising (messages between turns,
 for a base policy that was shown how to revise), toy-gateway (the environment against a program behind the gateway),
 grid (letter grids with feedback and without), grid-private (letter grids of which each agent knows one half), mbpp (two
-SmolLM2-135M on MBPP).
+SmolLM2-135M on MBPP), relay and loud-relay (branch replays against credit by runs, for programs in which agents talk).
 
 Each run is a `marl-ray train` with the study's config and the arm's overrides, in a folder below --folder. Its results
 are added to docs/results/learning/STUDY.jsonl as one line. Runs with a line are skipped and interrupted runs are
@@ -32,9 +32,12 @@ from typing import Any
 
 from benchmarks.learning.expert import serving
 from benchmarks.learning.measures import measure, read_lines
-from benchmarks.learning.primary import primary_table
+from benchmarks.learning.primary import PRIMARY, primary_table
 from benchmarks.learning.report import draw, table
+from benchmarks.learning.replay_studies import LOUD_RELAY, RELAY, REPLAY_COMPARISONS
 from benchmarks.learning.studies import STUDIES, TOY_HARD, TOY_PRIMARY, Study
+
+STUDIES |= {study.name: study for study in (RELAY, LOUD_RELAY)}
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "docs" / "results" / "learning"
@@ -85,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--override", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all runs")
     parser.add_argument("--list", action="store_true", help="list the arms, their finished seeds and their settings")
     parser.add_argument("--only-table", action="store_true", help="print the table without running anything")
-    parser.add_argument("--primary", action="store_true", help="print only the primary comparisons of toy-primary")
+    parser.add_argument("--primary", action="store_true", help="print only the primary comparisons of a study")
     arguments = parser.parse_args(argv)
     study, results = STUDIES[arguments.study], arguments.results.absolute()
     arms = arguments.arms.split(",") if arguments.arms else list(study.arms)
@@ -93,7 +96,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(f"unknown arms: {', '.join(sorted(unknown))}; see --list")
     done = {(line["arm"], line["seed"]) for line in current(study, results)}
     if arguments.primary:
-        print(primary_table(current(TOY_PRIMARY, results)))
+        named = study if study.name in REPLAY_COMPARISONS else TOY_PRIMARY
+        print(primary_table(current(named, results), REPLAY_COMPARISONS.get(named.name, PRIMARY)))
         return
     if arguments.list:
         for name, arm in study.arms.items():

@@ -5,7 +5,7 @@ gateway: {function: "relay:play", roles: [first, second]}
 
 Each player holds J or K, and sees all moves so far. The first two moves are messages. With the third move the first
 player says whether the second holds K (bet) or J (pass), and with the fourth the second player says it of the first.
-The reward is the number of right answers, 0 to 2. Without messages it is 1, whatever the players do.
+The reward is the share of right answers. Without messages it is one half, whatever the players do.
 """
 
 from typing import Any
@@ -24,12 +24,16 @@ def read(answer: str) -> str:
     return "bet" if answer.strip() == "bet" else "pass"
 
 
-def score(cards: str, moves: list[str]) -> dict[str, float]:
-    """Return whether the answers are right, by seat. `cards` are the cards of both players."""
-    right = {}
-    for seat, move, card in zip(SEATS, moves[2:], reversed(cards), strict=True):
-        right[seat] = float((move == "bet") == (card == "K"))
-    return right
+def names(move: str, card: str) -> bool:
+    """Return whether a move names a card: bet for K, and pass for J."""
+    return (move == "bet") == (card == "K")
+
+
+def result(rewards: list[float], right: list[bool]) -> dict[str, Any]:
+    """Return a reward, and whether the answers of both players are right."""
+    first, second = map(float, right)
+    metrics = {"first_right": first, "second_right": second, "all_passed": first * second}
+    return {"reward": sum(rewards), "metrics": metrics}
 
 
 async def play(episode: Any) -> dict[str, Any]:
@@ -40,5 +44,15 @@ async def play(episode: Any) -> dict[str, Any]:
         seat = number % len(SEATS)
         answer = await episode.ask(SEATS[seat], show(cards[seat], moves))
         moves.append(read(answer))
-    right = score(cards, moves)
-    return {"reward": sum(right.values()), "metrics": {f"{seat}_right": value for seat, value in right.items()}}
+    right = [names(moves[2], cards[1]), names(moves[3], cards[0])]
+    return result([0.5 * right[0], 0.5 * right[1]], right)
+
+
+async def play_loud(episode: Any) -> dict[str, Any]:
+    """Play a shorter game: both players name the card of the first one, who counts five times. The second player sees
+    the first one's move, and nothing else that tells the card."""
+    cards = episode.task.prompt
+    first = read(await episode.ask("first", show(cards[0], [])))
+    second = read(await episode.ask("second", show(cards[1], [first])))
+    right = [names(first, cards[0]), names(second, cards[0])]
+    return result([5.0 * right[0], 1.0 * right[1]], right)

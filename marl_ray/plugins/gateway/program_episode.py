@@ -279,7 +279,7 @@ class ProgramEpisode:
             min_new_tokens=min_new_tokens,
             json_schema=options.json_schema or sampling.json_schema,
             stop=tuple(dict.fromkeys((*sampling.stop, *options.stop))),
-            seed=stream_seed(seed, "gateway", *key, agent, digest, equal, *self.script.stream(request)),
+            seed=stream_seed(seed, "gateway", *key, agent, digest, equal, *self.script.stream),
         )
 
     def _record(self, asked: _Asked, completion: Completion, repeated: bool) -> CallAnswer:

@@ -10,8 +10,9 @@ that it makes again, so only requests that read something new are sampled:
   2002), with agents that talk.
 
 Neither adds a bias. A request is chosen by a stream of its own with a known probability, by whose inverse its gradient
-is multiplied. The answers that runs share are a function of the prompts and the recorded streams, so they do not depend
-on the answer that is sampled anew; runs that share them have noise in common, which a baseline of siblings removes.
+is multiplied. Whether a later answer is a recorded one depends on prompts alone, so it is a sample of the policy either
+way, whatever was sampled anew. Siblings that repeat a prompt share its answer, and with it noise that their baseline
+removes; where they read something new, each has streams of its own.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Script:
     answers: Answers = field(default_factory=dict)
     """Recorded answers, which are given again."""
     anew: Request | None = None
-    """The request whose answer is sampled from a stream of its own, with the number `sibling`."""
+    """The request whose answer is sampled, with all that is new after it, from the streams of number `sibling`."""
     sibling: int = 0
     absent: int | None = None
     """The agent whose answers are empty."""
@@ -51,9 +52,10 @@ class Script:
             return None
         return recorded
 
-    def stream(self, request: Request) -> tuple[str | int, ...]:
-        """Return the end of the name of a request's random stream."""
-        return ("replay", self.sibling) if request == self.anew else ()
+    @property
+    def stream(self) -> tuple[str | int, ...]:
+        """The end of the names of random streams."""
+        return () if self.anew is None else ("replay", self.sibling)
 
     def is_kept_by(self, answers: Answers) -> bool:
         """Return whether a run has made the request that was to be sampled anew, and all requests before it."""
