@@ -55,27 +55,27 @@ class Program:
 
     def gradient(self) -> Array:
         """Return the exact gradient of the expected reward in the logits of all calls, flat; 0 for other agents."""
-        logits = [torch.tensor(one, requires_grad=True) for one in self.logits()]
-        expected = torch.zeros((), dtype=torch.float64)
-        for cards in product(range(2), repeat=2):
-            for answers in product(range(ACTIONS), repeat=self.calls):
-                given, said = np.array([cards]), np.array([answers])
-                chance = torch.full((), 1 / 4, dtype=torch.float64)
-                for call, own in enumerate(logits):
-                    number = int(self.prompt(call, given, said)[0])
-                    chance = chance * own.softmax(-1)[number, answers[call]]
-                expected = expected + chance * float(self.reward(given, said)[0])
-        expected.backward()  # type: ignore[no-untyped-call]
+        cases = np.array(list(product(range(2), range(2), *[range(ACTIONS)] * self.calls)))
+        cards, answers = cases[:, :2], cases[:, 2:]
+        policies = [softmax(logits) for logits in self.logits()]
+        prompts = [self.prompt(call, cards, answers) for call in range(self.calls)]
+        chance = np.full(len(cases), 1 / 4)
+        for call, policy in enumerate(policies):
+            chance *= policy[prompts[call], answers[:, call]]
+        value = chance * self.reward(cards, answers)
         flat = []
-        for call, own in enumerate(logits):
-            assert own.grad is not None
-            flat.append(own.grad.numpy().ravel() * (call % 2 in self.learning))
+        for call, policy in enumerate(policies):
+            slope = np.zeros_like(policy)
+            # The gradient of a log-probability is 1 for the action, less the policy.
+            np.add.at(slope, (prompts[call], answers[:, call]), value)
+            np.add.at(slope, prompts[call], -value[:, None] * policy[prompts[call]])
+            flat.append(slope.ravel() * (call % 2 in self.learning))
         return np.concatenate(flat)
 
 
 def _relay(cards: Actions, answers: Actions) -> Array:
     """Return the reward of `play` in docs/examples/relay.py: each player names the other's card in its second call."""
-    found: Array = 1.0 * (answers[:, 2] == cards[:, 1]) + (answers[:, 3] == cards[:, 0])
+    found: Array = 0.5 * (answers[:, 2] == cards[:, 1]) + 0.5 * (answers[:, 3] == cards[:, 0])
     return found
 
 
@@ -141,8 +141,7 @@ class ProgramAudit:
 
 
 class Sampler:
-    """Runs of a program for many tasks at once. `streams` are uniform numbers by call and prompt, so that an answer is a
-    function of its prompt."""
+    """Runs of a program for many tasks at once, at the audited policies."""
 
     def __init__(self, program: Program, rng: np.random.Generator, size: int) -> None:
         self.program = program
@@ -152,6 +151,7 @@ class Sampler:
         self.cards: Actions = rng.integers(2, size=(size, 2))
 
     def streams(self) -> list[Array]:
+        """Return uniform numbers by call and prompt, [S, prompts] each: an answer is a function of its prompt."""
         return [self.rng.random((self.size, self.program.prompts(call))) for call in range(self.program.calls)]
 
     def play(

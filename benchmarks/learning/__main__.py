@@ -33,14 +33,13 @@ from typing import Any
 from benchmarks.learning.expert import serving
 from benchmarks.learning.measures import measure, read_lines
 from benchmarks.learning.primary import PRIMARY, primary_table
-from benchmarks.learning.report import draw, table
 from benchmarks.learning.replay_studies import LOUD_RELAY, RELAY, REPLAY_COMPARISONS
+from benchmarks.learning.report import draw, table
 from benchmarks.learning.studies import STUDIES, TOY_HARD, TOY_PRIMARY, Study
-
-STUDIES |= {study.name: study for study in (RELAY, LOUD_RELAY)}
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "docs" / "results" / "learning"
+STUDIES |= {study.name: study for study in (RELAY, LOUD_RELAY)}
 
 
 def train(study: Study, arm: str, seed: int, folder: Path, more_overrides: Sequence[str]) -> Path:
