@@ -64,14 +64,6 @@ LOUD_RELAY = replace(
         "both agents learn": {
             JOINT: Arm("credit by runs", RUNS),
             "calls": Arm("branch replays of both calls", {}),
-            "removal": Arm(
-                "the second removed, credit by runs",
-                {
-                    "gateway.credit": "runs",
-                    "magrpo.num_generations": 8,
-                    "agents": "[{}, {estimator: centred_difference}]",
-                },
-            ),
         },
         "only the second learns": {
             "second": Arm("credit by runs", {**RUNS, **_ONLY_SECOND}),

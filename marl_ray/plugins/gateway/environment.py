@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,6 +25,8 @@ from marl_ray.plugins.gateway.service_program import ServiceProgram
 if TYPE_CHECKING:
     from marl_ray.config import AgentConfig, Config, ModelConfig
     from marl_ray.plugins.gateway.gateway_server import GatewayServer
+
+logger = logging.getLogger(__name__)
 
 NAME = "gateway"
 JUDGED_FIELDS = ("entry_point",)
@@ -62,6 +65,12 @@ class GatewayEnvironment(ProgramEnvironment, HoldsResources):
     def from_config(cls, config: Config) -> Self:
         check_settings(config)
         settings = config.section(GatewayConfig)
+        if settings.credit == "calls":
+            siblings = config.training.group_sizes[0]
+            logger.info(
+                f"gateway.credit calls: {settings.runs_per_task(siblings)} runs of the program per task, one and "
+                f"{siblings - 1} for each of {settings.replayed_calls} calls that are sampled anew, not {siblings}"
+            )
         judge = None
         if settings.judge is not None:
             judge = ENVIRONMENTS.get(settings.judge).from_config(config)

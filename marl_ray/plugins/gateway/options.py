@@ -72,3 +72,9 @@ class GatewayConfig(Section):
     """Environment variables of the driver that a command receives besides PATH, HOME, LANG and TZ."""
     port: Port = 0
     """Port on localhost. 0: a free port."""
+
+    def runs_per_task(self, siblings: int) -> int:
+        """Return the number of runs of a task in a step with groups of `siblings`, without removals of agents."""
+        if self.credit == "runs":
+            return siblings
+        return 1 + self.replayed_calls * (siblings - 1)
