@@ -123,10 +123,10 @@ class ProgramPlayer(Player):
                 lost.append(run)
         removals: dict[int, list[float]] = {}
         if self._removed_agents and not evaluation:
-            rewarded, removals = await self._without_agents(task, rewarded, priority)
+            rewarded, removals = await self._without_agents(task, rewarded, lost, priority)
         # Without the first run, its replays have nothing in common.
         if not rewarded or (chosen.requests and rewarded[0] is not runs[0]):
-            stop = Stop((), "infra_error", runs[0].failure)
+            stop = Stop((), "infra_error", next((run.failure for run in lost), ""))
             if unscored:
                 stop = Stop((), "unscored", unscored[0].failure)
             return Episode(task, None, [stop], unscored=unscored)
@@ -154,10 +154,13 @@ class ProgramPlayer(Player):
         return [first, *await gather(*playing)], chosen
 
     async def _without_agents(
-        self, task: Task, runs: Sequence[PlayedEpisode], priority: int
+        self, task: Task, runs: Sequence[PlayedEpisode], lost: list[PlayedEpisode], priority: int
     ) -> tuple[list[PlayedEpisode], dict[int, list[float]]]:
         """Return the runs that have a reward without each agent whose estimator needs it, and by agent these rewards.
-        A run without an agent does not depend on what the agent has sampled, so leaving runs out adds no bias."""
+
+        Other runs are added to `lost`. A run without an agent does not depend on what the agent has sampled, so leaving
+        runs out adds no bias.
+        """
         playing = []
         for run in runs:
             for agent in self._removed_agents:
@@ -167,7 +170,9 @@ class ProgramPlayer(Player):
         rewards: dict[int, list[float]] = {agent: [] for agent in self._removed_agents}
         for run in runs:
             without = [next(removed) for _ in self._removed_agents]
-            if not all(one.has_reward for one in without):
+            failed = [one for one in without if not one.has_reward]
+            if failed:
+                lost.append(replace(run, outcome=None, failure=failed[0].failure))
                 continue
             kept.append(run)
             for agent, one in zip(self._removed_agents, without, strict=True):
