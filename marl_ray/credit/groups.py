@@ -104,16 +104,18 @@ def build_replay_group(node: Node, agent: int, config: Config) -> Group:
     Only calls of one replay are compared: they answer one prompt, and differ in nothing that was sampled before.
     """
     settings = config.agents[agent]
+    training = config.training
     rewards = node.rewards_of(agent)
     rows: list[tuple[AgentCall, float, float]] = []
     for replay in node.replays:
         if replay.agent != agent:
             continue
-        calls = tuple(sorted((node.calls[agent][index] for index in replay.calls), key=_place))
-        returns = tuple(rewards[sibling] for sibling in Group(node.turn, calls, ()).siblings)
-        group = weight_group(Group(node.turn, calls, returns), settings, config.training)
-        weights = [replay.weight * weight for weight in group.weights]
-        rows += zip(calls, returns, weights, strict=True)
+        own = [node.calls[agent][index] for index in replay.calls]
+        compared = tuple(sorted(own, key=_place))
+        siblings = Group(node.turn, compared, ()).siblings
+        group = weight_group(Group(node.turn, compared, tuple(map(rewards.__getitem__, siblings))), settings, training)
+        for call, value, weight in zip(compared, group.returns, group.weights, strict=True):
+            rows.append((call, value, replay.weight * weight))
     if not rows:
         # Every agent has a group of every node, so that batches of agents with one policy are merged node by node.
         rows.append((AgentCall(agent, "", (), NOT_CALLED, branch=1, sibling=0), rewards[0], 0.0))

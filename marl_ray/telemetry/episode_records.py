@@ -91,7 +91,7 @@ def _node(path: Sequence[int], node: Node) -> dict[str, Any]:
     if any(callers):
         record["callers"] = callers
     if node.replays:
-        record["replays"] = [asdict(replay) for replay in node.replays]
+        record["replays"] = list(map(asdict, node.replays))
     if node.greedy is not None:
         texts = [completion.text for completion in node.greedy.completions]
         record["greedy"] = {"responses": texts, "reward": node.greedy.reward}

@@ -22,7 +22,7 @@ from marl_ray.plugins.gateway.prompt_renderer import (
     SampledConversations,
     TemplateMessage,
 )
-from marl_ray.plugins.gateway.replays import SAMPLED, Request, Script
+from marl_ray.plugins.gateway.replays import SAMPLED, RequestKey, Script
 from marl_ray.plugins.gateway.tool_calls import REASONING_BEGINS, CallFormat, ToolCall, parse_tool_calls
 
 
@@ -107,9 +107,9 @@ class ProgramEpisode:
     base_url: str = ""
     """Address of the gateway, with /v1."""
     script: Script = SAMPLED
-    """Answers of a recorded run."""
+    """RecordedAnswers of a recorded run."""
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
-    answers: dict[Request, tuple[Completion, ...]] = field(default_factory=dict)
+    answers: dict[RequestKey, tuple[Completion, ...]] = field(default_factory=dict)
     """All completions by request, in the order of their ends."""
     calls: list[AgentCall] = field(default_factory=list)
     requests: int = 0
@@ -253,14 +253,14 @@ class ProgramEpisode:
             raise ApiError(503, self.failure, "unavailable")
         return generation
 
-    def _request(self, asked: _Asked) -> Request:
+    def _request(self, asked: _Asked) -> RequestKey:
         """Return the identity of the next request with this prompt: equal prompts get different answers."""
         prompt = asked.agent, asked.rendered.token_ids
         equal = self._equal_prompts[prompt]
         self._equal_prompts[prompt] += 1
         return *prompt, equal
 
-    def _sampling(self, request: Request, options: CallOptions) -> SamplingSpec:
+    def _sampling(self, request: RequestKey, options: CallOptions) -> SamplingSpec:
         agent, token_ids, equal = request
         sampling = self.agents[agent].sampling
         seed, key = self.key

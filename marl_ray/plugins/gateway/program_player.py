@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import filterfalse, islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from marl_ray.config import Config
@@ -27,7 +29,7 @@ from marl_ray.environments.base import Executor
 from marl_ray.environments.plugin_checks import TURN_NAMES
 from marl_ray.plugins.gateway.program_episode import AgentAccess, ProgramEpisode, TokenGenerator
 from marl_ray.plugins.gateway.program_result import ProgramFailed, ProgramResult, parse_result
-from marl_ray.plugins.gateway.replays import SAMPLED, Answers, Request, Script, choose_requests
+from marl_ray.plugins.gateway.replays import SAMPLED, RecordedAnswers, RequestKey, Script, choose_requests
 from marl_ray.rollout.baselines import Baselines
 from marl_ray.rollout.player import Player, sampling_of
 from marl_ray.rollout.scorer import Scorer, joint_action
@@ -54,7 +56,7 @@ class PlayedEpisode:
     key: RunKey
     script: Script
     calls: tuple[AgentCall, ...]
-    answers: Answers
+    answers: RecordedAnswers
     outcome: Outcome | None
     failure: str = ""
 
@@ -67,7 +69,7 @@ class PlayedEpisode:
 class ChosenRequests:
     """The requests of the first run that were sampled anew, and the factor of their gradient."""
 
-    requests: list[Request]
+    requests: list[RequestKey]
     weight: float
 
 
@@ -107,7 +109,7 @@ class ProgramPlayer(Player):
         name = (*key, task.id)
         chosen = NOTHING_CHOSEN
         if evaluation or self.gateway.settings.credit == "runs":
-            playing = [self._play(task, (*name, number), evaluation, priority) for number in range(size)]
+            playing = (self._play(task, (*name, number), evaluation, priority) for number in range(size))
             runs: list[PlayedEpisode] = await gather(*playing)
         else:
             runs, chosen = await self._play_branches(task, name, size, priority)
@@ -143,7 +145,10 @@ class ProgramPlayer(Player):
         first = await self._play(task, (*name, 0), False, priority)
         if not first.has_reward:
             return [first], NOTHING_CHOSEN
-        learning = [number for number, agent in enumerate(self.config.agents) if agent.learning_rate > 0]
+        learning: list[int] = []
+        for number, agent in enumerate(self.config.agents):
+            if agent.learning_rate > 0:
+                learning.append(number)
         rng = random_stream(self.config.seed, "branch_replays", *name)
         chosen = ChosenRequests(*choose_requests(first.answers, learning, self.gateway.settings.replayed_calls, rng))
         playing = []
@@ -167,10 +172,10 @@ class ProgramPlayer(Player):
                 playing.append(self._play(task, run.key, False, priority, Script(run.answers, absent=agent)))
         removed = iter(await gather(*playing))
         kept: list[PlayedEpisode] = []
-        rewards: dict[int, list[float]] = {agent: [] for agent in self._removed_agents}
+        rewards: dict[int, list[float]] = {}
         for run in runs:
-            without = [next(removed) for _ in self._removed_agents]
-            failed = [one for one in without if not one.has_reward]
+            without = list(islice(removed, len(self._removed_agents)))
+            failed = list(filterfalse(attrgetter("has_reward"), without))
             if failed:
                 lost.append(replace(run, outcome=None, failure=failed[0].failure))
                 continue
@@ -178,7 +183,7 @@ class ProgramPlayer(Player):
             for agent, one in zip(self._removed_agents, without, strict=True):
                 assert one.outcome is not None
                 action = joint_action((), one.outcome, self.config.reward_processor, self.config.num_agents)
-                rewards[agent].append(action.rewards[agent])
+                rewards.setdefault(agent, []).append(action.rewards[agent])
         return kept, rewards
 
     async def _play(

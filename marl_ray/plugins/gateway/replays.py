@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 
 from marl_ray.core.episode import Completion
 
-Request = tuple[int, tuple[int, ...], int]
+RequestKey = tuple[int, tuple[int, ...], int]
 """A request of a run: the agent, the token ids of its prompt, and the number of earlier requests with both."""
-Answers = Mapping[Request, tuple[Completion, ...]]
+RecordedAnswers = Mapping[RequestKey, tuple[Completion, ...]]
 """The completions of a run by request, in the order of their ends."""
 REMOVED = Completion((), "", (), "removed", ())
 """The answer of an agent that is left out."""
@@ -35,15 +35,15 @@ REMOVED = Completion((), "", (), "removed", ())
 class Script:
     """The answers of a run that are not sampled from the run's own streams: none by default."""
 
-    answers: Answers = field(default_factory=dict)
+    answers: RecordedAnswers = field(default_factory=dict)
     """Recorded answers, which are given again."""
-    anew: Request | None = None
+    anew: RequestKey | None = None
     """The request whose answer is sampled, with all that is new after it, from the streams of number `sibling`."""
     sibling: int = 0
     absent: int | None = None
     """The agent whose answers are empty."""
 
-    def given(self, request: Request, choices: int) -> tuple[Completion, ...] | None:
+    def given(self, request: RequestKey, choices: int) -> tuple[Completion, ...] | None:
         """Return the completions of a request that are not sampled, None if they are."""
         if request[0] == self.absent:
             return (REMOVED,) * choices
@@ -57,7 +57,7 @@ class Script:
         """The end of the names of random streams."""
         return () if self.anew is None else ("replay", self.sibling)
 
-    def is_kept_by(self, answers: Answers) -> bool:
+    def is_kept_by(self, answers: RecordedAnswers) -> bool:
         """Return whether a run has made the request that was to be sampled anew, and all requests before it."""
         if self.anew is None:
             return True
@@ -74,8 +74,8 @@ SAMPLED = Script()
 
 
 def choose_requests(
-    answers: Answers, agents: Collection[int], count: int, rng: random.Random
-) -> tuple[list[Request], float]:
+    answers: RecordedAnswers, agents: Collection[int], count: int, rng: random.Random
+) -> tuple[list[RequestKey], float]:
     """Return at most `count` requests of these agents, drawn without replacement, and one by their probability.
 
     Example:
