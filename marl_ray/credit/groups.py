@@ -113,7 +113,10 @@ def build_replay_group(node: Node, agent: int, config: Config) -> Group:
         own = [node.calls[agent][index] for index in replay.calls]
         compared = tuple(sorted(own, key=_place))
         siblings = Group(node.turn, compared, ()).siblings
-        group = weight_group(Group(node.turn, compared, tuple(map(rewards.__getitem__, siblings))), settings, training)
+        # A sibling is a run, and so has the number of its joint action.
+        returns = tuple(map(rewards.__getitem__, siblings))
+        group = Group(node.turn, compared, returns)
+        group = weight_group(group, settings, training)
         for call, value, weight in zip(compared, group.returns, group.weights, strict=True):
             rows.append((call, value, replay.weight * weight))
     if not rows:

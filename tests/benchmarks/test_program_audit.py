@@ -14,7 +14,7 @@ LOUD = PROGRAMS[1]
 
 
 def test_the_gradient_is_the_slope_of_the_expected_reward() -> None:
-    """By hand, for the loud relay: the second agent's answer counts 1, and its prompt is the card and the move."""
+    """Compute it by hand for the second agent of the loud relay, whose prompt is its card and the first move."""
     first, second = (np.exp(one) / np.exp(one).sum(-1, keepdims=True) for one in LOUD.logits())
     exact = LOUD.gradient()[first.size :].reshape(second.shape)
     for card in range(2):

@@ -109,7 +109,9 @@ class ProgramPlayer(Player):
         name = (*key, task.id)
         chosen = NOTHING_CHOSEN
         if evaluation or self.gateway.settings.credit == "runs":
-            playing = (self._play(task, (*name, number), evaluation, priority) for number in range(size))
+            playing = []
+            for number in range(size):
+                playing.append(self._play(task, (*name, number), evaluation, priority))
             runs: list[PlayedEpisode] = await gather(*playing)
         else:
             runs, chosen = await self._play_branches(task, name, size, priority)
@@ -163,8 +165,8 @@ class ProgramPlayer(Player):
     ) -> tuple[list[PlayedEpisode], dict[int, list[float]]]:
         """Return the runs that have a reward without each agent whose estimator needs it, and by agent these rewards.
 
-        Other runs are added to `lost`. A run without an agent does not depend on what the agent has sampled, so leaving
-        runs out adds no bias.
+        Other runs are added to `lost`. A run without an agent does not depend on the agent's answers, so
+        leaving runs out adds no bias.
         """
         playing = []
         for run in runs:

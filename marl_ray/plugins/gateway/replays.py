@@ -4,8 +4,8 @@ A recorded run is a map from requests to answers. A program that is run again ge
 that it makes again, so only requests that read something new are sampled:
 
 - A branch replay samples the answer to one request anew. Siblings have equal prompts there, and their returns differ
-  only by that answer and what follows from it. This is the replay of C3, "Contextual counterfactual credit", for
-  programs; with `num_generations` siblings the estimators are those of any group.
+  only by that answer and its consequences. This is the replay of C3, "Contextual counterfactual credit", for programs.
+  The siblings are a group like any other, for any estimator.
 - A removal gives empty answers in place of one agent's: the counterfactual of difference rewards (Wolpert and Tumer,
   2002), with agents that talk.
 

@@ -1,4 +1,4 @@
-"""Branch replays and removals: which runs are played, what is compared, and with which weight."""
+"""Branch replays and removals: the runs that are played, the calls that are compared, and their weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIBLINGS = 3
 
 
 async def talks(episode: ProgramEpisode) -> float:
-    """The tester reads the coder's letter, and the coder reads both; the reward is the number of letters a."""
+    """Let the tester read the coder's letter, and the coder both. The reward is the number of letters a."""
     first = await episode.ask("coder", "Begin:")
     second = await episode.ask("tester", f"After {first}:")
     third = await episode.ask("coder", f"After {first}{second}:")
@@ -37,7 +37,7 @@ async def talks(episode: ProgramEpisode) -> float:
 
 
 async def answers_apart(episode: ProgramEpisode) -> float:
-    """Both agents are asked at the same time, and read nothing."""
+    """Ask both agents at the same time. They read nothing."""
     texts = await asyncio.gather(episode.ask("coder", "Yours:"), episode.ask("tester", "Yours:"))
     return float("".join(texts).count("a"))
 
@@ -46,7 +46,7 @@ runs_of_dice: Iterator[int] = iter(range(10**9))
 
 
 async def rolls_dice(episode: ProgramEpisode) -> float:
-    """Every run asks another first question."""
+    """Ask another first question in every run."""
     first = await episode.ask("coder", f"Begin {next(runs_of_dice)}:")
     return float((first + await episode.ask("tester", "Go on:")).count("a"))
 
@@ -229,7 +229,7 @@ def test_estimators_that_programs_cannot_have_are_refused(
 @pytest.mark.slow
 @pytest.mark.parametrize("calls", [1, 2])
 def test_the_expected_gradient_is_exact(calls: int) -> None:
-    """The gradient in the logit of letter a, of every prompt, over many tasks."""
+    """Compare the gradient in the logit of letter a, for every prompt, over many tasks."""
     config = config_of("talks", replayed_calls=calls)
     count = 600
     tasks = [Task(f"task/{number}", "Count.", {}) for number in range(count)]
