@@ -285,8 +285,8 @@ class ProgramEpisode:
     def _record(self, asked: _Asked, completion: Completion, repeated: bool) -> CallAnswer:
         """Add a completion to the calls of the episode, and return it as an answer."""
         rendered = asked.rendered
-        call = AgentCall(asked.agent, asked.prompt, rendered.token_ids, completion, repeated=repeated)
-        self.calls.append(call)
+        recorded = AgentCall(asked.agent, asked.prompt, rendered.token_ids, completion, repeated=repeated)
+        self.calls.append(recorded)
         renderer = self.agents[asked.agent].renderer
         self._of(asked.agent).answered.append(renderer.answered(rendered, completion, asked.is_chat))
         text = completion.text

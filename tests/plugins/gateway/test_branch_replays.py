@@ -131,7 +131,7 @@ def test_prompts_that_read_nothing_new_get_the_recorded_answer() -> None:
 def test_only_calls_of_one_replay_are_compared_and_weighted_by_their_chance() -> None:
     config = config_of("talks", replayed_calls=1)
     tasks = [Task(f"task/{number}", "Count.", {}) for number in range(20)]
-    agents_chosen = Counter()
+    agents_chosen: Counter[int] = Counter()
     for episode in played(config, None, *tasks):
         node = root(episode)
         (replay,) = node.replays
