@@ -3,7 +3,7 @@
     python -m benchmarks.credit [--groups 100000] [--seed 0] [--only-print]
 
 Exits with 1 if a variant that should be unbiased is further than three standard errors from its expectation. Needs no
-model and no Ray; 100,000 groups per variant and game take less than a minute on one core.
+model and no Ray; 100,000 groups per variant and game take about three minutes on one core.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks.credit.audit import CHUNK, GROUP, VARIANTS, Audit, audit
 from benchmarks.credit.games import GAMES, MatrixGame
 from benchmarks.credit.last_turn import audit_turns, turn_rows
+from benchmarks.credit.programs import METHODS, PROGRAMS, ProgramAudit, audit_program, program_rows
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "results" / "credit.md"
 BEGIN, END = "<!-- made by python -m benchmarks.credit -->", "<!-- end -->"
@@ -69,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only-print", action="store_true", help="leave the page as it is")
     options = parser.parse_args(argv)
     parts, failed = ["### Games", "", markdown(value_rows())], []
+    wrong: list[ProgramAudit] = []
     for game in GAMES:
         found = [audit(game, variant, options.groups, options.seed) for variant in VARIANTS if variant.applies_to(game)]
         failed += [one for one in found if one.scale is not None and one.standard_errors > LIMIT]
@@ -77,8 +79,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     turns = audit_turns(options.groups, options.seed)
     parts += ["", "### Two turns, each first answer with one continuation", "", markdown(turn_rows(turns))]
     print(parts[-1], flush=True)
+    for program in PROGRAMS:
+        tasks = max(options.groups // 2, 1)
+        measured = [audit_program(program, method, tasks, options.seed) for method in METHODS]
+        wrong += [one for one in measured if one.standard_errors > LIMIT]
+        parts += ["", f"### {program.name.capitalize()}", "", markdown(program_rows(measured))]
+        print("\n".join(parts[-3:]), flush=True)
     groups = -(-options.groups // CHUNK) * CHUNK
-    parts += ["", f"{groups:,} groups of {GROUP} per agent, estimator and game; seed {options.seed}."]
+    parts += [
+        "",
+        f"{groups:,} groups of {GROUP} per agent, estimator and game, and half as many tasks per program; "
+        f"seed {options.seed}.",
+    ]
     if not options.only_print:
         text = PAGE.read_text(encoding="utf-8")
         before, rest = text.split(BEGIN)
@@ -89,7 +101,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     failed_turns = [one for one in turns if one.scale is not None and one.standard_errors > LIMIT]
     for one_turn in failed_turns:
         print(f"{one_turn.variant} in turn {one_turn.turn}: {one_turn.standard_errors:.1f} standard errors")
-    return 1 if failed or failed_turns else 0
+    for program_audit in wrong:
+        distance = f"{program_audit.standard_errors:.1f} standard errors"
+        print(f"{program_audit.method.name} on {program_audit.program}: {distance} from its expectation")
+    return 1 if failed or failed_turns or wrong else 0
 
 
 if __name__ == "__main__":

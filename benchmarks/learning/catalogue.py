@@ -7,6 +7,7 @@ from benchmarks.learning import (
     hanabi_study,
     math_studies,
     plan_path_study,
+    replay_studies,
     second_turn_study,
     studies,
 )
@@ -27,6 +28,8 @@ _ALL: tuple[Study, ...] = (
     plan_path_study.PLAN_PATH,
     hanabi_study.HANABI,
     math_studies.TOY_MATH,
+    replay_studies.RELAY,
+    replay_studies.LOUD_RELAY,
     studies.MBPP,
 )
 STUDIES = {study.name: study for study in _ALL}
@@ -34,6 +37,7 @@ FAMILIES = {
     "toy-primary": PRIMARY,
     "toy-second-turn": second_turn_study.COMPARISONS,
     "grid-telling": (Comparison("told at chance: pair, less pair told nothing", JOINT, "chance_plain", "reward"),),
+    **replay_studies.REPLAY_COMPARISONS,
     "plan-path": plan_path_study.COMPARISONS,
 }
 """Primary comparisons by study."""

@@ -74,6 +74,10 @@ class Completion:
         return min((version for version, _ in self.spans), default=-1)
 
 
+NOT_CALLED = Completion((), "", (), "not_called", ())
+"""Stands for the completions of an agent that a program did not call."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingSpec:
     """Sampling parameters of a group. `seed` makes the group reproducible under any load; `top_k` None: all tokens.
@@ -109,7 +113,8 @@ class AgentCall:
     """One completion of one agent, with its prompt. The module's docstring defines `branch` and `sibling`.
 
     The environment or the program wrote `prompt`, and the engine read the tokens `prompt_ids`. With composition `chat`,
-    `prompt` is the message of the turn and `prompt_ids` are the whole conversation.
+    `prompt` is the message of the turn and `prompt_ids` are the whole conversation. `repeated`: the completion was
+    sampled in another run of the program and is given again.
     """
 
     agent: int
@@ -118,6 +123,7 @@ class AgentCall:
     completion: Completion
     branch: int = 0
     sibling: int | None = None
+    repeated: bool = False
 
     @property
     def conversation(self) -> tuple[int, ...]:
@@ -222,6 +228,19 @@ class GreedySample:
     rewards: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class BranchReplay:
+    """Runs of a program that are equal up to one call, which was sampled anew in each of them.
+
+    `calls` are the indices of its completions in the calls of the `agent`, of all these runs; they answer one prompt.
+    `weight` is the factor of their gradient: one by the probability that this call was chosen.
+    """
+
+    agent: int
+    calls: tuple[int, ...]
+    weight: float
+
+
 @dataclass(slots=True)
 class Node:
     """One turn, or all runs of a program: the calls of each agent, and the joint actions.
@@ -234,7 +253,8 @@ class Node:
     joint actions [J] with a counterfactual action in place of the agent's completion. `recombined` are all joint
     actions that were executed for these baselines, by the agents' texts, without indices.
 
-    An agent that a run of a program does not call has one call without tokens there.
+    An agent that a run of a program does not call has one call without tokens there. With `replays`, only the calls in
+    them are compared and learned from.
     """
 
     turn: int
@@ -247,6 +267,7 @@ class Node:
     counterfactuals: dict[int, list[float]] = field(default_factory=dict)
     recombined: dict[Texts, JointAction] = field(default_factory=dict)
     stopped: dict[int, int] = field(default_factory=dict)
+    replays: list[BranchReplay] = field(default_factory=list)
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -258,7 +279,7 @@ class Node:
         """All sampled completions per agent, including the greedy completion if there is one."""
         completions: list[list[Completion]] = []
         for agent, calls in enumerate(self.calls):
-            of_agent = [call.completion for call in calls]
+            of_agent = [call.completion for call in calls if not call.repeated]
             if self.greedy is not None:  # sampled with the same weights, so it counts as a sample of a version
                 of_agent.append(self.greedy.completions[agent])
             completions.append(of_agent)

@@ -29,7 +29,10 @@ def group_advantages(group: Group, agent: AgentConfig, credit: CreditConfig) -> 
     returns = dict(zip(group.siblings, group.returns, strict=True))
     if len(returns) == 1 and estimator.requirements.siblings:  # nothing to compare
         return [0.0] * len(group.calls)
-    values = advantages(list(returns.values()), estimator, credit.normalize_advantages, group.inputs)
+    inputs: dict[str, Sequence[float]] = {}
+    for name, numbers in group.inputs.items():
+        inputs[name] = list(dict(zip(group.siblings, numbers, strict=True)).values())
+    values = advantages(list(returns.values()), estimator, credit.normalize_advantages, inputs)
     advantage_of = dict(zip(returns, values, strict=True))
     return [advantage_of[sibling] for sibling in group.siblings]
 

@@ -14,7 +14,7 @@ from itertools import chain
 from marl_ray.config import AgentConfig, AlgorithmConfig, Config, CreditConfig
 from marl_ray.config.sections import ExternalConfig
 from marl_ray.core.batch import Batch, CriticSample, Group, MiniBatch
-from marl_ray.core.episode import AgentCall, Episode, Node
+from marl_ray.core.episode import NOT_CALLED, AgentCall, Episode, Node
 from marl_ray.core.ids import PolicyId
 from marl_ray.credit.advantages import advantages_by_turn, group_advantages
 from marl_ray.credit.estimators.base import load_estimator
@@ -76,17 +76,19 @@ def build_group(node: Node, agent: int, config: Config) -> Group:
     Calls are sorted by sibling and prompt, so that the order does not depend on the timing of a program's concurrent
     calls, and a call follows the calls whose conversation it continues.
     """
+    if node.replays:
+        return build_replay_group(node, agent, config)
     credit = config.training
     settings = config.agents[agent]
     calls = tuple(sorted(node.group(agent), key=_place))
     returns = action_returns(node, agent, credit.discount, credit.handoff == "all")
     credited = completion_returns(node, agent, returns)
-    inputs: dict[str, tuple[float, ...]] = {}
-    if calls[0].branch == 0:
-        # Programs have neither: their environment refuses estimators with inputs.
+    if calls[0].branch == 0:  # the penalty is for one completion per sibling, which programs do not have
         completions = [call.completion for call in calls]
         credited = penalize_overlong(credited, completions, settings.max_new_tokens, credit)
-        inputs = estimator_inputs(node, agent, config, returns, credited)
+    inputs: dict[str, tuple[float, ...]] = {}
+    for name, values in estimator_inputs(node, agent, config, returns, credited).items():
+        inputs[name] = _of_calls(calls, values)
     group = Group(node.turn, calls, _of_calls(calls, credited), inputs=inputs)
     if credit.critic != "none":
         shares = group_shares(group, settings, credit)
@@ -95,6 +97,35 @@ def build_group(node: Node, agent: int, config: Config) -> Group:
     if needs_whole_batch(settings):
         return group
     return weight_group(group, settings, credit)
+
+
+def build_replay_group(node: Node, agent: int, config: Config) -> Group:
+    """Return the agent's calls that were sampled anew, with the returns and weights of their replays.
+
+    Only calls of one replay are compared: they answer one prompt, and differ in nothing that was sampled before.
+    """
+    settings = config.agents[agent]
+    training = config.training
+    rewards = node.rewards_of(agent)
+    rows: list[tuple[AgentCall, float, float]] = []
+    for replay in node.replays:
+        if replay.agent != agent:
+            continue
+        own = [node.calls[agent][index] for index in replay.calls]
+        compared = tuple(sorted(own, key=_place))
+        siblings = Group(node.turn, compared, ()).siblings
+        # A sibling is a run, and so has the number of its joint action.
+        returns = tuple(map(rewards.__getitem__, siblings))
+        group = Group(node.turn, compared, returns)
+        group = weight_group(group, settings, training)
+        for call, value, weight in zip(compared, group.returns, group.weights, strict=True):
+            rows.append((call, value, replay.weight * weight))
+    if not rows:
+        # Every agent has a group of every node, so that batches of agents with one policy are merged node by node.
+        rows.append((AgentCall(agent, "", (), NOT_CALLED, branch=1, sibling=0), rewards[0], 0.0))
+    rows.sort(key=lambda row: _place(row[0]))
+    calls, returns, weights = zip(*rows, strict=True)
+    return Group(node.turn, calls, returns, weights)
 
 
 def _place(call: AgentCall) -> tuple[int, tuple[int, ...], tuple[int, ...]]:

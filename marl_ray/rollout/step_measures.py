@@ -147,7 +147,8 @@ class StepMeasures:
         """Add an agent's advantages at a node, and the replays of its completions if their rewards are known."""
         settings = self._config.agents[agent]
         advantages: list[float] = []
-        if self._config.training.critic == "none" and not needs_whole_batch(settings):
+        compares_runs = self._config.training.critic == "none" and not node.replays
+        if compares_runs and not needs_whole_batch(settings):
             group = build_group(node, agent, self._config)
             advantages = group_advantages(group, settings, self._config.training)
             diagnostics.add_advantages(advantages)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import starmap
 from typing import Any, TypeGuard
 
@@ -89,6 +90,8 @@ def _node(path: Sequence[int], node: Node) -> dict[str, Any]:
         record["other_prompts"] = other_prompts
     if any(callers):
         record["callers"] = callers
+    if node.replays:
+        record["replays"] = list(map(asdict, node.replays))
     if node.greedy is not None:
         texts = [completion.text for completion in node.greedy.completions]
         record["greedy"] = {"responses": texts, "reward": node.greedy.reward}

@@ -29,6 +29,7 @@ from marl_ray.config.budget import training_budget
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.external.endpoints import endpoint_of
 from marl_ray.external.modes import Expert
+from marl_ray.plugins.gateway.options import GatewayConfig
 from marl_ray.plugins.grid.rows import GRID as GRID_TYPE
 from marl_ray.toy import HARD_TASKS_PATH
 from tests.factories import row_task
@@ -36,6 +37,8 @@ from tests.factories import row_task
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "results"
 PAGE = {
     "toy-math": "math.md",
+    "relay": "branch_replays.md",
+    "loud-relay": "branch_replays.md",
     "toy-revising": "feedback.md",
     "grid": "feedback.md",
     "grid-private": "feedback.md",
@@ -64,7 +67,9 @@ def test_an_arm_is_a_config_of_as_many_steps_and_about_as_many_answers_as_the_jo
         overrides = parse_overrides([f"{key}={value}" for key, value in settings.items()])
         config = from_tree(yaml.safe_load(study.config.read_text()), "magrpo", overrides)
         found = training_budget(config, 214)
-        return found.total_steps, found.groups_per_step * config.training.num_generations * config.num_agents
+        # With branch replays a task has more runs of its program than siblings.
+        siblings = config.section(GatewayConfig).runs_per_task(config.training.group_sizes[0])
+        return found.total_steps, found.groups_per_step * siblings * config.num_agents
 
     (steps, own), (joint_steps, joint) = answers(name), answers(JOINT)
     assert steps == joint_steps

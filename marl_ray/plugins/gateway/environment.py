@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,6 +25,8 @@ from marl_ray.plugins.gateway.service_program import ServiceProgram
 if TYPE_CHECKING:
     from marl_ray.config import AgentConfig, Config, ModelConfig
     from marl_ray.plugins.gateway.gateway_server import GatewayServer
+
+logger = logging.getLogger(__name__)
 
 NAME = "gateway"
 JUDGED_FIELDS = ("entry_point",)
@@ -53,6 +56,8 @@ class GatewayEnvironment(ProgramEnvironment, HoldsResources):
         """Places of running episodes."""
         self.failures = 0
         """Number of failed episodes so far."""
+        self.diverged = 0
+        """Number of replays that were refused so far, because the program made other requests."""
         self._renderers: list[PromptRenderer] = []
         self._server: GatewayServer | None = None
 
@@ -60,6 +65,12 @@ class GatewayEnvironment(ProgramEnvironment, HoldsResources):
     def from_config(cls, config: Config) -> Self:
         check_settings(config)
         settings = config.section(GatewayConfig)
+        if settings.credit == "calls":
+            siblings = config.training.group_sizes[0]
+            logger.info(
+                f"gateway.credit calls: {settings.runs_per_task(siblings)} runs of the program per task, one and "
+                f"{siblings - 1} for each of {settings.replayed_calls} calls that are sampled anew, not {siblings}"
+            )
         judge = None
         if settings.judge is not None:
             judge = ENVIRONMENTS.get(settings.judge).from_config(config)
@@ -170,11 +181,20 @@ def check_credit(config: Config, name: str) -> None:
         )
     if config.training.latency_coef:
         raise UserError(f"{config.algorithm}.latency_coef needs one answer per agent and turn: set it to 0")
+    settings = config.section(GatewayConfig)
     for number, agent in enumerate(config.agents):
         needs = estimator_requirements(agent.estimator)
         key = key_of(config, number, "estimator")
-        if needs.inputs or needs.whole_batch:
+        unmet = set(needs.inputs)
+        if config.training.counterfactual == "empty" and settings.credit == "runs":
+            unmet.discard("counterfactual_rewards")  # a program can be run again without an agent
+        if unmet or needs.whole_batch:
             raise UserError(
                 f"{key} {agent.estimator} needs more than the rewards of siblings, which environment {name} has: use "
-                "magrpo, marloo, maremax or mareinforce"
+                "magrpo, marloo, maremax or mareinforce (difference needs counterfactual empty and gateway.credit runs)"
+            )
+        if settings.credit == "calls" and agent.reference_kl_coef and not config.training.kl_in_loss:
+            raise UserError(
+                f"gateway.credit calls needs returns that the learner does not change, but {config.algorithm}."
+                f"reference_kl is {config.training.reference_kl}: set it to k3_in_loss or k2_in_loss"
             )

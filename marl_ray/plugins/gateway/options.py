@@ -32,6 +32,16 @@ class GatewayConfig(Section):
     the last POST to /v1/episode/reward; judge: the environment `judge`."""
     judge: str | None = None
     """Environment that computes the reward from the agents' answers, such as code_generation. null: none."""
+    credit: Literal["runs", "calls"] = "runs"
+    """Calls that are compared with each other. runs: all calls of the runs of a task, by the rewards of their runs.
+    calls: branch replays. A task has one run; some of its calls are sampled anew, and for each answer the program runs
+    again, with the recorded answers to everything before. Siblings are answers to one prompt, with the rewards of their
+    own runs. `num_generations` is their number, including the recorded answer. A step then has
+    1 + `replayed_calls` x (`num_generations` - 1) runs per task. The program has to ask the same again if it gets the
+    same answers."""
+    replayed_calls: PositiveInt = 2
+    """Number of calls of a task's run that `credit` calls samples anew, chosen at random from the calls of agents that
+    learn."""
     on_failure: Literal["lost", "zero"] = "lost"
     """Treatment of an episode without a reward: an exit code other than 0, a timeout, or no number. lost: leave it out
     of its group; zero: reward 0."""
@@ -62,3 +72,9 @@ class GatewayConfig(Section):
     """Environment variables of the driver that a command receives besides PATH, HOME, LANG and TZ."""
     port: Port = 0
     """Port on localhost. 0: a free port."""
+
+    def runs_per_task(self, siblings: int) -> int:
+        """Return the number of runs of a task in a step with groups of `siblings`, without removals of agents."""
+        if self.credit == "runs":
+            return siblings
+        return 1 + self.replayed_calls * (siblings - 1)

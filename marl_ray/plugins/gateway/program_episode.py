@@ -22,6 +22,7 @@ from marl_ray.plugins.gateway.prompt_renderer import (
     SampledConversations,
     TemplateMessage,
 )
+from marl_ray.plugins.gateway.replays import SAMPLED, RequestKey, Script
 from marl_ray.plugins.gateway.tool_calls import REASONING_BEGINS, CallFormat, ToolCall, parse_tool_calls
 
 
@@ -105,7 +106,11 @@ class ProgramEpisode:
     """The task as the program reads it."""
     base_url: str = ""
     """Address of the gateway, with /v1."""
+    script: Script = SAMPLED
+    """RecordedAnswers of a recorded run."""
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    answers: dict[RequestKey, tuple[Completion, ...]] = field(default_factory=dict)
+    """All completions by request, in the order of their ends."""
     calls: list[AgentCall] = field(default_factory=list)
     requests: int = 0
     rewritten: int = 0
@@ -195,10 +200,24 @@ class ProgramEpisode:
         # Counted before the wait, so that requests at the same time cannot pass the limit.
         self.requests += 1
         self.rewritten += asked.rendered.is_rewritten
+        request = self._request(asked)
+        completions = self.script.given(request, options.choices)
+        is_given = completions is not None
+        if completions is None:
+            completions = await self._generate(asked, self._sampling(request, options), listener)
+        elif listener is not None and options.choices == 1:
+            self._start(asked, listener)
+            listener.add(completions[0].text)
+        self.answers[request] = completions
+        return [self._record(asked, completion, is_given) for completion in completions]
+
+    async def _generate(
+        self, asked: _Asked, sampling: SamplingSpec, listener: CallListener | None
+    ) -> tuple[Completion, ...]:
+        """Return sampled completions. Raises ApiError, and UserError if the generators are lost."""
         token_ids = asked.rendered.token_ids
-        sampling = self._sampling(asked.agent, token_ids, options)
         try:
-            if listener is None or options.choices > 1:
+            if listener is None or sampling.num_generations > 1:
                 generators = self.agents[asked.agent].generators
                 generation = await generators.generate(TokenPrompt(token_ids), sampling, self.priority)
             else:
@@ -210,7 +229,11 @@ class ProgramEpisode:
         if not generation.completions:
             problem = f"{len(token_ids)} tokens of the prompt and {sampling.max_new_tokens} of the answer"
             raise ApiError(400, f"{problem} exceed the context of the model", "context_length_exceeded", "messages")
-        return [self._record(asked, completion) for completion in generation.completions]
+        return generation.completions
+
+    def _start(self, asked: _Asked, listener: CallListener) -> None:
+        call_format = self.agents[asked.agent].renderer.call_format if asked.tools else None
+        listener.start(len(asked.rendered.token_ids), call_format)
 
     async def _stream(self, asked: _Asked, sampling: SamplingSpec, listener: CallListener) -> Generation:
         """Return one completion, whose parts reach the listener. Raises ApiError if the parts are not the completion: a
@@ -222,8 +245,7 @@ class ProgramEpisode:
             parts.append(text)
             listener.add(text)
 
-        call_format = access.renderer.call_format if asked.tools else None
-        listener.start(len(asked.rendered.token_ids), call_format)
+        self._start(asked, listener)
         generation = await access.generators.stream(TokenPrompt(asked.rendered.token_ids), sampling, add)
         sent = "".join(parts)
         if any(completion.text != sent for completion in generation.completions):
@@ -231,12 +253,17 @@ class ProgramEpisode:
             raise ApiError(503, self.failure, "unavailable")
         return generation
 
-    def _sampling(self, agent: int, token_ids: tuple[int, ...], options: CallOptions) -> SamplingSpec:
+    def _request(self, asked: _Asked) -> RequestKey:
+        """Return the identity of the next request with this prompt: equal prompts get different answers."""
+        prompt = asked.agent, asked.rendered.token_ids
+        equal = self._equal_prompts[prompt]
+        self._equal_prompts[prompt] += 1
+        return *prompt, equal
+
+    def _sampling(self, request: RequestKey, options: CallOptions) -> SamplingSpec:
+        agent, token_ids, equal = request
         sampling = self.agents[agent].sampling
         seed, key = self.key
-        # Equal prompts get different answers.
-        equal = self._equal_prompts[agent, token_ids]
-        self._equal_prompts[agent, token_ids] += 1
         limit = sampling.max_new_tokens
         if options.max_tokens is not None:
             limit = min(limit, options.max_tokens)
@@ -252,13 +279,14 @@ class ProgramEpisode:
             min_new_tokens=min_new_tokens,
             json_schema=options.json_schema or sampling.json_schema,
             stop=tuple(dict.fromkeys((*sampling.stop, *options.stop))),
-            seed=stream_seed(seed, "gateway", *key, agent, digest, equal),
+            seed=stream_seed(seed, "gateway", *key, agent, digest, equal, *self.script.stream),
         )
 
-    def _record(self, asked: _Asked, completion: Completion) -> CallAnswer:
+    def _record(self, asked: _Asked, completion: Completion, repeated: bool) -> CallAnswer:
         """Add a completion to the calls of the episode, and return it as an answer."""
         rendered = asked.rendered
-        self.calls.append(AgentCall(asked.agent, asked.prompt, rendered.token_ids, completion))
+        recorded = AgentCall(asked.agent, asked.prompt, rendered.token_ids, completion, repeated=repeated)
+        self.calls.append(recorded)
         renderer = self.agents[asked.agent].renderer
         self._of(asked.agent).answered.append(renderer.answered(rendered, completion, asked.is_chat))
         text = completion.text

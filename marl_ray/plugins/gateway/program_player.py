@@ -6,13 +6,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import filterfalse, islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from marl_ray.config import Config
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import (
+    NOT_CALLED,
     AgentCall,
-    Completion,
+    BranchReplay,
     Episode,
     JointAction,
     Node,
@@ -21,10 +24,13 @@ from marl_ray.core.episode import (
     Task,
     bounded_outcome,
 )
+from marl_ray.core.random_streams import random_stream
 from marl_ray.environments.base import Executor
 from marl_ray.environments.plugin_checks import TURN_NAMES
 from marl_ray.plugins.gateway.program_episode import AgentAccess, ProgramEpisode, TokenGenerator
 from marl_ray.plugins.gateway.program_result import ProgramFailed, ProgramResult, parse_result
+from marl_ray.plugins.gateway.replays import SAMPLED, RecordedAnswers, RequestKey, Script, choose_requests
+from marl_ray.rollout.baselines import Baselines
 from marl_ray.rollout.player import Player, sampling_of
 from marl_ray.rollout.scorer import Scorer, joint_action
 
@@ -34,19 +40,40 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+RunKey = tuple[str | int, ...]
+"""Name of the random streams of a run."""
+
 LOGGED_FAILURES = 10
 """Number of failed episodes of a run whose reasons are logged; all are counted in the metric `gateway/failed`."""
-NOT_CALLED = Completion((), "", (), "not_called", ())
-"""Stands for the completions of an agent that a program did not call."""
+DIVERGED = "its requests are not the recorded ones"
+"""Reason of a replay whose program did not repeat its requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedEpisode:
     """A finished run of a program: its calls, and its outcome, or the reason why there is none."""
 
+    key: RunKey
+    script: Script
     calls: tuple[AgentCall, ...]
+    answers: RecordedAnswers
     outcome: Outcome | None
     failure: str = ""
+
+    @property
+    def has_reward(self) -> bool:
+        return self.outcome is not None and not self.outcome.unscored
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenRequests:
+    """The requests of the first run that were sampled anew, and the factor of their gradient."""
+
+    requests: list[RequestKey]
+    weight: float
+
+
+NOTHING_CHOSEN = ChosenRequests([], 1.0)
 
 
 class ProgramPlayer(Player):
@@ -62,6 +89,8 @@ class ProgramPlayer(Player):
         super().__init__(config)
         self.gateway = environment
         self._generators = list[TokenGenerator](generators)
+        self._removed_agents = Baselines(config.agents, config.training.counterfactual).counterfactual_agents
+        """Agents without which each run is played once more."""
         self._judge: Scorer | None = None
         if environment.judge is not None:
             self._judge = Scorer(config, environment.judge, executor)
@@ -77,27 +106,91 @@ class ProgramPlayer(Player):
     ) -> Episode:
         """Return the episode of a task, with one joint action per run of the program that has a reward."""
         size = num_generations if isinstance(num_generations, int) else num_generations[0]
-        playing = [self._play(task, (*key, task.id, number), evaluation, priority) for number in range(size)]
-        runs: list[PlayedEpisode] = await gather(*playing)
+        name = (*key, task.id)
+        chosen = NOTHING_CHOSEN
+        if evaluation or self.gateway.settings.credit == "runs":
+            playing = []
+            for number in range(size):
+                playing.append(self._play(task, (*name, number), evaluation, priority))
+            runs: list[PlayedEpisode] = await gather(*playing)
+        else:
+            runs, chosen = await self._play_branches(task, name, size, priority)
         rewarded = []
         unscored = []
+        lost = []
         for run in runs:
-            if run.outcome is None:
-                continue  # the run is lost
-            if run.outcome.unscored:
+            if run.has_reward:
+                rewarded.append(run)
+            elif run.outcome is not None:
                 unscored.append(run.outcome)
             else:
-                rewarded.append(run)
-        if not rewarded:
-            stop = Stop((), "infra_error", runs[0].failure)
+                lost.append(run)
+        removals: dict[int, list[float]] = {}
+        if self._removed_agents and not evaluation:
+            rewarded, removals = await self._without_agents(task, rewarded, lost, priority)
+        # Without the first run, its replays have nothing in common.
+        if not rewarded or (chosen.requests and rewarded[0] is not runs[0]):
+            stop = Stop((), "infra_error", next((run.failure for run in lost), ""))
             if unscored:
                 stop = Stop((), "unscored", unscored[0].failure)
             return Episode(task, None, [stop], unscored=unscored)
-        node = self._node(rewarded, len(runs) - len(rewarded) - len(unscored))
+        node = self._node(rewarded, lost)
+        node.replays = _branch_replays(node, rewarded, chosen)
+        node.counterfactuals = removals
         on_node(node)
         return Episode(task, node, unscored=unscored, roles=tuple(self.gateway.roles(task)))
 
-    async def _play(self, task: Task, key: tuple[str | int, ...], evaluation: bool, priority: int) -> PlayedEpisode:
+    async def _play_branches(
+        self, task: Task, name: RunKey, size: int, priority: int
+    ) -> tuple[list[PlayedEpisode], ChosenRequests]:
+        """Return a run of the program, the runs that sample one of its requests anew, and these requests."""
+        first = await self._play(task, (*name, 0), False, priority)
+        if not first.has_reward:
+            return [first], NOTHING_CHOSEN
+        learning: list[int] = []
+        for number, agent in enumerate(self.config.agents):
+            if agent.learning_rate > 0:
+                learning.append(number)
+        rng = random_stream(self.config.seed, "branch_replays", *name)
+        chosen = ChosenRequests(*choose_requests(first.answers, learning, self.gateway.settings.replayed_calls, rng))
+        playing = []
+        for request in chosen.requests:
+            for sibling in range(1, size):
+                script = Script(first.answers, request, sibling)
+                playing.append(self._play(task, first.key, False, priority, script))
+        return [first, *await gather(*playing)], chosen
+
+    async def _without_agents(
+        self, task: Task, runs: Sequence[PlayedEpisode], lost: list[PlayedEpisode], priority: int
+    ) -> tuple[list[PlayedEpisode], dict[int, list[float]]]:
+        """Return the runs that have a reward without each agent whose estimator needs it, and by agent these rewards.
+
+        Other runs are added to `lost`. A run without an agent does not depend on the agent's answers, so
+        leaving runs out adds no bias.
+        """
+        playing = []
+        for run in runs:
+            for agent in self._removed_agents:
+                playing.append(self._play(task, run.key, False, priority, Script(run.answers, absent=agent)))
+        removed = iter(await gather(*playing))
+        kept: list[PlayedEpisode] = []
+        rewards: dict[int, list[float]] = {}
+        for run in runs:
+            without = list(islice(removed, len(self._removed_agents)))
+            failed = list(filterfalse(attrgetter("has_reward"), without))
+            if failed:
+                lost.append(replace(run, outcome=None, failure=failed[0].failure))
+                continue
+            kept.append(run)
+            for agent, one in zip(self._removed_agents, without, strict=True):
+                assert one.outcome is not None
+                action = joint_action((), one.outcome, self.config.reward_processor, self.config.num_agents)
+                rewards.setdefault(agent, []).append(action.rewards[agent])
+        return kept, rewards
+
+    async def _play(
+        self, task: Task, key: RunKey, evaluation: bool, priority: int, script: Script = SAMPLED
+    ) -> PlayedEpisode:
         """Return one run of the program."""
         settings = self.gateway.settings
         async with self.gateway.limit:
@@ -112,6 +205,7 @@ class ProgramPlayer(Player):
                     priority,
                     self._task_data(task),
                     server.base_url,
+                    script,
                 )
                 try:
                     outcome = await self._attempt(episode, server)
@@ -159,17 +253,32 @@ class ProgramPlayer(Player):
             more = "more are only counted, in gateway/failed"
             logger.warning(f"an episode of task {task} failed: {reason}; {more}")
         if settings.on_failure == "lost":
-            return PlayedEpisode((), None, f"{task}: {reason}")
+            return self._lost(episode, f"{task}: {reason}")
         return self._finished(episode, Outcome(0.0), 1, settings.retries)
 
+    def _lost(self, episode: ProgramEpisode, reason: str) -> PlayedEpisode:
+        return PlayedEpisode(episode.key[1], episode.script, (), {}, None, reason)
+
     def _finished(self, episode: ProgramEpisode, outcome: Outcome, failed: int, retried: int) -> PlayedEpisode:
+        script = episode.script
+        if not script.is_kept_by(episode.answers):
+            self.gateway.diverged += 1
+            if self.gateway.diverged == 1:
+                logger.warning(
+                    f"a run of task {episode.task.id} that got recorded answers has asked other prompts than the "
+                    "recorded run: it is left out, and counted in gateway/diverged. Its program depends on a clock, "
+                    "on random numbers or on the order of concurrent answers"
+                )
+            return self._lost(episode, DIVERGED)
         counts = {
             "gateway/failed": failed,
             "gateway/retried": retried,
             "gateway/calls": len(episode.calls),
             "gateway/rewritten": episode.rewritten,
+            "gateway/replays": int(script.anew is not None),
         }
-        return PlayedEpisode(tuple(episode.calls), replace(outcome, counts={**outcome.counts, **counts}))
+        outcome = replace(outcome, counts={**outcome.counts, **counts})
+        return PlayedEpisode(episode.key[1], script, tuple(episode.calls), episode.answers, outcome)
 
     async def _outcome(self, episode: ProgramEpisode, result: ProgramResult) -> Outcome:
         """Return the outcome of a result: the program's reward, or the judge's, which may be unscored. Raises
@@ -205,8 +314,8 @@ class ProgramPlayer(Player):
             agents.append(AgentAccess(name, self._generators[agent], sampling, renderers[agent]))
         return agents
 
-    def _node(self, played: Sequence[PlayedEpisode], lost: int) -> Node:
-        """Return the runs of a task as one node. `lost` is the number of runs without a reward."""
+    def _node(self, played: Sequence[PlayedEpisode], lost: Sequence[PlayedEpisode]) -> Node:
+        """Return the runs of a task as one node. `lost` are the runs without a reward."""
         agents = range(self.config.num_agents)
         calls: list[list[AgentCall]] = [[] for _ in agents]
         actions: list[JointAction] = []
@@ -221,10 +330,31 @@ class ProgramPlayer(Player):
                     calls[agent].append(replace(call, branch=branch, sibling=number))
             outcome = run.outcome
             assert outcome is not None
-            if number == 0 and lost:
+            if number == 0:
                 # Lost runs have no joint action: the first one counts them.
-                outcome = replace(outcome, counts={**outcome.counts, "gateway/failed": lost})
+                diverged = sum(run.failure == DIVERGED for run in lost)
+                counts = {"gateway/diverged": diverged, "gateway/failed": len(lost) - diverged}
+                for name, count in counts.items():
+                    counts[name] = count + outcome.counts.get(name, 0)
+                outcome = replace(outcome, counts={**outcome.counts, **counts})
             last_calls = tuple(len(calls[agent]) - 1 for agent in agents)
             action = joint_action(last_calls, outcome, self.config.reward_processor, self.config.num_agents)
             actions.append(action)
         return Node(0, calls, actions)
+
+
+def _branch_replays(node: Node, runs: Sequence[PlayedEpisode], chosen: ChosenRequests) -> list[BranchReplay]:
+    """Return the calls of a node that were sampled anew, each with the recorded call. The first run is the recorded
+    one."""
+    replays: list[BranchReplay] = []
+    for request in chosen.requests:
+        agent = request[0]
+        indices: list[int] = []
+        for index, call in enumerate(node.calls[agent]):
+            assert call.sibling is not None
+            run = runs[call.sibling]
+            is_sibling = call.sibling == 0 or run.script.anew == request
+            if is_sibling and any(call.completion is sampled for sampled in run.answers[request]):
+                indices.append(index)
+        replays.append(BranchReplay(agent, tuple(indices), chosen.weight))
+    return replays

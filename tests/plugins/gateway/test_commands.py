@@ -212,7 +212,7 @@ def test_memory_is_limited(tmp_path: Path) -> None:
         ({}, {"command": "a", "roles": ["x"]}, "2 different names"),
         ({}, {"command": "a", "reward": "judge"}, "belong together"),
         ({}, {"function": "os:getcwd"}, "async function"),
-        ({"agents": [{"estimator": "difference"}, {}]}, {"command": "a"}, "magrpo, marloo"),
+        ({"agents": [{"estimator": "remax"}, {}]}, {"command": "a"}, "magrpo, marloo"),
     ],
 )
 def test_settings_without_meaning_are_refused(sections: dict[str, Any], gateway: dict[str, Any], message: str) -> None:

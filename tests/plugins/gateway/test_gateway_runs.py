@@ -63,3 +63,27 @@ def check_conversations(group: Any) -> None:
     for place in range(0, 2 * SIBLINGS, 2):
         history = group.prompts[place] + group.completions[place].token_ids
         assert group.prompts[place + 1][: len(history)] == history
+
+
+@pytest.mark.nightly
+def test_a_resumed_run_with_branch_replays_equals_an_undisturbed_run(tmp_path: Path) -> None:
+    def train(name: str, steps: int) -> None:
+        settings = [f"output.base_dir={tmp_path}", f"output.run_name={name}", f"magrpo.max_steps={steps}"]
+        settings += ["output.resume=auto", "dataset.eval_split=null", "magrpo.save_steps=1", "magrpo.num_generations=4"]
+        run = [sys.executable, "-m", "marl_ray.train_magrpo", "--config", str(ROOT / "configs" / "toy_relay.yaml")]
+        subprocess.run([*run, "--override", *settings], check=True, cwd=ROOT)
+
+    train("whole", 2)
+    train("parts", 1)
+    train("parts", 2)
+    files = []
+    for name in ("whole", "parts"):
+        models = tmp_path / name / "models"
+        files.append([(models / f"agent_{agent}" / "model.safetensors").read_bytes() for agent in (0, 1)])
+    assert files[0] == files[1]
+    for row in rows(tmp_path / "whole"):
+        # Four deals, each with a run of four calls and two calls that are sampled anew in three runs.
+        assert (row["gateway/replays"], row["gateway/diverged"], row["gateway/failed"]) == (4 * 2 * 3, 0, 0)
+        assert row["rollout/joint_samples"] == 4 * 7
+        assert row["rollout/tokens"] < 4 * 7 * 4  # repeated answers are not sampled
+        assert max(row.get(f"agent_{agent}/logprob_gap", 0.0) for agent in (0, 1)) < 1e-3
