@@ -3,7 +3,7 @@
     python -m benchmarks.credit [--groups 100000] [--seed 0] [--only-print]
 
 Exits with 1 if a variant that should be unbiased is further than three standard errors from its expectation. Needs no
-model and no Ray; 100,000 groups per variant and game take less than a minute on one core.
+model and no Ray; 100,000 groups per variant and game take about two minutes on one core.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from pathlib import Path
 
 from benchmarks.credit.audit import CHUNK, GROUP, VARIANTS, Audit, audit
 from benchmarks.credit.games import GAMES, MatrixGame
+from benchmarks.credit.over_agents import ROLL_CALLS, by_variant, draw, noise_rows
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "results" / "credit.md"
+FIGURE = PAGE.parent / "roll_call" / "noise.png"
 BEGIN, END = "<!-- made by python -m benchmarks.credit -->", "<!-- end -->"
 LIMIT = 3.0
 """Allowed distance from the expectation, in standard errors."""
@@ -73,9 +75,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         failed += [one for one in found if one.scale is not None and one.standard_errors > LIMIT]
         parts += ["", f"### {game.name.capitalize()}", "", markdown(audit_rows(found))]
         print("\n".join(parts[-3:]), flush=True)
+    of_calls = []
+    for call in ROLL_CALLS:
+        of_calls.append([audit(call, v, options.groups, options.seed) for v in VARIANTS if v.applies_to(call)])
+        failed += [one for one in of_calls[-1] if one.scale is not None and one.standard_errors > LIMIT]
+    over_agents = by_variant(of_calls)
+    parts += ["", "### Roll call, by the number of agents", "", markdown(noise_rows(over_agents))]
+    print("\n".join(parts[-3:]), flush=True)
     groups = -(-options.groups // CHUNK) * CHUNK
     parts += ["", f"{groups:,} groups of {GROUP} per agent, estimator and game; seed {options.seed}."]
     if not options.only_print:
+        FIGURE.parent.mkdir(exist_ok=True)
+        draw(over_agents, FIGURE)
         text = PAGE.read_text(encoding="utf-8")
         before, rest = text.split(BEGIN)
         table = "\n".join(parts)

@@ -26,7 +26,7 @@ LETTERS = "abcd"
 SPLITS = {"train": 192, "eval": 64}
 DEMONSTRATIONS = 8
 """Answers per prompt."""
-SKILL = 0.2
+SKILL = 0.4
 """Share of cells that are copied; a quarter of the others is right by chance."""
 
 
