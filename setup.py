@@ -67,6 +67,7 @@ setup(
             "plugins/report/page/*",
             "plugins/report/vendor/*/*",
             "plugins/grid/base/*",
+            "plugins/roll_call/base/*",
             "plugins/games/*_base/*",
         ]
     },

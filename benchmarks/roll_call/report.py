@@ -10,7 +10,6 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.learning.primary import Comparison, primary_table
-from benchmarks.learning.report import COLOURS
 from benchmarks.roll_call.arms import CELLS, CHOICE_SEEDS, CREDITS, RATES, STEPS, Cell
 from benchmarks.roll_call.constant import constant_reward
 from benchmarks.roll_call.crossing import STEP_SAMPLES, geometric_mean
@@ -61,9 +60,7 @@ def measured(lines: Sequence[Line]) -> dict[str, dict[int, Line]]:
         if rate is None:
             continue
         own = {
-            line["seed"]: line
-            for line in lines
-            if line["arm"] == cell.arm(rate) and line["seed"] not in CHOICE_SEEDS
+            line["seed"]: line for line in lines if line["arm"] == cell.arm(rate) and line["seed"] not in CHOICE_SEEDS
         }
         if own:
             found[cell.name] = own
@@ -162,8 +159,8 @@ def draw(lines: Sequence[Line], path: Path) -> None:
             for count in seen:
                 samples = list(map(samples_of, found[f"{credit}_{count}"].values()))
                 means.append(geometric_mean(samples))
-                axis.scatter([count] * len(samples), samples, s=9, alpha=0.4, color=COLOURS[number])
-            axis.plot(seen, means, marker="o", color=COLOURS[number], label=arm.title)
+                axis.scatter([count] * len(samples), samples, s=9, alpha=0.4, color=f"C{number}")
+            axis.plot(seen, means, marker="o", color=f"C{number}", label=arm.title)
         axis.axhline(ALL_SAMPLES, color="grey", linewidth=1, linestyle=":")
         axis.set_xscale("log", base=2)
         axis.set_yscale("log", base=2)

@@ -1,8 +1,9 @@
-"""Write `bundled:roll-call` and train its base policy, `bundled:toy-roll-call-base`: `python -m tools.toy.make_roll_call`.
+"""Write `bundled:roll-call` and train its base policy, `bundled:toy-roll-call-base`:
+`python -m tools.toy.make_roll_call`.
 
 The tasks are deterministic: 16 rows of two letters from a, b, c and d, uniformly random. The policy is a Qwen2 of
-0.04 M parameters with a byte-level BPE, trained from scratch on the prompts of all 16 writers. After clean demonstrations
-it writes a right letter in SKILL of the cells and a random one in the others.
+0.04 M parameters with a byte-level BPE, trained from scratch on the prompts of all 16 writers. Clean demonstrations come
+first. In the noisy ones after them a share SKILL of the cells is copied, and the others are random.
 """
 
 from __future__ import annotations
