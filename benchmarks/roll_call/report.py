@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -132,10 +131,9 @@ def write_page(lines: Sequence[Line]) -> None:
     text = PAGE.read_text(encoding="utf-8")
     for name, made in tables(lines).items():
         marker = MARKER.format(name)
-        pattern = re.escape(marker) + ".*?" + re.escape(END)
-        text, count = re.subn(pattern, lambda _: f"{marker}\n\n{made}\n\n{END}", text, flags=re.DOTALL)
-        if count != 1:
-            raise ValueError(f"{PAGE.name} has {count} markers {marker}")
+        before, rest = text.split(marker)
+        after = rest.split(END, 1)[1]
+        text = f"{before}{marker}\n\n{made}\n\n{END}{after}"
     PAGE.write_text(text, encoding="utf-8")
 
 

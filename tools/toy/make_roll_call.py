@@ -2,8 +2,8 @@
 `python -m tools.toy.make_roll_call`.
 
 The tasks are deterministic: 16 rows of two letters from a, b, c and d, uniformly random. The policy is a Qwen2 of
-0.04 M parameters with a byte-level BPE, trained from scratch on the prompts of all 16 writers. Clean demonstrations come
-first. In the noisy ones after them a share SKILL of the cells is copied, and the others are random.
+0.04 M parameters with a byte-level BPE, trained from scratch on the prompts of all 16 writers. Clean demonstrations
+come first. In the noisy ones after them a share SKILL of the cells is copied, and the others are random.
 """
 
 from __future__ import annotations
