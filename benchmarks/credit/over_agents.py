@@ -12,7 +12,7 @@ from benchmarks.credit.games import MatrixGame
 
 SKILL = 0.6
 """Probability of a right cell at the audited policies."""
-DRAWN = ("magrpo", "marloo", "reinforce_pp", "difference, empty", "centred_difference, empty", "shapley")
+DRAWN = ("magrpo", "magrpo, cross", "reinforce_pp", "difference, empty", "centred_difference, empty", "shapley")
 
 
 def roll_call(agents: int) -> MatrixGame:
@@ -64,7 +64,8 @@ def draw(audits: Audits, path: Path) -> None:
         axis.plot(list(of_counts), [one.noise for one in of_counts.values()], marker="o", label=variant)
     counts = [game.agents for game in ROLL_CALLS]
     axis.set_xscale("log", base=2)
-    axis.set_yscale("log")
+    axis.set_yscale("log", base=2)
+    axis.yaxis.set_major_formatter("{x:g}")
     axis.set_xticks(counts, list(map(str, counts)))
     axis.set_xlabel("agents")
     axis.set_ylabel("variance of one group's gradient / squared mean")

@@ -9,10 +9,10 @@ from benchmarks.learning.studies import CONFIGS, Arm, Study
 from benchmarks.roll_call.crossing import GROUP, TASKS
 from marl_ray.plugins.roll_call import CALLS_PATH, ROLL_CALL_BASE_PATH
 
-RATES = (3e-4, 1e-3, 3e-3)
+RATES = (3e-4, 8e-4, 2e-3)
 CHOICE_SEEDS = (101, 102)
 """Seeds that choose the rate of a cell. No table shows their runs."""
-STEPS = 128
+STEPS = 256
 
 SHARED = Arm("shared reward", {"magrpo.estimator": "magrpo"})
 DIFFERENCE = Arm("difference", {"magrpo.estimator": "centred_difference", "magrpo.counterfactual": "empty"})

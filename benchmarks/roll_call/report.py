@@ -162,6 +162,7 @@ def draw(lines: Sequence[Line], path: Path) -> None:
         axis.axhline(ALL_SAMPLES, color="grey", linewidth=1, linestyle=":")
         axis.set_xscale("log", base=2)
         axis.set_yscale("log", base=2)
+        axis.yaxis.set_major_formatter("{x:g}")
         axis.set_xticks([2, 4, 8], ["2", "4", "8"])
         axis.set_xlabel("agents")
         axis.set_title(title, loc="left", fontsize=11)
