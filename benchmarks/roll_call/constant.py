@@ -1,4 +1,4 @@
-"""The degenerate optimum: the best answers that do not depend on what the writers read."""
+"""The degenerate optimum: the best answers that are equal for all tasks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Predictions from tables in place of models: `python -m benchmarks.roll_call.simulation` (about a minute, no Ray).
 
 Each agent's policy is a table of logits, one row per letter that it reads, for every cell of its row alike. All other
-parts are those of a run: tasks and groups per step, the estimators of `marl_ray.credit`, AdamW, the best of three
+parts are as in a run: tasks and groups per step, the estimators of `marl_ray.credit`, AdamW, the best of three
 learning rates on two other seeds, and the measure. A model shares its weights between letters and starts elsewhere, so
 only the ratios of two estimators are predictions.
 """

@@ -101,7 +101,7 @@ def test_constant_answers_earn_about_a_quarter() -> None:
 
 @pytest.mark.slow
 def test_a_run_in_one_process_learns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """24 steps raise the reward, and the same seed gives the same curve."""
+    """Raise the reward in 24 steps, and give the same curve for the same seed."""
     monkeypatch.setitem(ROLL_CALL.common, "magrpo.max_steps", 24)
     arm = CELLS["own_2"].arm(RATES[1])
     first, second = run(arm, 1), run(arm, 1)

@@ -1,4 +1,4 @@
-"""Roll call: private rows, the team's reward and the agents' own, and what an absent writer is worth."""
+"""Roll call: private rows, the team's reward and the agents' own, and the worth of a writer."""
 
 from __future__ import annotations
 
