@@ -40,7 +40,7 @@ def run(arm: str, seed: int) -> dict[str, Any]:
     started = time.monotonic()
     settings = {**ROLL_CALL.common, **ROLL_CALL.arms[arm].overrides, "seed": seed}
     rows = train(ROLL_CALL.config, settings)
-    curve = [round(row["turn_1/reward_mean"], 4) for row in rows]
+    curve = [round(float(row["turn_1/reward_mean"]), 4) for row in rows]
     return {
         "arm": arm,
         "seed": seed,
