@@ -68,9 +68,7 @@ setup(
             "plugins/*/templates/*",
             "plugins/report/page/*",
             "plugins/report/vendor/*/*",
-            "plugins/grid/base/*",
-            "plugins/plan_path/base/*",
-            "plugins/math/base/*",
+            "plugins/*/base/*",
             "plugins/games/*_base/*",
         ]
     },

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import torch
 
+from marl_ray.config import from_tree
+from marl_ray.config.budget import training_budget
 from marl_ray.config.keys import settings
+from marl_ray.config.validation import MAX_SAMPLES
+from marl_ray.core.errors import UserError
 from tests.credit.trees import advantages_of
 from tests.factories import ROOT
 
@@ -36,3 +41,21 @@ def test_the_advantage_estimates_the_gradient_up_to_the_stated_factor() -> None:
         chance = probabilities.detach()[answers].prod()
         estimate += chance * (advantages_of("magrpo", rewards[answers])[:, None] * scores[answers]).mean(0)
     assert torch.allclose(estimate, exact * (group - 1) / group)
+
+
+def samples_per_step(agents: int, group: int | None, mode: str) -> int:
+    """Return the joint samples of a step, of the default number of tasks. Raises UserError if there are too many."""
+    section = {"num_agents": agents, "joint_mode": mode} | ({"num_generations": group} if group else {})
+    tree = {"model": {"name": "bundled:toy-base"}, "dataset": {"name": "bundled:toy"}, "magrpo": section}
+    return training_budget(from_tree(tree, "magrpo"), 100).joint_samples_per_step
+
+
+def test_cross_stops_at_the_stated_numbers_of_agents() -> None:
+    assert f"more than {MAX_SAMPLES:,} per step" in PAGE
+    assert f"computes {samples_per_step(8, None, 'cross'):,} rewards per step" in PAGE
+    assert f"`aligned` computes {samples_per_step(8, None, 'aligned')}" in PAGE
+    assert f"would need {8 * 4**9:,}" in PAGE
+    assert f"five agents ({samples_per_step(5, 8, 'cross'):,} rewards per step)" in PAGE
+    for agents, group in ((9, None), (6, 8)):
+        with pytest.raises(UserError, match=f"more than {MAX_SAMPLES:,} joint samples"):
+            samples_per_step(agents, group, "cross")

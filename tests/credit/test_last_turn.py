@@ -162,7 +162,9 @@ def nothing(agent: int, answers: Joint) -> float:
 
 
 @pytest.mark.parametrize(
-    ("estimator", "later"), [("magrpo", nothing), ("difference", reward), ("shapley", joining)], ids=str
+    ("estimator", "later"),
+    [("magrpo", nothing), ("difference", reward), ("shapley", joining)],
+    ids=["magrpo", "difference", "shapley"],
 )
 def test_the_expected_gradient_of_all_trees_is_exact(estimator: str, later: Callable[[int, Joint], float]) -> None:
     found = expected_gradient(estimator)

@@ -44,6 +44,8 @@ def test_environments(sandbox: Sandbox, name: str, agents: int) -> None:
         tasks, answers = load_tasks(f"bundled:{bundled[name]}", "eval[:2]"), answers[:agents]
     elif name == "tags":
         tasks = load_tasks("bundled:tags", "eval[:2]")
+    elif name == "roll_call":
+        tasks = load_tasks("bundled:roll-call", "eval[:2]")
     elif name.startswith("math"):
         tasks = load_tasks("bundled:arithmetic", "eval[:2]")
     elif name == "plan_path":
@@ -82,6 +84,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     ],
     "travel": [{**TRIP, "reference_information": [FLIGHT]}, {**TRIP, "reference_information": str([FLIGHT])}],
     "math": [{"question": "1 + 1?", "answer": "#### 2"}, {"problem": "1 + 2?", "solution": "\\boxed{3}"}],
+    "roll_call": [{"rows": ["ab", "cd"]}, {"rows": ["ab"], "task_id": "2"}],
     "plan_path": [{"room": ["@-."]}, {"room": ["@$.-"], "task_id": "2"}],
     "tags": [{"text": "A ferry leaves."}, {"text": "A train arrives.", "task_id": "2"}],
 }

@@ -177,14 +177,14 @@ def _random_rows(count: int, rng: random.Random) -> list[str]:
     return ["".join(rng.choices(LETTERS, k=WIDTH)) for _ in range(count)]
 
 
-def make_small_model(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> Qwen2ForCausalLM:
-    """Return a new model with 0.2 M parameters."""
+def make_small_model(tokenizer: PreTrainedTokenizerBase, width: int, layers: int, vocab_size: int) -> Qwen2ForCausalLM:
+    """Return a new model, with 0.2 M parameters for a width of 64 and four layers."""
     config = Qwen2Config(
         vocab_size=vocab_size,
-        hidden_size=64,
-        intermediate_size=192,
-        num_hidden_layers=4,
-        num_attention_heads=2,
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 32,  # engines on CPUs have no kernels for heads narrower than 32
         num_key_value_heads=1,
         max_position_embeddings=512,
         tie_word_embeddings=True,
@@ -203,14 +203,19 @@ def make_small_model(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> Qwe
 
 
 def make_policy(
-    stages: Sequence[tuple[Sequence[Scene], int, float]], out: Path, seed: int, vocab_size: int = VOCAB_SIZE
+    stages: Sequence[tuple[Sequence[Scene], int, float]],
+    out: Path,
+    seed: int,
+    vocab_size: int = VOCAB_SIZE,
+    width: int = 64,
+    layers: int = 4,
 ) -> None:
     """Train a small model in stages (scenes, steps, peak learning rate), and write it with its tokenizer."""
     found = [scene for scenes_of_stage, _, _ in stages for scene in scenes_of_stage]
     with tempfile.TemporaryDirectory() as staging:
         folder = Path(staging)
         tokenizer = make_tokenizer([text for one in found for text in (one.prompt, *one.responses)], folder, vocab_size)
-        model = make_small_model(tokenizer, vocab_size)
+        model = make_small_model(tokenizer, width, layers, vocab_size)
         print(f"{sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
         recent: list[float] = []
 
