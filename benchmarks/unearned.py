@@ -32,6 +32,7 @@ from marl_ray.plugins.math.debate import Debate
 from marl_ray.plugins.math.options import MathConfig
 from marl_ray.plugins.math.solver_verifier import SolverVerifier
 from marl_ray.plugins.plan_path.environment import PlanPath
+from marl_ray.plugins.roll_call.environment import RollCall
 from marl_ray.plugins.solver_tester.environment import SolverTester
 from marl_ray.plugins.tags.environment import Tagging
 from marl_ray.plugins.travel.environment import TravelPlanning
@@ -219,6 +220,11 @@ def common_words(task: Task) -> Answers:
     return "people, water, morning", "small, under, street"
 
 
+def one_row_each(task: Task) -> Answers:
+    """Return the rows that earn the most if they are equal for all tasks (benchmarks.roll_call)."""
+    return "b b", "b c"
+
+
 def one_plan(task: Task) -> Answers:
     """Return the plan that earns the most of all plans of at most five moves (docs/results/plan_path.md)."""
     return "U R U L L", "ok"
@@ -273,6 +279,7 @@ def cases() -> dict[str, Case]:
             "plan_path",
             {"one plan": one_plan},
         ),
+        "roll_call": Case(RollCall(2), 2.0, "bundled:roll-call", "roll_call", {"one row each": one_row_each}),
         "tags": Case(Tagging(2), 1.0, "bundled:tags", "tags", {"common words": common_words}),
         "math": Case(
             SolverVerifier(2),

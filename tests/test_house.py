@@ -101,7 +101,7 @@ def test_tests_are_in_the_folder_of_their_package() -> None:
     packages = {path.parent.name for path in (ROOT / "marl_ray").glob("*/__init__.py")}
     tested = {path.parent.name for path in (ROOT / "tests").glob("*/__init__.py")}
     assert tested - packages - other == set()
-    assert {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")} == tested - {"plugins"}
+    assert {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")} == tested
     plug_ins = {path.parent.name for path in (ROOT / "marl_ray" / "plugins").glob("*/__init__.py")}
     assert {path.parent.name for path in (ROOT / "tests" / "plugins").glob("*/test_*.py")} == plug_ins
 

@@ -3,7 +3,7 @@
     python -m benchmarks.credit [--groups 100000] [--seed 0] [--only-print]
 
 Exits with 1 if a variant that should be unbiased is further than three standard errors from its expectation. Needs no
-model and no Ray; 100,000 groups per variant and game take about four minutes on one core.
+model and no Ray; 100,000 groups per variant and game take about a minute on one core.
 """
 
 from __future__ import annotations

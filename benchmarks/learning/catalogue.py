@@ -1,4 +1,4 @@
-"""All studies, and the primary comparisons of those that have them, by name."""
+"""All studies by name, and the primary comparisons of each study that has any."""
 
 from __future__ import annotations
 

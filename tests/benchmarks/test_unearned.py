@@ -35,6 +35,7 @@ BOUNDS = {
     "grid_private": THIRD,
     "tags": THIRD,
     "plan_path": THIRD,
+    "roll_call": THIRD,
     "math": 0.5,  # a constant verdict is true as often as the solver is right, or wrong
     "math, corrects": THIRD,
     "math_debate": THIRD,

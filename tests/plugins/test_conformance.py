@@ -1,4 +1,4 @@
-"""Conformance checks of every registered environment and dataset type, those of the core among them."""
+"""Conformance checks of every registered environment and dataset type, of the core and of plug-ins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conformance checks: the core passes them, and what is broken fails them."""
+"""Conformance checks: the core passes them, and broken plug-ins fail them."""
 
 from __future__ import annotations
 
