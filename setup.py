@@ -34,6 +34,7 @@ MATH = ["math-verify[antlr4-13-2]>=0.9,<0.10"]
 ADAMW_8BIT = ["bitsandbytes>=0.50,<0.51"]
 DEV = [
     *VIEW,
+    *MATH,
     "pytest>=9.2",
     "pytest-xdist>=3.8",
     "hypothesis>=6.170",

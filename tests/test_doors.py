@@ -114,13 +114,15 @@ BESIDE = (".ci", ".github", "benchmarks", "constraints", "deploy", "docker", "do
 """Folders that tests read besides the package and its configs."""
 WHOLE_PACKAGE = (
     "benchmarks",
+    "sandbox",
     "test_doors.py",
     "test_docs.py",
     "test_house.py",
     "test_troubleshooting.py",
     "test_tutorials.py",
 )
-"""Tests of documents and of rules about the whole package, and of benchmarks, which use plug-ins."""
+"""Tests of documents, of rules about the whole package, of benchmarks, which use plug-ins, and of the sandbox, which
+imports nothing of the rest: no plug-in can change them."""
 
 
 def test_the_sandbox_works_alone(tmp_path: Path) -> None:
