@@ -120,6 +120,7 @@ WHOLE_PACKAGE = (
     "test_house.py",
     "test_troubleshooting.py",
     "test_tutorials.py",
+    "telemetry/test_metrics_page.py",
 )
 """Tests of documents, of rules about the whole package, of benchmarks, which use plug-ins, and of the sandbox, which
 imports nothing of the rest: no plug-in can change them."""
