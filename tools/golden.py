@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-TIMES = ("time/", "per_s", "cpu_s", "wall_s")
+TIMES = ("time/", "per_s", "cpu_s", "wall_s", "pending_max", "in_flight_max", "waiting_max")
 MODES = ("level_feedback", "level_passed", "passed", "plain", "expert_edits")
 QUICK = ("seed=7", "output.episodes_per_step=1000", "magrpo.max_steps=3", "magrpo.eval_num_samples=6")
 MAGRPO = ("train_magrpo", "--config", "configs/quickstart.yaml")

@@ -146,6 +146,7 @@ async def _train(config: Config, folder: Path) -> list[MetricRow]:
         learners=list(policies.values()),
         sandbox=Sandbox(workers=1, program_s=0.0),  # roll calls have no programs
         pop_memory_metrics=lambda step: {},
+        take_queue_metrics=dict,
     )
     sink = Rows()
     run = RunFolder(folder / "run")

@@ -48,6 +48,9 @@ def rows(run_dir: Path, kind: str) -> list[dict]:
     return [r for r in parsed if any(k.startswith("eval/") for k in r) == (kind == "eval")]
 
 
+TIMED = ("_per_s", "sandbox/pending_max", "/sequences_in_flight_max", "/groups_waiting_max")
+
+
 def without_times(row: dict) -> dict:
-    """Return the row without durations and rates."""
-    return {key: value for key, value in row.items() if not key.startswith("time/") and not key.endswith("_per_s")}
+    """Return the row without durations, rates and depths of queues, which depend on the machine."""
+    return {key: value for key, value in row.items() if not key.startswith("time/") and not key.endswith(TIMED)}
