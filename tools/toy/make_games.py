@@ -19,11 +19,9 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from docs.examples import kuhn_poker, tic_tac_toe
 from marl_ray.plugins.games import KUHN_BASE_PATH, TIC_TAC_TOE_BASE_PATH
-from tools.toy.make_grid import make_policy
+from tools.toy.make_grid import make_policy, parse_and_seed
 from tools.toy.scenes import Scene
 
 DEMONSTRATIONS = 4
@@ -97,11 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("game", choices=TRAININGS)
     parser.add_argument("--out", type=Path, help="default: the folder in the package")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
+    args = parse_and_seed(parser)
     rng = random.Random(args.seed)
     training = TRAININGS[args.game]
     stages = [

@@ -202,6 +202,16 @@ def make_small_model(tokenizer: PreTrainedTokenizerBase, width: int, layers: int
     return model
 
 
+def parse_and_seed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Return the arguments of a script that makes a policy, among them --threads and --seed, after setting both."""
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+    return args
+
+
 def make_policy(
     stages: Sequence[tuple[Sequence[Scene], int, float]],
     out: Path,

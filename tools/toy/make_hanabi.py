@@ -11,11 +11,9 @@ import argparse
 import random
 from pathlib import Path
 
-import torch
-
 from docs.examples.hanabi import CARDS, DECKS, Hanabi
 from marl_ray.plugins.games import HANABI_BASE_PATH
-from tools.toy.make_grid import make_policy
+from tools.toy.make_grid import make_policy, parse_and_seed
 from tools.toy.scenes import Scene
 
 WANDERS = 0.4
@@ -71,11 +69,7 @@ def scenes(count: int, skill: float, demonstrations: int, rng: random.Random) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HANABI_BASE_PATH)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
+    args = parse_and_seed(parser)
     rng = random.Random(args.seed)
     stages = [(scenes(12000, 1.0, 1, rng), 700, 1e-3), (scenes(8000, 0.5, 4, rng), 250, 5e-4)]
     make_policy(stages, args.out, args.seed)

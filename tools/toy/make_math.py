@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from marl_ray.config import ExternalConfig
 from marl_ray.core.chat import as_text
 from marl_ray.core.episode import Task
@@ -31,7 +29,7 @@ from marl_ray.plugins.math.options import MathConfig
 from marl_ray.plugins.math.problem import MathEnvironment
 from marl_ray.plugins.math.rows import MATH
 from marl_ray.plugins.math.solver_verifier import SolverVerifier
-from tools.toy.make_grid import make_policy
+from tools.toy.make_grid import make_policy, parse_and_seed
 from tools.toy.scenes import Scene
 
 STEPS = 2
@@ -235,12 +233,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1500, help="steps on clean demonstrations")
     parser.add_argument("--noisy-steps", type=int, default=400)
     parser.add_argument("--scenes", type=int, default=8000)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args = parse_and_seed(parser)
     ARITHMETIC_PATH.write_text("".join(json.dumps(row) + "\n" for row in arithmetic_rows()), encoding="utf-8")
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
     stages = []
     for habits, steps, peak_lr in ((CLEAN, args.steps, 1.5e-3), (NOISY, args.noisy_steps, 5e-4)):
         stages.append((scenes(args.scenes, habits, random.Random(args.seed)), steps, peak_lr))

@@ -14,8 +14,6 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from marl_ray.config import ExternalConfig
 from marl_ray.core.chat import as_text
 from marl_ray.core.episode import Task
@@ -26,7 +24,7 @@ from marl_ray.plugins.plan_path.generate import SMALL_PATHS
 from marl_ray.plugins.plan_path.prompts import CONFIRMED
 from marl_ray.plugins.plan_path.rooms import STEPS, Room, draw_room, solution, walk
 from marl_ray.plugins.plan_path.rows import PLAN_PATH
-from tools.toy.make_grid import make_policy
+from tools.toy.make_grid import make_policy, parse_and_seed
 from tools.toy.scenes import Scene
 
 LATER_TURNS = 0.3
@@ -125,11 +123,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2500, help="steps on clean demonstrations")
     parser.add_argument("--noisy-steps", type=int, default=600)
     parser.add_argument("--scenes", type=int, default=40000)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
+    args = parse_and_seed(parser)
     rng = random.Random(args.seed)
     stages = []
     for skill, steps, peak_lr in ((CLEAN, args.steps, 1e-3), (NOISY, args.noisy_steps, 5e-4)):

@@ -13,12 +13,10 @@ import json
 import random
 from pathlib import Path
 
-import torch
-
 from marl_ray.plugins.roll_call import CALLS_PATH, ROLL_CALL_BASE_PATH
 from marl_ray.plugins.roll_call.environment import RollCall
 from marl_ray.plugins.roll_call.rows import ROLL_CALL
-from tools.toy.make_grid import make_policy
+from tools.toy.make_grid import make_policy, parse_and_seed
 from tools.toy.scenes import Scene
 
 ROWS = 16
@@ -64,12 +62,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=500, help="steps on clean demonstrations")
     parser.add_argument("--noisy-steps", type=int, default=200)
     parser.add_argument("--calls", type=int, default=200)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args = parse_and_seed(parser)
     CALLS_PATH.write_text("".join(json.dumps(row) + "\n" for row in call_rows()), encoding="utf-8")
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
     stages = [
         (scenes(args.calls, 1.0, rng), args.steps, 2e-3),
