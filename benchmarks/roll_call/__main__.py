@@ -23,32 +23,13 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
 
 from benchmarks.learning.__main__ import ROOT, current
 from benchmarks.roll_call.arms import CELLS, CHOICE_SEEDS, RATES, ROLL_CALL, Cell
-from benchmarks.roll_call.crossing import samples_to_target
+from benchmarks.roll_call.one_run import run
 from benchmarks.roll_call.report import best_rate, draw, tables, write_page
 
 RESULTS = ROOT / "docs" / "results" / "roll_call"
-
-
-def run(arm: str, seed: int) -> dict[str, Any]:
-    """Train an arm and return the line of its results."""
-    from benchmarks.roll_call.in_process import train  # imports torch, which a table does without
-
-    started = time.monotonic()
-    settings = {**ROLL_CALL.common, **ROLL_CALL.arms[arm].overrides, "seed": seed}
-    rows = train(ROLL_CALL.config, settings)
-    curve = [round(float(row["turn_1/reward_mean"]), 4) for row in rows]
-    return {
-        "arm": arm,
-        "seed": seed,
-        "digest": ROLL_CALL.digest(arm),
-        "samples": samples_to_target(curve),
-        "seconds": round(time.monotonic() - started, 1),
-        "curve": curve,
-    }
 
 
 def run_missing(wanted: Sequence[tuple[str, int]], results: Path, workers: int) -> None:

@@ -10,10 +10,11 @@ import pytest
 
 from benchmarks.credit.over_agents import ROLL_CALLS, roll_call
 from benchmarks.learning.__main__ import current
-from benchmarks.roll_call.__main__ import RESULTS, run
+from benchmarks.roll_call.__main__ import RESULTS
 from benchmarks.roll_call.arms import CELLS, CHOICE_SEEDS, RATES, ROLL_CALL, STEPS
 from benchmarks.roll_call.constant import constant_reward
 from benchmarks.roll_call.crossing import WINDOW, samples_to_target
+from benchmarks.roll_call.one_run import run
 from benchmarks.roll_call.report import ALL_SAMPLES, END, MARKER, PAGE, best_rate, draw, measured, primary, tables
 from benchmarks.roll_call.simulation import CREDITS, DIFFERENCE, SHARED, advantages_of, team_reward
 from marl_ray.config import from_keywords
@@ -113,3 +114,8 @@ def test_the_page_has_the_tables_of_the_rows() -> None:
     text = PAGE.read_text(encoding="utf-8")
     for name, made in tables(current(ROLL_CALL, RESULTS)).items():
         assert f"{MARKER.format(name)}\n\n{made}\n\n{END}" in text
+
+
+def test_workers_find_the_function_of_a_run() -> None:
+    """`multiprocessing` does not import the `__main__` of a package in a spawned process."""
+    assert run.__module__ == "benchmarks.roll_call.one_run"
