@@ -1,4 +1,4 @@
-"""One training run and the line of its results. Not in `__main__`: a spawned process does not import a package's one."""
+"""One training run and the line of its results; a spawned process can import this module, but no `__main__`."""
 
 from __future__ import annotations
 
