@@ -12,10 +12,11 @@ against one agent), hanabi (self-play of small Hanabi), toy-math (solver and ver
 and loud-relay (branch replays against credit by runs, for programs in which agents talk), mbpp (two SmolLM2-135M on
 MBPP).
 
-Each run is a `marl-ray train` with the study's config and the arm's overrides, in a folder below --folder. Its results
-are added to docs/results/learning/STUDY.jsonl as one line. Runs with a line are skipped and interrupted runs are
-resumed, so the command can be repeated until all runs are done. Lines with other settings, tasks or base policies than
-the current ones are ignored, and their runs are repeated.
+Each run is a `marl-ray train` with the study's config and the arm's overrides, in a folder below --folder. Studies of
+the smallest policies that execute no programs train in one process (`benchmarks.in_process`). The results of a run are
+added to docs/results/learning/STUDY.jsonl as one line. Runs with a line are skipped and interrupted runs are resumed
+(or repeated, in one process), so the command can be repeated until all runs are done. Lines with other settings, tasks
+or base policies than the current ones are ignored, and their runs are repeated.
 
 Prints a table of all lines and draws docs/results/learning/STUDY.png; --results selects another folder. Use --override
 only for settings that do not affect the results, such as the path of a data set.
@@ -60,7 +61,8 @@ def train(study: Study, arm: str, seed: int, folder: Path, more_overrides: Seque
     base = settings.get("model.name", "")
     if base in study.models:
         settings["model.name"] = made_base(study, base)
-    command = [sys.executable, "-m", "marl_ray", "train", "magrpo", "--config", str(study.config), "--override"]
+    trainer = ["benchmarks.in_process"] if study.in_process else ["marl_ray", "train", "magrpo"]
+    command = [sys.executable, "-m", *trainer, "--config", str(study.config), "--override"]
     environment = dict(os.environ)
     with ExitStack() as stack:
         if settings.get("external.mode") == "expert_edits":

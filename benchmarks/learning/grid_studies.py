@@ -136,6 +136,7 @@ GRID_TELLING = replace(
     extra_metrics=told,
     learned=1.0,
     models={folder: _base_maker(tell) for folder, tell in MADE.values()},
+    in_process=True,
 )
 """Messages that no demonstration has shown."""
 
@@ -163,5 +164,6 @@ GRID_FALLS = replace(
     columns={"first_reward": "reward in turn 1", "reward": "reward in turn 2", "passed": "complete", "told": "tells"},
     compared=("reward",),
     extra_metrics=told,
+    in_process=True,
 )
 """Falls of separate policies from their peak, and settings that may prevent them."""

@@ -19,4 +19,5 @@ HANABI = Study(
     columns={"reward": "reward", "passed": "all six cards"},
     compared=("reward",),
     drawn=("reward_mean", "reward of a step's games"),
+    in_process=True,
 )

@@ -64,6 +64,7 @@ PLAN_PATH = Study(
     compared=("reward", "passed"),
     drawn=("all_passed", "rooms solved in the last turn"),
     extra_metrics=checks,
+    in_process=True,
 )
 
 COMPARISONS = (

@@ -52,6 +52,7 @@ RELAY = Study(
     compared=("mean_reward_mean", "reward"),
     drawn=("reward_mean", "reward"),
     extra_metrics=learning_speed,
+    in_process=True,
 )
 """Every call matters alike."""
 

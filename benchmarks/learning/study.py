@@ -42,6 +42,7 @@ class Study:
     | `extra_metrics` | further metrics of an evaluation, from (run folder, step, last turn) |
     | `learned` | held-out reward above which a seed has learned, or None for a table without that column |
     | `models` | functions that write a base policy to a folder, by `model.name`: a folder below the repository |
+    | `in_process` | whether a run is one process without Ray and vLLM (`benchmarks.in_process`) |
     """
 
     name: str
@@ -56,6 +57,7 @@ class Study:
     extra_metrics: Callable[[Path, int, int], dict[str, float]] = lambda run, step, last: {}
     learned: float | None = None
     models: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
+    in_process: bool = False
 
     @property
     def arms(self) -> dict[str, Arm]:
@@ -64,6 +66,8 @@ class Study:
     def digest(self, arm: str) -> str:
         """Return a digest of everything that determines an arm's results, except the seed and the code."""
         settings = json.dumps({**self.common, **self.arms[arm].overrides}, sort_keys=True)
+        if self.in_process:
+            settings += "in process"
         return hashlib.sha256((_shared_digest(self.config, self.files) + settings).encode()).hexdigest()[:8]
 
 

@@ -4,7 +4,7 @@
 
 Each cell is a way to give credit to 2, 4 or 8 agents. The command first chooses the learning rate of each cell from
 three, on two seeds of their own, and then runs the seeds at the chosen rate. Runs are trainings in one process
-(`benchmarks.roll_call.in_process`), as many at a time as there are workers. All cells take about 1.7 hours on two idle
+(`benchmarks.in_process`), as many at a time as there are workers. All cells take about 1.7 hours on two idle
 cores.
 
 Results are added to docs/results/roll_call/roll-call.jsonl as one line per run. Runs with a line are skipped, so the

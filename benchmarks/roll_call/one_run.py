@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from typing import Any
 
 from benchmarks.roll_call.arms import ROLL_CALL
 from benchmarks.roll_call.crossing import samples_to_target
+from marl_ray.config import from_keywords
 
 
 def run(arm: str, seed: int) -> dict[str, Any]:
     """Train an arm and return the line of its results."""
-    from benchmarks.roll_call.in_process import train  # imports torch, which a table does without
+    from benchmarks.in_process import train  # imports torch, which a table does without
 
     started = time.monotonic()
     settings = {**ROLL_CALL.common, **ROLL_CALL.arms[arm].overrides, "seed": seed}
-    rows = train(ROLL_CALL.config, settings)
+    with tempfile.TemporaryDirectory() as folder:
+        settings |= {"output.base_dir": folder, "output.run_name": "run", "output.episodes_per_step": 0}
+        settings["dataset.eval_split"] = None
+        rows = train(from_keywords(ROLL_CALL.config, "magrpo", {}, settings))
     curve = [round(float(row["turn_1/reward_mean"]), 4) for row in rows]
     return {
         "arm": arm,

@@ -117,5 +117,5 @@ def test_the_page_has_the_tables_of_the_rows() -> None:
 
 
 def test_workers_find_the_function_of_a_run() -> None:
-    """A spawned process does not import the `__main__` of a package."""
+    # A spawned process does not import the `__main__` of a package.
     assert run.__module__ == "benchmarks.roll_call.one_run"

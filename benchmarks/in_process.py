@@ -1,14 +1,20 @@
-"""A training run in one process: the package's trainer, rollout, estimators and learners, without Ray and vLLM.
+"""Train in one process: the package's trainer, rollout, estimators and learners, without Ray and vLLM.
 
-Each policy samples in the process of its learner, so a run of eight policies of 0.04 M parameters has no actors to
-start. The trainer takes these policies in the places of generators and learners.
+    python -m benchmarks.in_process --config FILE --override output.base_dir=FOLDER output.run_name=NAME [KEY=VALUE ...]
+
+For studies of toy policies, whose actors take longer to start than the run itself takes. Each policy samples in the
+process of its learner; the trainer takes these policies in the places of generators and learners. The environment must
+not execute programs, since there is no sandbox. Writes config.yaml, metrics.jsonl and episodes.jsonl of the run folder,
+and no checkpoint: runs of seconds are repeated, not resumed.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import tempfile
-from collections.abc import Mapping, Sequence
+import shutil
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,19 +23,20 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.simulated_actors import NoLog, Sandbox
-from marl_ray.config import Config, from_keywords
+from marl_ray.config import Config, load, parse_overrides, to_yaml
 from marl_ray.config.budget import training_budget
 from marl_ray.core.batch import GroupQueue, UpdateStats
-from marl_ray.core.chat import Prompt, as_text
+from marl_ray.core.chat import Prompt, TokenPrompt, as_text
 from marl_ray.core.episode import Completion, Generation, SamplingSpec
+from marl_ray.core.errors import UserError
 from marl_ray.core.ids import PolicyId
-from marl_ray.launch.run_checks import check
+from marl_ray.launch.run_checks import check, folder_of
 from marl_ray.learning.arguments import learner_arguments
 from marl_ray.learning.learner import Learner
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.metrics import MetricRow
-from marl_ray.telemetry.sinks import MetricStream, Sink
+from marl_ray.telemetry.sinks import JsonlSink, MetricStream, Sink
 from marl_ray.trainer.loop import Trainer
 
 
@@ -68,9 +75,16 @@ class Policy:
         self._batch: asyncio.Task[None] | None = None
 
     async def generate(
-        self, prompt: Prompt, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
+        self, prompt: Prompt | TokenPrompt, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
     ) -> Generation:
-        request = Request(self.learner.tokenizer(as_text(prompt)).input_ids, sampling)
+        assert (sampling.stop, sampling.top_p, sampling.top_k, sampling.json_schema) == ((), 1.0, None, "")
+        assert sampling.temperature > 0
+        assert sampling.min_new_tokens == 0
+        if isinstance(prompt, TokenPrompt):
+            prompt_ids = prompt.token_ids
+        else:
+            prompt_ids = self.learner.tokenizer(as_text(prompt)).input_ids
+        request = Request(prompt_ids, sampling)
         self._waiting.append(request)
         if self._batch is None:
             self._batch = asyncio.create_task(self._sample_waiting())
@@ -89,37 +103,47 @@ class Policy:
     async def finish_save(self, may_restart: bool = True) -> None:
         """Write nothing."""
 
+    async def export(self, folder: str, texts: list[str]) -> None:
+        self.learner.export(folder, texts)
+
     async def _sample_waiting(self) -> None:
         await asyncio.sleep(0)  # all requests of this turn of the event loop become one batch
         self._batch = None
-        by_length: dict[tuple[int, int], list[Request]] = {}
+        batches: dict[tuple[float, ...], list[Request]] = {}
         for request in self._waiting:
-            key = (len(request.prompt_ids), request.sampling.max_new_tokens)
-            by_length.setdefault(key, []).append(request)
+            key = (len(request.prompt_ids), *request.uniform.shape, request.sampling.temperature)
+            batches.setdefault(key, []).append(request)
         self._waiting = []
-        for requests in by_length.values():
+        for requests in batches.values():
             self._sample(requests)
 
     @torch.no_grad()
     def _sample(self, requests: Sequence[Request]) -> None:
-        """Sample groups whose prompts have one length."""
+        """Sample groups of one size and temperature whose prompts have one length."""
         eos = self.learner.tokenizer.eos_token_id
-        prompts = []
-        for request in requests:
-            prompts += [request.prompt_ids] * request.sampling.num_generations
-        start = len(prompts[0])
-        ids = torch.tensor(prompts)
+        siblings, temperature = requests[0].sampling.num_generations, requests[0].sampling.temperature
         uniform = torch.cat([request.uniform for request in requests])
-        logprobs = []
+        # Each prompt is read once, and its keys and values are repeated for the siblings.
+        prompts = torch.tensor([request.prompt_ids for request in requests])
+        read = self._model(input_ids=prompts, use_cache=True, logits_to_keep=1)
+        cache = read.past_key_values
+        cache.batch_repeat_interleave(siblings)
+        logits = read.logits[:, -1].repeat_interleave(siblings, 0)
+        ended = torch.zeros(len(uniform), dtype=torch.bool)
+        tokens, logprobs = [], []
         for place in range(uniform.shape[1]):
-            logits = self._model(input_ids=ids, use_cache=False).logits[:, -1].double()
-            of_tokens = (logits / self.learner.agent.temperature).log_softmax(-1)
+            of_tokens = (logits.double() / temperature).log_softmax(-1)
             bounds = of_tokens.exp().cumsum(-1)
             bounds /= bounds[:, -1:].clone()  # rounding must not leave a gap below 1
             token = (bounds <= uniform[:, place, None]).sum(-1, keepdim=True)
+            tokens.append(token)
             logprobs.append(of_tokens.gather(1, token))
-            ids = torch.cat([ids, token], dim=1)
-        sampled = zip(ids[:, start:].tolist(), torch.cat(logprobs, dim=1).tolist(), strict=True)
+            ended |= token[:, 0] == eos
+            if ended.all():
+                break
+            logits = self._model(input_ids=token, past_key_values=cache, use_cache=True).logits[:, -1]
+        ids = torch.cat(tokens, dim=1)
+        sampled = zip(ids.tolist(), torch.cat(logprobs, dim=1).tolist(), strict=True)
         completions = [self._completion(tokens, values, eos) for tokens, values in sampled]
         for request in requests:
             count = request.sampling.num_generations
@@ -137,28 +161,47 @@ class Policy:
         return Completion(kept, text, tuple(logprobs[:length]), reason, ((self.learner.step, length),))
 
 
-async def _train(config: Config, folder: Path) -> list[MetricRow]:
+async def _train(config: Config, run: RunFolder) -> list[MetricRow]:
     inputs = check(config, dry=True)
     steps = training_budget(config, len(inputs.train_tasks)).optimizer_steps
     policies = {policy: Policy(config, policy, steps) for policy in config.policies}
     actors: Any = SimpleNamespace(
         generators=[policies[config.policy_of(agent)] for agent in range(config.num_agents)],
         learners=list(policies.values()),
-        sandbox=Sandbox(workers=1, program_s=0.0),  # roll calls have no programs
+        sandbox=Sandbox(workers=1, program_s=0.0),  # never called: there are no programs
         pop_memory_metrics=lambda step: {},
         take_queue_metrics=dict,
     )
-    sink = Rows()
-    run = RunFolder(folder / "run")
     run.log = NoLog()  # type: ignore[assignment]
-    await Trainer(config, inputs, run, ResumeState.at_start(), actors, MetricStream([sink])).run()
-    return sink.rows
+    run.write_config(to_yaml(config), 0)
+    rows = Rows()
+    metrics = MetricStream([rows, JsonlSink(run.metrics, run.episodes, 0, 0, run.timeline)])
+    try:
+        await Trainer(config, inputs, run, ResumeState.at_start(), actors, metrics).run()
+    finally:
+        metrics.close()
+    return rows.rows
 
 
-def train(config_file: Path, settings: Mapping[str, Any]) -> list[MetricRow]:
-    """Train with the config and these settings by dotted key, and return the metric rows of all steps."""
+def train(config: Config) -> list[MetricRow]:
+    """Train in the run folder of the config, which is made anew, and return the metric rows."""
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        own = {"output.base_dir": folder, "output.save_final_model": False, "output.episodes_per_step": 0}
-        config = from_keywords(config_file, "magrpo", {}, {**settings, **own, "dataset.eval_split": None})
-        return asyncio.run(_train(config, Path(folder)))
+    run = folder_of(config)
+    shutil.rmtree(run.path, ignore_errors=True)
+    run.make()
+    return asyncio.run(_train(config, run))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--override", nargs="+", default=[], metavar="KEY=VALUE")
+    arguments = parser.parse_args(argv)
+    try:
+        train(load(arguments.config, "magrpo", parse_overrides(arguments.override)))
+    except UserError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
