@@ -3,9 +3,9 @@
     python -m benchmarks.in_process --config FILE --override output.base_dir=FOLDER output.run_name=NAME [KEY=VALUE ...]
 
 For studies of toy policies, whose actors take longer to start than the run itself takes. Each policy samples in the
-process of its learner; the trainer takes these policies in the places of generators and learners. The environment must
-not execute programs, since there is no sandbox. Writes config.yaml, metrics.jsonl and episodes.jsonl of the run folder,
-and no checkpoint: runs of seconds are repeated, not resumed.
+process of its learner, and one sandbox executes the programs; the trainer takes these in the places of generators,
+learners and the sandbox pool. Writes config.yaml, metrics.jsonl and episodes.jsonl of the run folder, and no
+checkpoint: runs of a minute are repeated, not resumed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import argparse
 import asyncio
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.simulated_actors import NoLog, Sandbox
+from benchmarks.simulated_actors import NoLog
+from marl_ray.actors.sandbox_settings import sandbox_settings
 from marl_ray.config import Config, load, parse_overrides, to_yaml
 from marl_ray.config.budget import training_budget
 from marl_ray.core.batch import GroupQueue, UpdateStats
@@ -33,11 +34,15 @@ from marl_ray.core.ids import PolicyId
 from marl_ray.launch.run_checks import check, folder_of
 from marl_ray.learning.arguments import learner_arguments
 from marl_ray.learning.learner import Learner
+from marl_ray.sandbox import ExecutionReport, Program, Sandbox, SandboxSettings
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.metrics import MetricRow
 from marl_ray.telemetry.sinks import JsonlSink, MetricStream, Sink
 from marl_ray.trainer.loop import Trainer
+
+BATCH = 256
+"""Completions that are sampled together."""
 
 
 class Rows(Sink):
@@ -109,25 +114,38 @@ class Policy:
     async def _sample_waiting(self) -> None:
         await asyncio.sleep(0)  # all requests of this turn of the event loop become one batch
         self._batch = None
-        batches: dict[tuple[float, ...], list[Request]] = {}
+        alike: dict[tuple[float, ...], list[Request]] = {}
         for request in self._waiting:
-            key = (len(request.prompt_ids), *request.uniform.shape, request.sampling.temperature)
-            batches.setdefault(key, []).append(request)
+            alike.setdefault((*request.uniform.shape, request.sampling.temperature), []).append(request)
         self._waiting = []
-        for requests in batches.values():
-            self._sample(requests)
+        for (siblings, *_), requests in alike.items():
+            requests.sort(key=lambda request: len(request.prompt_ids))
+            size = max(1, BATCH // int(siblings))
+            for start in range(0, len(requests), size):
+                self._sample(requests[start : start + size])
 
     @torch.no_grad()
     def _sample(self, requests: Sequence[Request]) -> None:
-        """Sample groups of one size and temperature whose prompts have one length."""
+        """Sample groups of one size and temperature."""
         eos = self.learner.tokenizer.eos_token_id
         siblings, temperature = requests[0].sampling.num_generations, requests[0].sampling.temperature
         uniform = torch.cat([request.uniform for request in requests])
-        # Each prompt is read once, and its keys and values are repeated for the siblings.
-        prompts = torch.tensor([request.prompt_ids for request in requests])
-        read = self._model(input_ids=prompts, use_cache=True, logits_to_keep=1)
+        # Each prompt is read once, and its keys and values are repeated for the siblings. Padding is on the left.
+        longest = max(len(request.prompt_ids) for request in requests)
+        prompts = torch.zeros(len(requests), longest, dtype=torch.long)
+        mask = torch.zeros_like(prompts)
+        for row, request in enumerate(requests):
+            prompts[row, longest - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids)
+            mask[row, longest - len(request.prompt_ids) :] = 1
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        read = self._model(
+            input_ids=prompts, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1
+        )
         cache = read.past_key_values
         cache.batch_repeat_interleave(siblings)
+        mask = mask.repeat_interleave(siblings, 0)
+        positions = positions[:, -1:].repeat_interleave(siblings, 0)
+        one = torch.ones_like(positions)
         logits = read.logits[:, -1].repeat_interleave(siblings, 0)
         ended = torch.zeros(len(uniform), dtype=torch.bool)
         tokens, logprobs = [], []
@@ -141,7 +159,12 @@ class Policy:
             ended |= token[:, 0] == eos
             if ended.all():
                 break
-            logits = self._model(input_ids=token, past_key_values=cache, use_cache=True).logits[:, -1]
+            mask = torch.cat([mask, one], dim=1)
+            positions = positions + 1
+            step = self._model(
+                input_ids=token, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+            )
+            logits = step.logits[:, -1]
         ids = torch.cat(tokens, dim=1)
         sampled = zip(ids.tolist(), torch.cat(logprobs, dim=1).tolist(), strict=True)
         completions = [self._completion(tokens, values, eos) for tokens, values in sampled]
@@ -161,14 +184,47 @@ class Policy:
         return Completion(kept, text, tuple(logprobs[:length]), reason, ((self.learner.step, length),))
 
 
+class Programs:
+    """One sandbox, started by its first program, which runs programs one after another. Equal programs run once."""
+
+    def __init__(self, settings: SandboxSettings) -> None:
+        self._sandbox = Sandbox(settings)
+        self._reports: dict[str, ExecutionReport] = {}
+        self._turn = asyncio.Lock()
+        self._new = 0
+
+    async def execute(self, programs: Sequence[Program]) -> list[ExecutionReport]:
+        async with self._turn:
+            missing = {program.key: program for program in programs if program.key not in self._reports}
+            if missing:
+                await asyncio.to_thread(self._run, missing)
+        return [self._reports[program.key] for program in programs]
+
+    def take_executions(self) -> int:
+        new, self._new = self._new, 0
+        return new
+
+    def close(self) -> None:
+        self._sandbox.close()
+
+    def _run(self, programs: Mapping[str, Program]) -> None:
+        self._sandbox.start()
+        reports = self._sandbox.run_each(list(programs.values()))
+        for key, report in zip(programs, reports, strict=True):
+            assert report.infra_error is None, report.infra_error
+            self._reports[key] = report
+            self._new += 1
+
+
 async def _train(config: Config, run: RunFolder) -> list[MetricRow]:
     inputs = check(config, dry=True)
     steps = training_budget(config, len(inputs.train_tasks)).optimizer_steps
     policies = {policy: Policy(config, policy, steps) for policy in config.policies}
+    programs = Programs(sandbox_settings(config.sandbox))
     actors: Any = SimpleNamespace(
         generators=[policies[config.policy_of(agent)] for agent in range(config.num_agents)],
         learners=list(policies.values()),
-        sandbox=Sandbox(workers=1, program_s=0.0),  # never called: there are no programs
+        sandbox=programs,
         pop_memory_metrics=lambda step: {},
         take_queue_metrics=dict,
     )
@@ -180,6 +236,7 @@ async def _train(config: Config, run: RunFolder) -> list[MetricRow]:
         await Trainer(config, inputs, run, ResumeState.at_start(), actors, metrics).run()
     finally:
         metrics.close()
+        programs.close()
     return rows.rows
 
 

@@ -116,6 +116,7 @@ SECOND_TURN = Study(
     compared=("passed",),
     drawn=TOY_HARD.drawn,
     extra_metrics=first_answers,
+    in_process=True,
 )
 COMPARISONS = (
     Comparison("random: turn 2, less two first answers", JOINT, JOINT, other_metric=FIRST_OF_2),
