@@ -115,7 +115,8 @@ def evaluate(
     Raises `UserError`.
     """
     with _call(verbose, progress, settings, overrides) as call:
-        from marl_ray.evaluation.evaluate import EvaluationRequest, default_folder, evaluation_config, run_evaluation
+        from marl_ray.evaluation.evaluate import default_folder, evaluation_config, run_evaluation
+        from marl_ray.evaluation.requests import EvaluationRequest
 
         listed = [models] if isinstance(models, Run | str | PathLike) else models
         names = [_name(model) for model in listed]

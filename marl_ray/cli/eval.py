@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from marl_ray.cli.parser import Parser, add_run_flags, configure_logging, overrides_of, positive
+from marl_ray.cli.request_flags import add_request_flags, request_of
+from marl_ray.evaluation.requests import EvaluationRequest
 
 EPILOG = """examples:
   marl-ray eval --model runs/one
@@ -45,17 +47,10 @@ def main(argv: Sequence[str]) -> int:
         "base (the config's models), bundled:NAME, or a folder of a model, run or checkpoint; repeat to compare"
     )
     parser.add_argument("--model", action="append", required=True, metavar="MODEL", help=model_help)
-    parser.add_argument("--split", metavar="SPLIT", help="default: the evaluation tasks of the config")
-    parser.add_argument("--since", metavar="DATE", help="only tasks from this day on (LiveCodeBench: contest_date)")
-    parser.add_argument("--until", metavar="DATE", help="only tasks up to this day")
     parser.add_argument("--samples", type=positive, metavar="N", help="episodes per task; default: the largest k")
     parser.add_argument("--k", type=numbers, default=[1], metavar="K,...", help="k of pass@k; default: 1")
-    parser.add_argument("--protocol", default="parallel", metavar="NAME", help="see below; default: parallel")
-    parser.add_argument("--swap", action="store_true", help="evaluate every combination of the models' agents")
-    recombined = "recombine the answers of turn 1 and measure each contribution; costs executions, no tokens"
-    parser.add_argument("--cooperation", action="store_true", help=recombined)
     parser.add_argument("--output", type=Path, metavar="DIR", help="default: a new folder below evaluations/")
-    parser.add_argument("--episodes", action="store_true", help="write every episode with all texts")
+    add_request_flags(parser, EvaluationRequest)
     add_run_flags(parser)
     return parser.run(_eval, argv)
 
@@ -66,21 +61,16 @@ def numbers(text: str) -> list[int]:
 
 
 def _eval(options: argparse.Namespace) -> None:
-    from marl_ray.evaluation.evaluate import EvaluationRequest, default_folder, evaluation_config, run_evaluation
+    from marl_ray.evaluation.evaluate import default_folder, evaluation_config, run_evaluation
 
     configure_logging(options)
     config = evaluation_config(options.model, options.config, overrides=overrides_of(options, FLAGS))
-    request = EvaluationRequest(
+    request = request_of(
+        EvaluationRequest,
+        options,
         models=options.model,
-        split=options.split,
         samples=options.samples or max(options.k),
         ks=options.k,
-        protocol=options.protocol,
-        swap=options.swap,
         folder=options.output or default_folder(config.dataset),
-        episodes=options.episodes,
-        cooperation=options.cooperation,
-        since=options.since,
-        until=options.until,
     )
     print(run_evaluation(config, request))

@@ -35,12 +35,13 @@ def add_request_flags(parser: Parser, request: type) -> None:
 
 
 def request_of(request: type[T], options: argparse.Namespace, **further: Any) -> T:
-    """Return the request with the values of its flags, and further fields that have no flag."""
+    """Return the request with the values of its flags, and `further` fields, which win over flags."""
     given = vars(options)
+    values: dict[str, Any] = {}
     for field in dataclasses.fields(request):  # type: ignore[arg-type]
         if field.name in given:
-            further[field.name] = given[field.name]
-    return request(**further)
+            values[field.name] = given[field.name]
+    return request(**values | further)
 
 
 def field_docstrings(cls: type) -> dict[str, str]:

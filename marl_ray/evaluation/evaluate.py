@@ -60,6 +60,7 @@ from marl_ray.evaluation.model_sources import (
 )
 from marl_ray.evaluation.protocols import PROTOCOLS, REORDERING, SINGLE
 from marl_ray.evaluation.recombination import Recombiner
+from marl_ray.evaluation.requests import EvaluationRequest
 from marl_ray.evaluation.results import TaskMetrics, measure_task, model_table, summarise, summary_to_json, swap_matrix
 from marl_ray.evaluation.running_models import on_cluster
 from marl_ray.external.transition import transition_of
@@ -80,26 +81,6 @@ EARLY_ENDS = {
     "unscored": "the environment gave no reward",
 }
 """Causes by the counts of `TaskMetrics`."""
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationRequest:
-    """The arguments of `marl-ray eval`."""
-
-    models: Sequence[str]
-    split: str | None
-    samples: int
-    ks: Sequence[int]
-    protocol: str
-    swap: bool
-    folder: Path
-    episodes: bool
-    cooperation: bool = False
-    """Whether answers are recombined and rewarded again (`marl_ray.cooperation`)."""
-    since: str | None = None
-    """First day of the tasks' dates, as YYYY-MM-DD (`marl_ray.data.date_windows`)."""
-    until: str | None = None
-    """Last day of the tasks' dates."""
 
 
 @dataclass(frozen=True, slots=True)

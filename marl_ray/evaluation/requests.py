@@ -1,4 +1,4 @@
-"""Arguments of `marl-ray rollout` and `marl-ray score`, whose flags are the fields. Nothing heavy is imported here."""
+"""Arguments of `marl-ray eval`, `rollout` and `score`. Fields with a docstring are flags. Nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -6,6 +6,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRequest:
+    """The arguments of `marl-ray eval`."""
+
+    models: Sequence[str]
+    samples: int
+    ks: Sequence[int] = (1,)
+    folder: Path
+    split: str | None = None
+    """default: the evaluation tasks of the config"""
+    since: Annotated[str | None, "DATE"] = None
+    """only tasks from this day on (LiveCodeBench: contest_date)"""
+    until: Annotated[str | None, "DATE"] = None
+    """only tasks up to this day"""
+    protocol: Annotated[str, "NAME"] = "parallel"
+    """see below"""
+    swap: bool = False
+    """evaluate every combination of the models' agents"""
+    cooperation: bool = False
+    """recombine the answers of turn 1 and measure each contribution; costs executions, no tokens"""
+    episodes: bool = False
+    """write every episode with all texts"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,9 @@ import pytest
 from safetensors.torch import load_file
 
 from marl_ray.config import load, to_yaml
-from marl_ray.evaluation.evaluate import EvaluationRequest, plan_evaluation
+from marl_ray.evaluation.evaluate import plan_evaluation
 from marl_ray.evaluation.model_sources import merged_adapters
+from marl_ray.evaluation.requests import EvaluationRequest
 from marl_ray.learning.arguments import learner_arguments
 from marl_ray.learning.learner import Learner
 from marl_ray.models.names import check_model
@@ -28,7 +29,7 @@ def test_adapters_are_merged_during_an_evaluation_only(tmp_path: Path) -> None:
     for policy in config.policies:
         Learner(*learner_arguments(config, policy, 1)).export(str(run.model(policy)), [])
     plan = plan_evaluation(
-        config, EvaluationRequest(["base", str(run)], None, 1, [1], "parallel", True, tmp_path / "out", False)
+        config, EvaluationRequest(models=["base", str(run)], samples=1, folder=tmp_path / "out", swap=True)
     )
     assert sorted(plan.adapters) == [str(run.models / name) for name in ("agent_0", "agent_1")]
     before = set(run.path.iterdir())

@@ -13,7 +13,7 @@ from marl_ray.config import Config, from_tree, load, to_yaml
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
-from marl_ray.evaluation.evaluate import EvaluationRequest, evaluation_config, plan_evaluation
+from marl_ray.evaluation.evaluate import evaluation_config, plan_evaluation
 from marl_ray.evaluation.model_sources import (
     evaluated_models,
     find_model_sources,
@@ -21,6 +21,7 @@ from marl_ray.evaluation.model_sources import (
     run_folder_of,
     single_agent,
 )
+from marl_ray.evaluation.requests import EvaluationRequest
 from marl_ray.storage.run_folder import RunFolder
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
@@ -153,7 +154,7 @@ def test_a_trained_model_keeps_the_prompt_format_of_its_base_model(run: RunFolde
 
 
 def request(**changes: object) -> EvaluationRequest:
-    default = EvaluationRequest(["base"], None, 5, [1, 5], "parallel", False, Path("out"), False)
+    default = EvaluationRequest(models=["base"], samples=5, ks=[1, 5], folder=Path("out"))
     return replace(default, **changes)  # type: ignore[arg-type]
 
 

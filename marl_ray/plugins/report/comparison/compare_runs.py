@@ -26,7 +26,8 @@ from marl_ray.core.files import expand_home, write_atomically
 from marl_ray.core.installed_versions import version_line
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.core.statistics import MethodComparison, compare_methods, estimates_to_dict
-from marl_ray.evaluation.evaluate import EvaluationRequest, run_evaluation
+from marl_ray.evaluation.evaluate import run_evaluation
+from marl_ray.evaluation.requests import EvaluationRequest
 from marl_ray.plugins.report.comparison.compared_runs import (
     ComparedRun,
     group_runs,
@@ -79,7 +80,7 @@ def run_comparison(config: Config | None, request: ComparisonRequest) -> Iterato
         models = list(map(str, request.paths))
         into = folder / "evaluation"
         asked = EvaluationRequest(
-            models, request.split, request.samples, request.ks, "parallel", False, into, episodes=False
+            models=models, samples=request.samples, ks=request.ks, folder=into, split=request.split
         )
         for line in run_evaluation(config, asked).lines:
             logger.debug(line)

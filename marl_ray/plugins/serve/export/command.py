@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from marl_ray.cli.parser import Parser, add_verbosity, configure_logging
+from marl_ray.cli.request_flags import add_request_flags, request_of
+from marl_ray.plugins.serve.export.request import ExportRequest
 
 EPILOG = """examples:
   marl-ray export runs/one --to exports/one
@@ -25,12 +27,7 @@ def main(argv: Sequence[str]) -> int:
         epilog=EPILOG,
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run or of a checkpoint")
-    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="new or empty folder")
-    parser.add_argument("--name", metavar="NAME", help="name in the model card; default: the folder's name")
-    parser.add_argument("--license", default="unknown", metavar="ID", help="licence in the card; default: unknown")
-    evaluation_help = "folder of a marl-ray eval of this run: its metrics, with intervals, are in the card"
-    parser.add_argument("--evaluation", type=Path, metavar="DIR", help=evaluation_help)
-    parser.add_argument("--merge", action="store_true", help="merge LoRA adapters into their base models")
+    add_request_flags(parser, ExportRequest)
     parser.add_argument("--push", metavar="REPO", help="upload to this repository of the Hugging Face hub")
     parser.add_argument("--public", action="store_true", help="make a new repository public; default: private")
     add_verbosity(parser)
@@ -39,13 +36,12 @@ def main(argv: Sequence[str]) -> int:
 
 def _export(options: argparse.Namespace) -> None:
     from marl_ray.plugins.serve.export import hub
-    from marl_ray.plugins.serve.export.export_run import ExportRequest, export_run
+    from marl_ray.plugins.serve.export.export_run import export_run
 
     configure_logging(options)
     if options.push:
         hub.check_repository(options.push)
-    request = ExportRequest(options.run, options.to, options.name, options.license, options.evaluation, options.merge)
-    for line in export_run(request):
+    for line in export_run(request_of(ExportRequest, options)):
         print(line)
     if options.push:
         print(hub.push(options.to, options.push, options.public))

@@ -17,7 +17,6 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +44,7 @@ from marl_ray.plugins.serve.export.model_card import (
     model_card,
     training_measurements,
 )
+from marl_ray.plugins.serve.export.request import ExportRequest
 from marl_ray.plugins.serve.export.team_file import export_tree, local_paths, read_sampling, team_description
 from marl_ray.results.returns_plot import plot_run
 from marl_ray.storage.checkpoints import NAME, checkpoint_step
@@ -61,26 +61,13 @@ TEAM = "team.json"
 CARD = "README.md"
 
 
-@dataclass(frozen=True, slots=True)
-class ExportRequest:
-    """The arguments of `marl-ray export`. `evaluation` is a folder that `marl-ray eval` wrote; `merge` merges LoRA
-    adapters into their base models."""
-
-    run: Path
-    folder: Path
-    name: str | None
-    licence: str
-    evaluation: Path | None
-    merge: bool
-
-
 def export_run(request: ExportRequest) -> Iterator[str]:
     """Write the export, and yield lines to print. The folder is complete or absent. Raises UserError."""
     saved = SavedRun.read(run_folder_of(request.run))
     config = saved.config()
     (source,) = find_model_sources([str(request.run)], config.agents)
     (model,) = evaluated_models([source], config, swap=False)
-    target = output_folder(request.folder)
+    target = output_folder(request.to)
     target.parent.mkdir(parents=True, exist_ok=True)
     measured = _measurements(request, source, saved.folder)
     for adapter in source.adapters:
@@ -127,11 +114,11 @@ def _write(
     rows = []
     if run.metrics.exists():  # a run without a finished step has none
         rows = list(read_rows(run.metrics))
-    name = request.name or request.folder.name
+    name = request.name or request.to.name
     if rows:
         shutil.copyfile(run.metrics, export.metrics)
         plot_run(rows, folder / CURVE, name)
-    card = model_card(name, team, config, measured, request.licence, curve=bool(rows))
+    card = model_card(name, team, config, measured, request.license, curve=bool(rows))
     (folder / CARD).write_text(card, encoding="utf-8")
 
 

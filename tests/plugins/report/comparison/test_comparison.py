@@ -13,7 +13,8 @@ import pytest
 from marl_ray.cli.main import main
 from marl_ray.config import Config, load, to_yaml
 from marl_ray.core.statistics import ComparedMethod, bootstrap_estimates, compare_methods
-from marl_ray.evaluation.evaluate import Evaluation, EvaluationRequest
+from marl_ray.evaluation.evaluate import Evaluation
+from marl_ray.evaluation.requests import EvaluationRequest
 from marl_ray.plugins.report.comparison import compare_runs
 from marl_ray.plugins.report.comparison.paper_figure import reward_curves
 from marl_ray.plugins.report.comparison.paper_table import latex_table

@@ -16,8 +16,9 @@ from huggingface_hub.repocard import metadata_load
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from marl_ray.cli.main import main
-from marl_ray.evaluation.evaluate import EvaluationRequest, plan_evaluation
+from marl_ray.evaluation.evaluate import plan_evaluation
 from marl_ray.evaluation.model_sources import find_model_sources
+from marl_ray.evaluation.requests import EvaluationRequest
 from marl_ray.storage.resume import SavedRun
 from marl_ray.storage.run_folder import RunFolder
 from tests.factories import ROOT
@@ -71,7 +72,7 @@ def test_an_export_is_evaluated_like_its_run(run: RunFolder, tmp_path: Path) -> 
     assert (config.training, config.external, config.model) == (original.training, original.external, original.model)
     (source,) = find_model_sources([str(folder)], config.agents)
     assert source.weights == tuple(str(folder / "models" / f"agent_{i}") for i in range(2))
-    request = EvaluationRequest([str(folder)], "eval[:2]", 1, [1], "parallel", False, tmp_path / "out", False)
+    request = EvaluationRequest(models=[str(folder)], samples=1, folder=tmp_path / "out", split="eval[:2]")
     assert len(plan_evaluation(config, request).tasks) == 2
 
 
