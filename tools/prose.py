@@ -58,18 +58,27 @@ def is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return bool(names & {"property", "cached_property", "fixture", "fixture()"}) or any("fixture" in n for n in names)
 
 
+def functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield the functions in a module, class or statement, without a look at expressions."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child
+        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield from functions(child)
+
+
 def findings(path: Path) -> Iterator[tuple[int, str, str]]:
     """Yield (line number, rule, text) for every place in a file that breaks a rule."""
     text = path.read_text(encoding="utf-8")
     for number, line in enumerate(text.splitlines(), 1):
         for rule, pattern in RULES.items():
-            if not any(prompt in line.lower() for prompt in PROMPTS):
-                for _ in pattern.finditer(line):
+            for _ in pattern.finditer(line):
+                if not any(prompt in line.lower() for prompt in PROMPTS):
                     yield number, rule, line.strip()
     if path.suffix != ".py":
         return
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or is_property(node):
+    for node in functions(ast.parse(text)):
+        if is_property(node):
             continue
         docstring = ast.get_docstring(node)
         if docstring and not opens_with_verb(docstring):
