@@ -63,12 +63,12 @@ LOUD_RELAY = replace(
     common={**RELAY.common, "gateway.function": "docs.examples.relay:play_loud"},
     groups={
         "both agents learn": {
-            JOINT: Arm("credit by runs", RUNS),
-            "calls": Arm("branch replays of both calls", {}),
+            JOINT: Arm("both learn: by runs", RUNS),
+            "calls": Arm("both learn: branch replays", {}),
         },
         "only the second learns": {
-            "second": Arm("credit by runs", {**RUNS, **_ONLY_SECOND}),
-            "second_calls": Arm("branch replays of its call", {**ONE_CALL, **_ONLY_SECOND}),
+            "second": Arm("only the second learns: by runs", {**RUNS, **_ONLY_SECOND}),
+            "second_calls": Arm("only the second learns: branch replays", {**ONE_CALL, **_ONLY_SECOND}),
         },
     },
     columns={
