@@ -79,6 +79,8 @@ PREDICTIONS = (
     Prediction("between 3.0 and 4.0", "476ff987f3", "tags/tags.jsonl", '"single_path"', "28f26163a8"),
     Prediction("All further runs have 20 steps", "31ca3a2c5d", "tags/tags.jsonl", '"joint", "seed": 2', "093e6def2d"),
     Prediction("at least 1.2 nats per token", "65c5a15ba3", "tags/tags.jsonl", '"entropy"', "fa3d90bbca"),
+    Prediction("negative in at least 7 of 8", "c386fbef", "learning/relay.jsonl", '"calls"', "25e2d8b2"),
+    Prediction("positive in at least 7 of 8", "c386fbef", "learning/loud-relay.jsonl", '"second_calls"', "25e2d8b2"),
     Prediction("the one with a tenth", "6b41484d4d", "tags/tags.jsonl", '"entropy_small"', "bace2324bf"),
 )
 LATE = {
