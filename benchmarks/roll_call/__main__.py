@@ -58,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--cells", help="cells to run, see --list (default: all)")
     parser.add_argument("--seeds", default="1,2,3,4,5,6,7,8")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, one core each")
+    parser.add_argument(
+        "--rate", type=float, choices=RATES, help="run the seeds at this rate instead of the chosen one"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of roll-call.jsonl and roll-call.png")
     parser.add_argument("--list", action="store_true", help="list the cells and their chosen rates")
     parser.add_argument("--only-table", action="store_true", help="write tables and figure without running anything")
@@ -72,7 +75,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         choices = [(cell.arm(rate), seed) for seed in CHOICE_SEEDS for cell in cells for rate in RATES]
         run_missing(choices, results, arguments.workers)
         seeds = list(map(int, arguments.seeds.split(",")))
-        run_missing(_at_best_rate(cells, seeds, results), results, arguments.workers)
+        if arguments.rate is None:
+            wanted = _at_best_rate(cells, seeds, results)
+        else:
+            wanted = [(cell.arm(arguments.rate), seed) for seed in seeds for cell in cells]
+        run_missing(wanted, results, arguments.workers)
     lines = current(ROLL_CALL, results)
     if arguments.list:
         for cell in cells:

@@ -83,29 +83,58 @@ def primary(lines: Sequence[Line]) -> str:
     return primary_table(compared, PRIMARY)
 
 
+def at_other_rates(lines: Sequence[Line]) -> dict[tuple[str, float], dict[int, Line]]:
+    """Return the lines of the seeds at rates that were not chosen, by cell, rate and seed."""
+    found: dict[tuple[str, float], dict[int, Line]] = {}
+    for cell in CELLS.values():
+        for rate in RATES:
+            own = {}
+            for line in lines:
+                if line["arm"] == cell.arm(rate) and line["seed"] not in CHOICE_SEEDS:
+                    own[line["seed"]] = line
+            if own and rate != best_rate(lines, cell):
+                found[cell.name, rate] = own
+    return found
+
+
 def table(lines: Sequence[Line]) -> str:
     """Return a row per cell: the chosen rate, how many seeds reach the target, joint samples and the final reward."""
-    rows = [["agents", "credit", "rate", "seeds", "reach 90 %", "joint samples", "least to most", "final reward"]]
-    rows.append(["---"] * len(rows[0]))
+    rows = []
     for name, of_seeds in measured(lines).items():
-        cell = CELLS[name]
-        samples = list(map(samples_of, of_seeds.values()))
-        reached = sum(line["samples"] is not None for line in of_seeds.values())
-        bound = "" if reached == len(samples) else "at least "
-        final = fmean(fmean(line["curve"][-LAST:]) for line in of_seeds.values())
-        rows.append(
-            [
-                str(cell.agents),
-                cell.title,
-                f"{best_rate(lines, cell):g}",
-                str(len(samples)),
-                str(reached),
-                f"{bound}{geometric_mean(samples):.0f}",
-                f"{min(samples)} to {max(samples)}",
-                f"{final:.2f}",
-            ]
-        )
-    return _markdown(rows)
+        rate = best_rate(lines, CELLS[name])
+        assert rate is not None, "a measured cell has a rate"
+        rows.append(_row(CELLS[name], rate, of_seeds))
+    return _markdown([*_head(), *rows])
+
+
+def other_rates(lines: Sequence[Line]) -> str:
+    """Return the rows of rates that were not chosen."""
+    rows = []
+    for (name, rate), of_seeds in at_other_rates(lines).items():
+        rows.append(_row(CELLS[name], rate, of_seeds))
+    return _markdown([*_head(), *rows])
+
+
+def _head() -> list[list[str]]:
+    names = ["agents", "credit", "rate", "seeds", "reach 90 %", "joint samples", "least to most", "final reward"]
+    return [names, ["---"] * len(names)]
+
+
+def _row(cell: Cell, rate: float, of_seeds: Mapping[int, Line]) -> list[str]:
+    samples = list(map(samples_of, of_seeds.values()))
+    reached = sum(line["samples"] is not None for line in of_seeds.values())
+    bound = "" if reached == len(samples) else "at least "
+    final = fmean(fmean(line["curve"][-LAST:]) for line in of_seeds.values())
+    return [
+        str(cell.agents),
+        cell.title,
+        f"{rate:g}",
+        str(len(samples)),
+        str(reached),
+        f"{bound}{geometric_mean(samples):.0f}",
+        f"{min(samples)} to {max(samples)}",
+        f"{final:.2f}",
+    ]
 
 
 def constants() -> str:
@@ -123,7 +152,12 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
 
 def tables(lines: Sequence[Line]) -> dict[str, str]:
     """Return the page's tables by the names in their markers."""
-    return {"primary": primary(lines), "all cells": table(lines), "constant answers": constants()}
+    return {
+        "primary": primary(lines),
+        "all cells": table(lines),
+        "other rates": other_rates(lines),
+        "constant answers": constants(),
+    }
 
 
 def write_page(lines: Sequence[Line]) -> None:
@@ -147,7 +181,7 @@ def draw(lines: Sequence[Line], path: Path) -> None:
     found = measured(lines)
     if not found:
         return
-    figure, panels = plt.subplots(1, 2, figsize=(9.4, 4.4), sharey=True, layout="constrained")
+    figure, panels = plt.subplots(1, 2, figsize=(9.4, 6.4), sharey=True, layout="constrained")
     for axis, title in zip(panels, ("share of right cells", "worst writer"), strict=True):
         credits = [credit for credit in CREDITS if credit.startswith("worst") is (title == "worst writer")]
         for number, credit in enumerate(credits):
@@ -159,6 +193,13 @@ def draw(lines: Sequence[Line], path: Path) -> None:
                 means.append(geometric_mean(samples))
                 axis.scatter([count] * len(samples), samples, s=9, alpha=0.4, color=f"C{number}")
             axis.plot(seen, means, marker="o", color=f"C{number}", label=arm.title)
+            for (name, rate), of_seeds in at_other_rates(lines).items():
+                if CELLS[name].name.rsplit("_", 1)[0] == credit:
+                    mean = geometric_mean(list(map(samples_of, of_seeds.values())))
+                    label = f"the same at {rate:g}, not chosen"
+                    axis.plot(
+                        [CELLS[name].agents], [mean], "o", color=f"C{number}", mfc="none", ms=12, mew=2, label=label
+                    )
         axis.axhline(ALL_SAMPLES, color="grey", linewidth=1, linestyle=":")
         axis.set_xscale("log", base=2)
         axis.set_yscale("log", base=2)
@@ -168,7 +209,7 @@ def draw(lines: Sequence[Line], path: Path) -> None:
         axis.set_title(title, loc="left", fontsize=11)
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(frameon=False, fontsize=9)
+        axis.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=1)
     panels[0].set_ylabel("joint samples until 90 % of the optimum")
     figure.savefig(path, dpi=110)
     plt.close(figure)
