@@ -81,6 +81,7 @@ PREDICTIONS = (
     Prediction("at least 1.2 nats per token", "65c5a15ba3", "tags/tags.jsonl", '"entropy"', "fa3d90bbca"),
     Prediction("negative in at least 7 of 8", "c386fbef", "learning/relay.jsonl", '"calls"', "25e2d8b2"),
     Prediction("positive in at least 7 of 8", "c386fbef", "learning/loud-relay.jsonl", '"second_calls"', "25e2d8b2"),
+    Prediction("2.5 to 5, above 1 with every seed", "cad76ae6", "roll_call/roll-call.jsonl", '"shared_8@', "d6939687"),
     Prediction("the one with a tenth", "6b41484d4d", "tags/tags.jsonl", '"entropy_small"', "bace2324bf"),
 )
 LATE = {
