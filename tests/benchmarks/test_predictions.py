@@ -82,9 +82,9 @@ PREDICTIONS = (
     Prediction("negative in at least 7 of 8", "c386fbef", "learning/relay.jsonl", '"calls"', "25e2d8b2"),
     Prediction("positive in at least 7 of 8", "c386fbef", "learning/loud-relay.jsonl", '"second_calls"', "25e2d8b2"),
     Prediction("2.5 to 5, above 1 with every seed", "cad76ae6", "roll_call/roll-call.jsonl", '"shared_8@', "d6939687"),
-    Prediction("between 2 and 6 of 8 pairs learn", "c412f8e5", "learning/grid-telling.jsonl", '"joint"', "729f4ac2"),
+    Prediction("between 2 and 6 of 8 pairs learn", "c412f8e5", "learning/grid-telling.jsonl", '"joint"', "7ac5b073"),
     Prediction(
-        "all pairs learn, with separate policies", "c412f8e5", "learning/grid-telling.jsonl", '"tenth_pair"', "729f4ac2"
+        "all pairs learn, with separate policies", "c412f8e5", "learning/grid-telling.jsonl", '"tenth_pair"', "7ac5b073"
     ),
     Prediction("the one with a tenth", "6b41484d4d", "tags/tags.jsonl", '"entropy_small"', "bace2324bf"),
 )
