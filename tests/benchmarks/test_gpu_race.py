@@ -109,6 +109,7 @@ def test_trl_does_the_work_of_one_agent(tmp_path: Path) -> None:
     assert "CPU" in measured["sampled_with"]
 
 
+@pytest.mark.slow
 def test_a_peer_that_is_not_installed_has_a_row_with_what_to_install(tmp_path: Path) -> None:
     if find_spec("comlrl") or find_spec("trl"):
         pytest.skip("a peer is installed here")
@@ -124,6 +125,7 @@ def test_a_peer_that_is_not_installed_has_a_row_with_what_to_install(tmp_path: P
     assert "check --peers-python" in rows[-1]["measured"]["failed"]
 
 
+@pytest.mark.slow
 def test_a_part_that_fails_or_has_no_time_does_not_stop_the_next(tmp_path: Path) -> None:
     rows, _ = race(tmp_path, "--only", "learner", "ceilings", "models", "--budget", "120")
     failures = [row for row in rows if "failed" in row["measured"]]
