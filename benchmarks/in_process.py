@@ -37,22 +37,11 @@ from marl_ray.learning.learner import Learner
 from marl_ray.sandbox import ExecutionReport, Program, Sandbox, SandboxSettings
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder
-from marl_ray.telemetry.metrics import MetricRow
-from marl_ray.telemetry.sinks import JsonlSink, MetricStream, Sink
+from marl_ray.telemetry.sinks import JsonlSink, MetricStream
 from marl_ray.trainer.loop import Trainer
 
 BATCH = 256
 """Completions that are sampled together."""
-
-
-class Rows(Sink):
-    """The metric rows of a run in memory."""
-
-    def __init__(self) -> None:
-        self.rows: list[MetricRow] = []
-
-    def row(self, row: MetricRow, name: str) -> None:
-        self.rows.append(row)
 
 
 class Request:
@@ -216,7 +205,7 @@ class Programs:
             self._new += 1
 
 
-async def _train(config: Config, run: RunFolder) -> list[MetricRow]:
+async def _train(config: Config, run: RunFolder) -> None:
     inputs = check(config, dry=True)
     steps = training_budget(config, len(inputs.train_tasks)).optimizer_steps
     policies = {policy: Policy(config, policy, steps) for policy in config.policies}
@@ -230,23 +219,22 @@ async def _train(config: Config, run: RunFolder) -> list[MetricRow]:
     )
     run.log = NoLog()  # type: ignore[assignment]
     run.write_config(to_yaml(config), 0)
-    rows = Rows()
-    metrics = MetricStream([rows, JsonlSink(run.metrics, run.episodes, 0, 0, run.timeline)])
+    metrics = MetricStream([JsonlSink(run.metrics, run.episodes, 0, 0, run.timeline)])
     try:
         await Trainer(config, inputs, run, ResumeState.at_start(), actors, metrics).run()
     finally:
         metrics.close()
         programs.close()
-    return rows.rows
 
 
-def train(config: Config) -> list[MetricRow]:
-    """Train in the run folder of the config, which is made anew, and return the metric rows."""
+def train(config: Config) -> RunFolder:
+    """Train in the run folder of the config, which is made anew, and return it."""
     torch.set_num_threads(1)
     run = folder_of(config)
     shutil.rmtree(run.path, ignore_errors=True)
     run.make()
-    return asyncio.run(_train(config, run))
+    asyncio.run(_train(config, run))
+    return run
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -72,10 +72,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     cells = [CELLS[name] for name in names]
     if not arguments.only_table and not arguments.list:
         results.mkdir(parents=True, exist_ok=True)
-        choices = [(cell.arm(rate), seed) for seed in CHOICE_SEEDS for cell in cells for rate in RATES]
-        run_missing(choices, results, arguments.workers)
         seeds = list(map(int, arguments.seeds.split(",")))
         if arguments.rate is None:
+            choices = [(cell.arm(rate), seed) for seed in CHOICE_SEEDS for cell in cells for rate in RATES]
+            run_missing(choices, results, arguments.workers)
             wanted = _at_best_rate(cells, seeds, results)
         else:
             wanted = [(cell.arm(arguments.rate), seed) for seed in seeds for cell in cells]

@@ -6,6 +6,7 @@ import tempfile
 import time
 from typing import Any
 
+from benchmarks.learning.measures import read_lines
 from benchmarks.roll_call.arms import ROLL_CALL
 from benchmarks.roll_call.crossing import samples_to_target
 from marl_ray.config import from_keywords
@@ -20,7 +21,7 @@ def run(arm: str, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         settings |= {"output.base_dir": folder, "output.run_name": "run", "output.episodes_per_step": 0}
         settings["dataset.eval_split"] = None
-        rows = train(from_keywords(ROLL_CALL.config, "magrpo", {}, settings))
+        rows = read_lines(train(from_keywords(ROLL_CALL.config, "magrpo", {}, settings)).metrics)
     curve = [round(float(row["turn_1/reward_mean"]), 4) for row in rows]
     return {
         "arm": arm,

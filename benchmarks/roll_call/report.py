@@ -51,18 +51,26 @@ def best_rate(lines: Sequence[Line], cell: Cell) -> float | None:
     return min(found)[2]
 
 
-def measured(lines: Sequence[Line]) -> dict[str, dict[int, Line]]:
-    """Return the lines at the chosen rates by cell and seed, without the runs that chose them."""
-    found: dict[str, dict[int, Line]] = {}
+def by_rate(lines: Sequence[Line]) -> dict[tuple[str, float], dict[int, Line]]:
+    """Return the lines by cell, rate and seed, without the runs that chose the rates."""
+    found: dict[tuple[str, float], dict[int, Line]] = {}
     for cell in CELLS.values():
-        rate = best_rate(lines, cell)
-        if rate is None:
-            continue
-        own = {
-            line["seed"]: line for line in lines if line["arm"] == cell.arm(rate) and line["seed"] not in CHOICE_SEEDS
-        }
-        if own:
-            found[cell.name] = own
+        for rate in RATES:
+            own = {}
+            for line in lines:
+                if line["arm"] == cell.arm(rate) and line["seed"] not in CHOICE_SEEDS:
+                    own[line["seed"]] = line
+            if own:
+                found[cell.name, rate] = own
+    return found
+
+
+def measured(lines: Sequence[Line]) -> dict[str, dict[int, Line]]:
+    """Return the lines at the chosen rates by cell and seed."""
+    found = {}
+    for (name, rate), of_seeds in by_rate(lines).items():
+        if rate == best_rate(lines, CELLS[name]):
+            found[name] = of_seeds
     return found
 
 
@@ -83,36 +91,14 @@ def primary(lines: Sequence[Line]) -> str:
     return primary_table(compared, PRIMARY)
 
 
-def at_other_rates(lines: Sequence[Line]) -> dict[tuple[str, float], dict[int, Line]]:
-    """Return the lines of the seeds at rates that were not chosen, by cell, rate and seed."""
-    found: dict[tuple[str, float], dict[int, Line]] = {}
-    for cell in CELLS.values():
-        for rate in RATES:
-            own = {}
-            for line in lines:
-                if line["arm"] == cell.arm(rate) and line["seed"] not in CHOICE_SEEDS:
-                    own[line["seed"]] = line
-            if own and rate != best_rate(lines, cell):
-                found[cell.name, rate] = own
-    return found
-
-
-def table(lines: Sequence[Line]) -> str:
-    """Return a row per cell: the chosen rate, how many seeds reach the target, joint samples and the final reward."""
-    rows = []
-    for name, of_seeds in measured(lines).items():
-        rate = best_rate(lines, CELLS[name])
-        assert rate is not None, "a measured cell has a rate"
-        rows.append(_row(CELLS[name], rate, of_seeds))
-    return _markdown([*_head(), *rows])
-
-
-def other_rates(lines: Sequence[Line]) -> str:
-    """Return the rows of rates that were not chosen."""
-    rows = []
-    for (name, rate), of_seeds in at_other_rates(lines).items():
-        rows.append(_row(CELLS[name], rate, of_seeds))
-    return _markdown([*_head(), *rows])
+def table(lines: Sequence[Line], chosen: bool) -> str:
+    """Return a row per cell at its chosen rate, or at each other rate: seeds that reach the target, joint samples, and
+    the final reward."""
+    rows = _head()
+    for (name, rate), of_seeds in by_rate(lines).items():
+        if (rate == best_rate(lines, CELLS[name])) is chosen:
+            rows.append(_row(CELLS[name], rate, of_seeds))
+    return _markdown(rows)
 
 
 def _head() -> list[list[str]]:
@@ -154,8 +140,8 @@ def tables(lines: Sequence[Line]) -> dict[str, str]:
     """Return the page's tables by the names in their markers."""
     return {
         "primary": primary(lines),
-        "all cells": table(lines),
-        "other rates": other_rates(lines),
+        "all cells": table(lines, chosen=True),
+        "other rates": table(lines, chosen=False),
         "constant answers": constants(),
     }
 
@@ -193,13 +179,12 @@ def draw(lines: Sequence[Line], path: Path) -> None:
                 means.append(geometric_mean(samples))
                 axis.scatter([count] * len(samples), samples, s=9, alpha=0.4, color=f"C{number}")
             axis.plot(seen, means, marker="o", color=f"C{number}", label=arm.title)
-            for (name, rate), of_seeds in at_other_rates(lines).items():
-                if CELLS[name].name.rsplit("_", 1)[0] == credit:
+            for (name, rate), of_seeds in by_rate(lines).items():
+                cell = CELLS[name]
+                if name == f"{credit}_{cell.agents}" and rate != best_rate(lines, cell):
                     mean = geometric_mean(list(map(samples_of, of_seeds.values())))
                     label = f"the same at {rate:g}, not chosen"
-                    axis.plot(
-                        [CELLS[name].agents], [mean], "o", color=f"C{number}", mfc="none", ms=12, mew=2, label=label
-                    )
+                    axis.plot([cell.agents], [mean], "o", color=f"C{number}", mfc="none", ms=12, mew=2, label=label)
         axis.axhline(ALL_SAMPLES, color="grey", linewidth=1, linestyle=":")
         axis.set_xscale("log", base=2)
         axis.set_yscale("log", base=2)
