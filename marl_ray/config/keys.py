@@ -181,6 +181,11 @@ def _unknown(key: str, known: Iterable[str], algorithm: str, prefix: str) -> Use
     section, dot, name = key.rpartition(".")
     path = section + dot
     refuse_reference(name, prefix + path)
+    if prefix:
+        for own, run_key in agent_keys(algorithm).items():
+            if run_key.startswith(f"{key}."):
+                text = f"an agent's settings of '{key}' need no section: write '{prefix}{own}' and the like"
+                return UserError(f"unknown setting '{prefix}{key}': {text}")
     if section == algorithm:
         replacement = advice(name)
         if replacement is not None:
@@ -211,9 +216,9 @@ def _unknown(key: str, known: Iterable[str], algorithm: str, prefix: str) -> Use
 
 
 def _nearest(name: str, siblings: list[str], every: list[str]) -> str | None:
-    """Return the most similar dotted key, or None: the same name in any section, a name with these initials, similar
-    spelling (in the same section first), or a name that contains the word."""
-    for key in every:
+    """Return the most similar dotted key, or None: the same name in any section, a section of this name, a name with
+    these initials, similar spelling (in the same section first), or a name that contains the word."""
+    for key in [*every, *sorted(sections(every))]:
         if _last(key) == name:
             return key
     for key in every:

@@ -59,9 +59,7 @@ class DatasetConfig(Section):
     """Training and evaluation tasks."""
 
     name: str = ""
-    """Hub id (`owner/name`, or `owner/name:part`), a .jsonl, .parquet, .json or .csv file, or bundled with the package:
-    `bundled:toy`, `bundled:toy-hard`, `bundled:tags`, `bundled:grid`, `bundled:posts`, `bundled:abstracts`,
-    `bundled:requests`, `bundled:words`, `bundled:houses`, `bundled:trips`, `bundled:roll-call`; or
+    """Hub id (`owner/name`, or `owner/name:part`), a .jsonl, .parquet, .json or .csv file, a bundled set, or
     `python:module:Attr`, an object whose `splits` has rows by split (the default if `environment` is one)."""
     type: Derived[str] = ""
     """Name of the conversion from a row to a task. null: inferred from the name."""

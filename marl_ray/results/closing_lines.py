@@ -5,13 +5,11 @@ The log file of the run has the whole summary (`run_summary`).
 
 from __future__ import annotations
 
-import shlex
-
 from marl_ray.config import Config
 from marl_ray.core.state import TrainingResult
 from marl_ray.core.text import pluralize
 from marl_ray.results.diagnostics import Rows, describe_wait_times, find_problems
-from marl_ray.results.run_summary import read_metrics
+from marl_ray.results.run_summary import read_metrics, report_command
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.terminal import BOLD, CYAN, GREEN, YELLOW, paint, wrap
 
@@ -20,11 +18,14 @@ def closing_lines(config: Config, folder: RunFolder, result: TrainingResult, sec
     """Return the lines of a run that has ended after `seconds`."""
     rows = [row for row in read_metrics(folder) if row["step"] > result.first_step or row["step"] == 0]
     end = f"after {pluralize(result.step, 'step')} in {seconds / 60:.1f} min"
-    command = f"marl-ray report {shlex.quote(str(folder))}"
+    last = f"{paint('results:', CYAN)} {folder}"
+    report = report_command(folder)
+    if report:
+        last = f"{paint('curves and episodes:', CYAN)} {report}"
     return [
         paint(f"{_result(rows, config.training.num_turns)} {end}", BOLD, GREEN),
         paint(wrap(_advice(config, rows)), YELLOW),
-        f"{paint('curves and episodes:', CYAN)} {command}",
+        last,
     ]
 
 

@@ -14,6 +14,7 @@ from marl_ray.core.episode import Episode, Node
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainingResult
 from marl_ray.core.text import pluralize
+from marl_ray.registry import commands
 from marl_ray.results.diagnostics import describe_device_memory, describe_wait_times
 from marl_ray.results.returns_plot import plot_run
 from marl_ray.storage.run_folder import RunFolder
@@ -51,9 +52,19 @@ def write_run_summary(config: Config, folder: RunFolder, result: TrainingResult,
     files.append(f"{folder.checkpoints.folder.name}/")
     if config.output.save_final_model:
         files.append(f"{folder.models.name}/")
-    report = f"marl-ray report {shlex.quote(str(folder))}"
-    lines.append(f"Results in {folder}: {', '.join(files)}. A page with curves and episodes: {report}")
+    text = f"Results in {folder}: {', '.join(files)}."
+    report = report_command(folder)
+    if report:
+        text += f" A page with curves and episodes: {report}"
+    lines.append(text)
     return lines
+
+
+def report_command(folder: RunFolder) -> str:
+    """Return the command that writes the page of a run, or an empty text if no plug-in has the command."""
+    if "report" not in commands():
+        return ""
+    return f"marl-ray report {shlex.quote(str(folder))}"
 
 
 def _held_out_rewards(rows: Sequence[Mapping[str, Any]], after: Mapping[str, Any], num_turns: int) -> Iterator[str]:

@@ -6,6 +6,7 @@ import jsonschema
 import pytest
 import yaml
 
+from marl_ray import registry, toy
 from marl_ray.config import from_tree, to_tree
 from marl_ray.config.compat import KEY_ALIASES, canonical_key
 from marl_ray.config.descriptions import describe_setting, explain, json_schema
@@ -20,6 +21,15 @@ def test_every_setting_has_a_description(algorithm: str) -> None:
         text = describe_setting(key, setting)
         assert len(text) > 10, key
         assert text.endswith("."), key
+
+
+def test_bundled_sets_and_models_are_listed() -> None:
+    for key, names in (
+        ("dataset.name", toy.ROWS | registry.bundled_rows()),
+        ("model.name", toy.MODELS | registry.bundled_models()),
+    ):
+        listed = describe_setting(key, settings("magrpo")[key]).rpartition("Bundled: ")[2]
+        assert listed == ", ".join(f"`{name}`" for name in names) + "."
 
 
 def test_settings_are_the_keys_of_a_saved_config() -> None:
@@ -154,6 +164,12 @@ def test_explain_resolves_every_alias(alias: str) -> None:
         ("agents.0.temprature", "unknown setting 'agents.temprature': did you mean 'agents.temperature'?"),
         ("grpo.num_turns", "unknown setting 'grpo': did you mean 'magrpo'?"),
         ("seed.x", "seed.x: 'seed' is a single value, not a section"),
+        ("output.lora", "unknown setting 'output.lora': did you mean 'lora'?"),
+        (
+            "agents.0.model.name",
+            "unknown setting 'agents.model': an agent's settings of 'model' need no section: write 'agents.name' "
+            "and the like",
+        ),
     ],
 )
 def test_explain_names_the_nearest_known_key(key: str, message: str) -> None:

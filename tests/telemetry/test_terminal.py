@@ -11,6 +11,7 @@ import pytest
 
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState, TrainingResult
+from marl_ray.results import run_summary
 from marl_ray.results.closing_lines import closing_lines
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry import console_sink, logs
@@ -173,6 +174,9 @@ def test_the_end_of_a_run_is_a_result_an_advice_and_a_command(
     assert lines[0] == "training reward 4.00, 100% solved, after 1 step in 1.0 min"
     assert lines[-1] == f"curves and episodes: marl-ray report {folder}"
     assert len(lines) == 3
+    with monkeypatch.context() as without:
+        without.setattr(run_summary, "commands", dict)
+        assert closing_lines(quickstart_config(), folder, result, 60.0)[-1] == f"results: {folder}"
     stream.evaluation(
         evaluation_row(CONFIG.training, CONFIG.external, TrainerState(1, 4, 0), [CHAIN], {"eval": 1.0}), "after", []
     )

@@ -187,6 +187,8 @@ class TeamPlayer:
             self.environment.check_task(task)
             self.environment.roles(task)
             self.environment.first_prompts(task)
+            # Fields that only the evaluation reads: an attempt raises on no text of the answers.
+            self.environment.attempt(task, [""] * self.environment.num_agents, True)
         except UserError as error:
             raise ApiError(400, str(error), "invalid_value", "marl_ray.fields") from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import httpx
 import openai
 import pytest
 
+from marl_ray.core.episode import Task
+from marl_ray.environments.code_generation import CodeGeneration
 from tests.plugins.serve.canned_team import AUX, CannedStreams, canned_team
 from tests.plugins.serve.hostile_requests import MARK, REFUSED, REQUESTS, reply_to
 
@@ -126,6 +128,25 @@ def test_errors_have_the_format_of_the_api(
     with pytest.raises(openai.APIStatusError) as caught:
         client.chat.completions.create(model=model, messages=messages, stream=stream)
     assert (caught.value.status_code, caught.value.code) == (status, code)
+
+
+class Lengths(CodeGeneration):
+    """An environment whose evaluation reads a field of the task, and whose prompts do not."""
+
+    def attempt(self, task: Task, responses: Sequence[str], last: bool) -> Any:
+        assert task.fields["length"] > 0
+        return super().attempt(task, responses, last)
+
+
+def test_a_task_without_a_field_that_the_environment_reads_is_refused() -> None:
+    question: dict[str, Any] = {"model": "team", "messages": MESSAGES}
+    with canned_team(settings={"environment": f"{__name__}:Lengths"}) as (address, _, _):
+        refused = httpx.post(f"{address}/v1/chat/completions", json=question)
+        question["marl_ray"] = {"fields": {"length": 4}}
+        answered = httpx.post(f"{address}/v1/chat/completions", json=question, timeout=60.0)
+    assert refused.status_code == 400
+    assert "needs further fields of the task (KeyError: 'length')" in refused.json()["error"]["message"]
+    assert answered.status_code == 200
 
 
 def test_a_closed_connection_stops_the_agents(served: tuple[str, CannedStreams, Any], client: openai.OpenAI) -> None:
