@@ -7,8 +7,8 @@ import threading
 from concurrent.futures import Future
 
 from marl_ray.core.connections import bind
-from marl_ray.http.http_server import serve_http
 from marl_ray.http.request_guard import RequestGuard
+from marl_ray.http.server import serve_http
 
 START_S = 30.0
 

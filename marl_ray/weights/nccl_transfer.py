@@ -29,6 +29,8 @@ from vllm.distributed.weight_transfer.nccl_engine import (
 )
 from vllm.utils.nccl import unpinned_nccl_env
 
+from marl_ray.weights.vllm_private import is_nccl_error
+
 ABORTED = "aborted"
 """Key in the store that is set when the transfer has ended."""
 JOINED = "joined"
@@ -45,7 +47,7 @@ class TransferAbortedError(RuntimeError):
 
 def is_transfer_failure(error: BaseException) -> bool:
     """Return whether the loss of another process can be the cause of `error`."""
-    return isinstance(error, TransferAbortedError | dist.DistError) or str(error).startswith("NCCL error")
+    return isinstance(error, TransferAbortedError | dist.DistError) or is_nccl_error(error)
 
 
 def make_communicator(group: StatelessProcessGroup) -> Any:

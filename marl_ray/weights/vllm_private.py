@@ -20,6 +20,11 @@ PLAIN_ATTENTION = ("Attention",)
 """vLLM's attention layers that derive nothing from weights. MLA multiplies weights after loading."""
 
 
+def is_nccl_error(error: BaseException) -> bool:
+    """Return whether an error is of NCCL's library: vLLM raises a plain RuntimeError with a fixed beginning."""
+    return isinstance(error, RuntimeError) and str(error).startswith("NCCL error: ")
+
+
 def update_is_active(worker: Any) -> bool:
     """Return whether a worker has started a weight update and not finished it (`vllm.v1.worker.gpu_worker`)."""
     return bool(worker._weight_update_active)

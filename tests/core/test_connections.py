@@ -17,7 +17,7 @@ from starlette.routing import Route
 from marl_ray.core import connections
 from marl_ray.core.connections import FILES, MIN_CONNECTIONS, connection_limit, raise_file_limit
 from marl_ray.core.errors import UserError
-from marl_ray.http import http_server
+from marl_ray.http import server as http_server
 from marl_ray.http.page_server import PageServer
 from marl_ray.http.request_guard import RequestGuard, ServerLimits
 

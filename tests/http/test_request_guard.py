@@ -14,9 +14,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from marl_ray.core.concurrency import DeadlineExceeded
 from marl_ray.core.errors import RejectedMessages, UserError
-from marl_ray.http.http_server import api_errors
 from marl_ray.http.request_formats import ApiError
 from marl_ray.http.request_guard import LOCAL_NAMES, RequestGuard, ServerLimits
+from marl_ray.http.server import api_errors
 
 
 async def _echo(request: Request) -> JSONResponse:

@@ -14,6 +14,7 @@ from tests.factories import ROOT
 
 SPEC = importlib.util.find_spec("vllm")
 NAMES = {
+    "distributed/device_communicators/pynccl_wrapper.py": ('raise RuntimeError(f"NCCL error: ',),
     "v1/worker/gpu_worker.py": ("self._weight_update_active = True", "self.weight_transfer_engine"),
     "v1/worker/lora_model_runner_mixin.py": ("self.lora_manager = ",),
     "lora/worker_manager.py": ("self._adapter_manager: LoRAModelManager",),

@@ -13,8 +13,8 @@ from marl_ray.core.text import pluralize
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.evaluation.scoring import LocalSandboxPool
-from marl_ray.http.http_server import serve_http
 from marl_ray.http.request_guard import RequestGuard, ServerLimits
+from marl_ray.http.server import serve_http
 from marl_ray.plugins.environment_server.command import EnvironmentRequest
 from marl_ray.plugins.environment_server.environment_app import EnvironmentApp
 from marl_ray.plugins.environment_server.served_episode import check_served

@@ -1,7 +1,7 @@
 """Training of programs that this package does not know: an episode is a run of a program that calls the agents.
 
-      program  --HTTP, one token per episode-->  gateway_server  -->  ProgramEpisode  -->  generators
-      program  --reward------------------------------------------------------^
+      program  --HTTP, one token per episode-->  server  -->  ProgramEpisode  -->  generators
+      program  --reward----------------------------------------------^
 
 `environment: gateway` starts the server in the driver and a program per episode (`programs`). `prompt_renderer` turns
 requests into token ids: a request that continues an earlier one begins with exactly the tokens that were read and

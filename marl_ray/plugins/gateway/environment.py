@@ -24,7 +24,7 @@ from marl_ray.plugins.gateway.service_program import ServiceProgram
 
 if TYPE_CHECKING:
     from marl_ray.config import AgentConfig, Config, ModelConfig
-    from marl_ray.plugins.gateway.gateway_server import GatewayServer
+    from marl_ray.plugins.gateway.server import GatewayServer
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class GatewayEnvironment(ProgramEnvironment, HoldsResources):
 
     async def server(self) -> GatewayServer:
         """Return the running server of this environment."""
-        from marl_ray.plugins.gateway.gateway_server import GatewayServer
+        from marl_ray.plugins.gateway.server import GatewayServer
 
         if self._server is None:
             service = None

@@ -36,7 +36,7 @@ from marl_ray.rollout.scorer import Scorer, joint_action
 
 if TYPE_CHECKING:
     from marl_ray.plugins.gateway.environment import GatewayEnvironment
-    from marl_ray.plugins.gateway.gateway_server import GatewayServer
+    from marl_ray.plugins.gateway.server import GatewayServer
 
 logger = logging.getLogger(__name__)
 

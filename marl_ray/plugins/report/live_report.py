@@ -17,8 +17,8 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from marl_ray.core.connections import bind
 from marl_ray.core.stop_signals import StopSignals
-from marl_ray.http.http_server import serve_http
 from marl_ray.http.request_guard import RequestGuard, ServerLimits
+from marl_ray.http.server import serve_http
 from marl_ray.plugins.report.live_episodes import NOT_KEPT, LiveEpisodes, damage_is_answered
 from marl_ray.plugins.report.run_data import require_run, run_data
 from marl_ray.plugins.report.run_list import list_data, read_listed_run

@@ -14,7 +14,6 @@ from starlette.routing import Route
 
 from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Task
-from marl_ray.http.http_server import api_errors, event_stream, first_part, health, until_disconnect
 from marl_ray.http.reply_format import ReplyFormat, Usage, model_entry
 from marl_ray.http.request_formats import (
     TEAM,
@@ -27,6 +26,7 @@ from marl_ray.http.request_formats import (
     unknown_model,
 )
 from marl_ray.http.request_guard import ServerLimits
+from marl_ray.http.server import api_errors, event_stream, first_part, health, until_disconnect
 from marl_ray.plugins.serve.team_player import Answer, OnEvent, TeamPlayer
 from marl_ray.plugins.serve.team_tasks import read_tasks, task_text
 

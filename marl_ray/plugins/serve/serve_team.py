@@ -17,8 +17,8 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
 from marl_ray.environments.base import BaseEnvironment
 from marl_ray.evaluation.running_models import RunningModel, prepare_model, run_with_model
-from marl_ray.http.http_server import serve_http
 from marl_ray.http.request_guard import ServerLimits
+from marl_ray.http.server import serve_http
 from marl_ray.plugins.serve.app import LOOPBACK, make_app
 from marl_ray.plugins.serve.team_player import TeamPlayer
 

@@ -15,7 +15,7 @@ from marl_ray.core import connections
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.http import http_server
+from marl_ray.http import server as http_server
 from marl_ray.http.request_guard import RequestGuard
 from marl_ray.plugins.environment_server import environment_app
 from marl_ray.plugins.environment_server.environment_app import EnvironmentApp

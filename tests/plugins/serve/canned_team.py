@@ -19,8 +19,8 @@ from marl_ray.core.episode import Completion, Generation, SamplingSpec
 from marl_ray.core.errors import UserError
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.evaluation.scoring import LocalSandboxPool
-from marl_ray.http.http_server import serve_http
 from marl_ray.http.request_guard import ServerLimits
+from marl_ray.http.server import serve_http
 from marl_ray.plugins.serve.app import make_app
 from marl_ray.plugins.serve.team_player import TeamPlayer
 from marl_ray.sandbox import Limits, SandboxSettings

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from marl_ray.core import connections
-from marl_ray.http import http_server
+from marl_ray.http import server as http_server
 from marl_ray.plugins.serve import team_tasks
 from marl_ray.sandbox import count_tests
 from tests.plugins.serve.canned_team import canned_team

@@ -11,11 +11,11 @@ from typing import Any
 from marl_ray.core.concurrency import wait_within
 from marl_ray.core.connections import bind
 from marl_ray.core.http_proxies import bypass_proxies_for_localhost
-from marl_ray.http.http_server import serve_http
 from marl_ray.http.request_guard import AsgiMessage, Receive, RequestGuard, Send, ServerLimits
-from marl_ray.plugins.gateway.gateway_routes import EPISODE, SERVICE, gateway_routes
+from marl_ray.http.server import serve_http
 from marl_ray.plugins.gateway.options import GatewayConfig
 from marl_ray.plugins.gateway.program_episode import ProgramEpisode
+from marl_ray.plugins.gateway.routes import EPISODE, SERVICE, gateway_routes
 from marl_ray.plugins.gateway.service_program import ServiceProgram
 
 HOST = "127.0.0.1"

@@ -13,9 +13,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from marl_ray.core.text import json_or
-from marl_ray.http.http_server import api_errors, event_stream, first_part, health, until_disconnect
 from marl_ray.http.reply_format import model_entry
 from marl_ray.http.request_formats import ApiError, parse_request
+from marl_ray.http.server import api_errors, event_stream, first_part, health, until_disconnect
 from marl_ray.plugins.gateway.call_streams import CallStream, StreamFormat, stream_events
 from marl_ray.plugins.gateway.chat_requests import (
     UNSUPPORTED_IN_EPISODES,
