@@ -170,13 +170,13 @@ def test_the_end_of_a_run_is_a_result_an_advice_and_a_command(
     stream = MetricStream([JsonlSink(folder.metrics, folder.episodes, done=0)])
     result = TrainingResult(1, 4, 0, None, [])
     stream.step(row_of(1), [])
+    monkeypatch.setattr(run_summary, "commands", lambda: {"report": None})
     lines = closing_lines(quickstart_config(), folder, result, 60.0)
     assert lines[0] == "training reward 4.00, 100% solved, after 1 step in 1.0 min"
     assert lines[-1] == f"curves and episodes: marl-ray report {folder}"
     assert len(lines) == 3
-    with monkeypatch.context() as without:
-        without.setattr(run_summary, "commands", dict)
-        assert closing_lines(quickstart_config(), folder, result, 60.0)[-1] == f"results: {folder}"
+    monkeypatch.setattr(run_summary, "commands", dict)  # without the plug-in
+    assert closing_lines(quickstart_config(), folder, result, 60.0)[-1] == f"results: {folder}"
     stream.evaluation(
         evaluation_row(CONFIG.training, CONFIG.external, TrainerState(1, 4, 0), [CHAIN], {"eval": 1.0}), "after", []
     )
