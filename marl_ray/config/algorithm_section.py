@@ -153,19 +153,16 @@ class OptimizerConfig(Section):
     added, so that a large value error does not scale the policy's gradient down. false: clip their sum."""
     train_batch_size: PositiveInt | None = None
     """Groups per optimizer step (verl: ppo_mini_batch_size). null: all groups of the step."""
-    loss: (
-        Literal["policy_gradient", "clip", "gspo", "m2po", "cispo", "sapo", "gmpo"]
-        | Literal["dppo", "dppo_kl", "clip_cov", "kl_cov"]
-        | str
-    ) = "policy_gradient"
+    loss: Literal["policy_gradient", "clip", "gspo", "m2po", "cispo", "sapo", "gmpo", "dppo", "dppo_kl"] | str = (
+        "policy_gradient"
+    )
     """Policy loss. policy_gradient: advantage times log-probability; clip: PPO's clipped ratio per token, relative to
     the policy before the batch's first optimizer step, clipped at 1 - clip_low and 1 + clip_high (DAPO); gspo: the same
     with one ratio per completion (both need several optimizer steps per batch); m2po: ratio of learner to sampler per
     token, without the tokens whose ratio is furthest from 1, for stale tokens; cispo, sapo and gmpo: as clip, with
     clipped ratios as weights, with a smooth gate, and with the geometric mean of a completion's ratios; dppo and
     dppo_kl: as clip, relative to the sampler, with a bound on the change of a token's probability (total variation) or
-    on the KL divergence in place of the ratio; clip_cov and kl_cov: ratios without bounds, and against a loss of
-    entropy no gradient, or a penalty, for a few tokens of high covariance."""
+    on the KL divergence in place of the ratio. Plug-ins add others."""
     clip_low: Fraction | None = None
     """Lower clip range, as distance below 1. null: 0.2 for clip, 3e-4 for gspo, 1 for cispo, 0.33 for gmpo. With
     dppo the largest decrease of a probability (0.15), with dppo_kl the largest divergence of tokens that become less

@@ -16,8 +16,6 @@ LOSSES = Registry(
         "gmpo": "marl_ray.learning.losses.gmpo:GeometricMean",
         "dppo": "marl_ray.learning.losses.dppo:TotalVariation",
         "dppo_kl": "marl_ray.learning.losses.dppo_kl:BinaryDivergence",
-        "clip_cov": "marl_ray.learning.losses.clip_cov:DroppedCovariances",
-        "kl_cov": "marl_ray.learning.losses.kl_cov:PenalizedCovariances",
     },
     member="token_loss",
 )

@@ -145,8 +145,7 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
         ({"magrpo": {"reference_kl_enabled": 1}}, "magrpo.reference_kl_enabled should be true or false, got 1"),
         (
             {"magrpo": {"loss": "surrogate"}},
-            "unknown loss 'surrogate': known: policy_gradient, clip, gspo, m2po, cispo, sapo, gmpo, dppo, dppo_kl, "
-            "clip_cov, kl_cov (or module:Attr",
+            "unknown loss 'surrogate': known: policy_gradient, clip, gspo, m2po, cispo, sapo, gmpo, dppo, dppo_kl",
         ),
         (
             {"magrpo": {"num_turns": "two"}},

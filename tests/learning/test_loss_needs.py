@@ -10,14 +10,14 @@ from marl_ray.config import from_tree
 from marl_ray.config.learning_rules import learning_problems
 from marl_ray.credit.requirements import requires
 from marl_ray.learning.losses import loss_class
-from marl_ray.learning.losses.clip_cov import DroppedCovariances
+from marl_ray.learning.losses.policy_gradient import PolicyGradient
 from marl_ray.learning.losses.policy_loss import ClipOptions, PolicyLoss
 from marl_ray.registry import in_memory
 from tests.config.helpers import config_tree
 
 
 @requires(old_logprobs=True, off_policy_tokens=True, own_importance_ratio=True, clip_range=(0.1, 0.3))
-class Declared(DroppedCovariances):
+class Declared(PolicyGradient):
     """A plug-in of an earlier version."""
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from marl_ray.credit.requirements import Requirements
-from marl_ray.learning.losses.covariance import TokenCovariances
 from marl_ray.learning.losses.policy_loss import LossRatios, LossTokens, PolicyLoss
 from marl_ray.learning.losses.ratios import token_ratios
+from marl_ray.plugins.covariance_losses.covariance import TokenCovariances
 
 if TYPE_CHECKING:
     from torch import Tensor
