@@ -1,4 +1,4 @@
-"""`marl-ray train ALGORITHM`, also used by `train_magrpo` and `train_grpo`, and the config of `train` and `plan`."""
+"""`marl-ray train`, also used by `train_magrpo` and `train_grpo`, and the config of `train` and `plan`."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def train_main(name: str, argv: Sequence[str] | None = None) -> int:
 
 
 def _main(name: str | None, prog: str, argv: Sequence[str] | None) -> int:
-    """Run the command of one algorithm, or with None the command that has the algorithm as its first argument."""
-    epilog = EXAMPLES.format(prog=prog if name else f"{prog} magrpo", section=name or "magrpo")
+    """Run the command of one algorithm, or with None the command for all."""
+    epilog = EXAMPLES.format(prog=prog, section=name or "magrpo")
     description = "Train the agents of a YAML config" + (f" with {name}." if name else ".")
     parser = Parser(prog=prog, description=description, epilog=epilog)
     if name is None:
-        parser.add_argument("algorithm", type=algorithm, help="magrpo, or grpo for a single agent")
+        add_algorithm(parser)
     parser.set_defaults(algorithm=name)
     add_config_flags(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the resolved config and exit")
@@ -87,8 +87,16 @@ def print_dry_run(config: Config, saved: SavedRun | None) -> RunInputs | None:
     return inputs
 
 
+def add_algorithm(parser: Parser) -> None:
+    """Add the algorithm as an argument that may be left out."""
+    help_text = "magrpo, or grpo for a single agent; default: the section in the file, or the algorithm of the run"
+    parser.add_argument("algorithm", nargs="?", type=algorithm, help=help_text)
+
+
 def algorithm(name: str) -> str:
     """Convert an argument to the name of an algorithm."""
+    if Path(name).suffix in (".yaml", ".yml"):
+        raise argparse.ArgumentTypeError(f"give the file as --config {name}")
     if name not in ALGORITHMS:
         near = did_you_mean(name, ALGORITHMS) or f": there are {' and '.join(ALGORITHMS)}"
         raise argparse.ArgumentTypeError(f"unknown algorithm {name}{near}")
@@ -109,35 +117,37 @@ def add_config_flags(parser: Parser) -> None:
 
 def read_config(options: argparse.Namespace) -> tuple[Config, SavedRun | None]:
     """Return the config, and the run to resume or None. Raises UserError."""
-    from marl_ray.config import load, parse_overrides
+    from marl_ray.config import algorithm_of, load, parse_overrides
     from marl_ray.launch.run_checks import existing_run
     from marl_ray.storage.resume import SavedRun
 
+    if options.resume is None and options.config is None:
+        raise UserError("no config: give --config FILE, or --resume RUN_DIR")
+    if options.resume is not None and options.config is not None:
+        raise UserError("--resume uses the config.yaml of the run: leave out --config and use --override")
+    overrides = parse_overrides(options.override)
+    if options.resume is not None and "output.base_dir" in overrides:
+        raise UserError("--resume continues in the run's folder: leave out output.base_dir, or move the folder")
+    saved = SavedRun.read(options.resume) if options.resume is not None else None
     name = options.algorithm
+    if name is None:
+        name = saved.algorithm if saved else algorithm_of(options.config)
     flags: dict[str, Any] = {
         "model_name": options.model_name,
         f"{name}.num_train_epochs": options.num_epochs,
         f"{name}.num_turns": options.num_turns,
         f"{name}.turn_gradient_weights": options.turn_gradient_weights,
     }
-    overrides = parse_overrides(options.override)
     for key, value in flags.items():
         if value is not None:
             # The last spelling of a setting counts, so that flags take precedence over overrides.
             overrides.pop(key, None)
             overrides[key] = value
-    if options.resume is None:
-        if options.config is None:
-            raise UserError("no config: give --config FILE, or --resume RUN_DIR")
+    if saved is None:
         config = load(options.config, name, overrides, logger.info)
         if config.output.resume != "auto":
             return config, None
         return config, existing_run(config)
-    if options.config is not None:
-        raise UserError("--resume uses the config.yaml of the run: leave out --config and use --override")
-    if "output.base_dir" in overrides:
-        raise UserError("--resume continues in the run's folder: leave out output.base_dir, or move the folder")
-    saved = SavedRun.read(options.resume)
     if saved.algorithm != name:
         raise UserError(f"{options.resume} is a {saved.algorithm} run: resume it with {saved.algorithm}, not {name}")
     return saved.config(overrides, logger.info), saved

@@ -3,7 +3,7 @@
 from marl_ray.config.agent_section import AgentConfig
 from marl_ray.config.algorithm_section import AlgorithmConfig, CreditConfig, OptimizerConfig
 from marl_ray.config.keywords import ConfigSource, from_keywords
-from marl_ray.config.loader import from_tree, load, to_tree, to_yaml
+from marl_ray.config.loader import algorithm_of, from_tree, load, to_tree, to_yaml
 from marl_ray.config.lora_section import LoraConfig
 from marl_ray.config.resource_sections import Deadlines, GeneratorResources, LearnerResources
 from marl_ray.config.schema import ALGORITHMS, Config
@@ -33,6 +33,7 @@ __all__ = [
     "OptimizerConfig",
     "PositiveInt",
     "Section",
+    "algorithm_of",
     "from_keywords",
     "from_tree",
     "load",

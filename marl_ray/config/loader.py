@@ -41,6 +41,16 @@ Flat = dict[str, Any]
 Note = Callable[[str], None]
 
 
+def algorithm_of(path: str | Path) -> str:
+    """Return the algorithm whose section the file at `path` has. Raises UserError.
+
+    A file of another program is for magrpo, also if it trains a single agent with its own section grpo.
+    """
+    tree = read_yaml(Path(path))
+    is_grpo = "grpo" in tree and "magrpo" not in tree and dialect_of(tree) is None
+    return "grpo" if is_grpo else "magrpo"
+
+
 def load(
     path: str | Path, algorithm: str, overrides: Mapping[str, Any] | None = None, note: Note = lambda line: None
 ) -> Config:

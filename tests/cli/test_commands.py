@@ -50,6 +50,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["--verson"], "unknown flag --verson: did you mean --version?"),
         (["train", "magrop"], "unknown algorithm magrop: did you mean magrpo?"),
         (["plan", "ppo"], "unknown algorithm ppo: there are magrpo and grpo"),
+        (["train", "a.yaml"], "give the file as --config a.yaml"),
         (["train", "magrpo", "--confg=a.yaml"], "unknown flag --confg: did you mean --config?"),
         (["train", "magrpo", "--config", "a.yaml", "--overide", "a=1"], "unknown flag --overide: did you mean"),
         (["train", "magrpo", "a.yaml"], "unknown argument a.yaml"),
@@ -98,6 +99,17 @@ def test_train_and_plan_need_a_config_or_a_run(capsys: pytest.CaptureFixture[str
     assert "leave out --config" in capsys.readouterr().err
     assert main(["plan", "grpo", "--resume", str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path} is not a run folder: config.yaml is missing\n"
+
+
+@pytest.mark.parametrize("section", ["magrpo", "grpo"])
+def test_a_file_names_its_algorithm(section: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "one.yaml"
+    file.write_text(f"environment: missing\n{section}: {{max_steps: 3}}\n", encoding="utf-8")
+    assert main(["train", "--config", str(file), "--dry-run", "--override", f"{section}.max_steps=many"]) == 1
+    assert f"{section}.max_steps should be" in capsys.readouterr().err
+    other = "grpo" if section == "magrpo" else "magrpo"
+    assert main(["train", other, "--config", str(file)]) == 1
+    assert f"has a section '{section}'" in capsys.readouterr().err
 
 
 @pytest.mark.plugins("planner", "report")

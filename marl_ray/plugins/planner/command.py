@@ -1,4 +1,4 @@
-"""`marl-ray plan ALGORITHM`: check a config and estimate memory, placement and time without starting anything."""
+"""`marl-ray plan`: check a config and estimate memory, placement and time without starting anything."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from marl_ray.cli.parser import Parser
-from marl_ray.cli.train import EXAMPLES, add_config_flags, algorithm, print_dry_run, read_config
+from marl_ray.cli.train import EXAMPLES, add_algorithm, add_config_flags, print_dry_run, read_config
 from marl_ray.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ def main(argv: Sequence[str]) -> int:
         description="Check a config without starting anything. Prints the resolved config on standard output, and on\n"
         "standard error the number of samples and updates, the memory and placement of each actor, and an\n"
         "estimate of the time per step.",
-        epilog=EXAMPLES.format(prog="marl-ray plan magrpo", section="magrpo"),
+        epilog=EXAMPLES.format(prog="marl-ray plan", section="magrpo"),
     )
-    parser.add_argument("algorithm", type=algorithm, help="magrpo, or grpo for a single agent")
+    add_algorithm(parser)
     nodes_help = "cluster to plan for: NODESxGPUSxTYPE such as 2x8xH100-80GB, or a YAML file; default: the cluster at "
     parser.add_argument("--cluster", metavar="NODES", help=nodes_help + "RAY_ADDRESS, or this machine")
     add_config_flags(parser)
