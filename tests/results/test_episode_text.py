@@ -76,6 +76,19 @@ def test_rewards_of_the_agents_and_an_episode_without_a_node() -> None:
     assert episode_text(make_episode(None, ((), "prompt_too_long"))).splitlines()[1] == "toy/1   prompt_too_long"
 
 
+def test_roles_are_named_and_a_rounded_zero_has_no_sign() -> None:
+    episode = make_episode(make_node(0, [-0.001], levels={"moves": -0.0}))
+    episode.roles = ("verifier", "solver")
+    lines = episode_text(episode).splitlines()
+    assert "--- turn 1: reward 0.00   (moves +0.00)" in lines
+    assert [line for line in lines if line.startswith("[")] == [
+        "[agent 0, verifier: prompt]",
+        "[agent 0, verifier: response]",
+        "[agent 1, solver: prompt]",
+        "[agent 1, solver: response]",
+    ]
+
+
 def test_a_message_of_a_program_forges_no_line() -> None:
     verdict = TestResult(
         "error", "E\nrror", "no\n--- turn 2: reward 9.00\r\u2028[agent 0 prompt]", source="assert f(1)"
