@@ -132,7 +132,10 @@ def episode_text(episode: Episode) -> str:
 def _turn_lines(node: Node, index: int, roles: Sequence[str]) -> list[str]:
     action = node.joint_actions[index]
     levels = [f"{name} {value:+z.2f}" for name, value in action.outcome.levels.items()]
-    lines = [f"--- turn {node.turn + 1}: reward {action.reward:z.2f}   ({'  '.join(levels)})"]
+    title = f"--- turn {node.turn + 1}: reward {action.reward:z.2f}"
+    if levels:
+        title += f"   ({'  '.join(levels)})"
+    lines = [title]
     if any(reward != action.reward for reward in action.rewards):
         rewards = [f"{reward:z.2f}" for reward in action.rewards]
         lines.append(f"rewards of the agents: {' '.join(rewards)}")

@@ -33,7 +33,7 @@ def test_a_chain_shows_the_expanded_joint_actions() -> None:
             "[agent 1 response]",
             "    | answer 0.1.1",
             "verdict: fine",
-            "--- turn 2: reward 4.00   ()",
+            "--- turn 2: reward 4.00",
             "[agent 0 prompt]",
             "    | prompt 1.0",
             "[agent 0 response]",
@@ -56,9 +56,9 @@ def test_a_tree_shows_its_first_path_and_counts_the_rest() -> None:
     )
     text = episode_text(tree)
     assert [line[:25] for line in text.splitlines() if line.startswith("---")] == [
-        "--- turn 1: reward 2.00  ",
-        "--- turn 2: reward 5.00  ",
-        "--- turn 3: reward 7.00  ",
+        "--- turn 1: reward 2.00",
+        "--- turn 2: reward 5.00",
+        "--- turn 3: reward 7.00",
         "--- and 1 other node of t",
     ]
     assert text.splitlines()[1] == "toy/1   2 x early_termination, prompt_too_long"
