@@ -208,7 +208,7 @@ def test_reordering_protocols_are_rejected_for_environments_with_an_order(protoc
 @pytest.mark.plugins("gateway")
 def test_models_of_programs_are_swapped_and_not_recombined() -> None:
     relay = load(QUICKSTART.with_name("toy_relay.yaml"), "magrpo")
-    with pytest.raises(UserError, match="programs play .* environment gateway: leave it out, or set --swap"):
+    with pytest.raises(UserError, match=r"programs play .* environment gateway: leave it out, or set --swap"):
         plan_evaluation(relay, request(cooperation=True))
     models = ["bundled:toy-kuhn-base", "bundled:toy-hanabi-base"]
     plan = plan_evaluation(relay, request(models=models, swap=True))

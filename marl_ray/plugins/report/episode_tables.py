@@ -7,7 +7,7 @@ An episode refers to the tables by index:
 | `texts` | a text |
 | `tests` | `[status, error, message, source]`, indices of texts or null |
 | `reports` | `{passed, total, trusted, tests: [index], error, stdout}`; `error` is a syntax error |
-| `outcomes` | `{reward, levels: [[text, value]], rewards, solved, report, evidence}` of a joint action, without absent keys |
+| `outcomes` | `{reward, levels: [[text, value]], rewards, solved, report, evidence}` of a joint action, if present |
 
 Numbers are as in the record. Times of executions and the level of the sandbox are left out.
 """

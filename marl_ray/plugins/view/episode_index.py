@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marl_ray.telemetry.growing_rows import GrowingRows, PlacedRow
 from marl_ray.telemetry.episode_records import is_solved
+from marl_ray.telemetry.growing_rows import GrowingRows, PlacedRow
 from marl_ray.telemetry.recorded_episode import followed_turns
 from marl_ray.telemetry.sinks import is_evaluation
 
