@@ -69,7 +69,7 @@ def is_solved(action: Mapping[str, Any]) -> bool | None:
 
 
 def other_evidence(action: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the environment recorded on a joint action beside its reward, levels and tests."""
+    """Return the evidence of a recorded joint action, beside its reward, levels and tests."""
     evidence = {key: value for key, value in action.items() if key not in ACTION_KEYS}
     report = action.get("report")
     if report is not None and not is_test_report(report):

@@ -79,10 +79,9 @@ class GatewayEnvironment(ProgramEnvironment, HoldsResources):
         removed = Baselines(config.agents, config.training.counterfactual).counterfactual_agents
         if removed:
             siblings = config.training.group_sizes[0]
-            logger.info(
-                f"{pluralize(siblings * (1 + len(removed)), 'run')} of the program per task: {siblings}, and each once "
-                f"more without {pluralize(len(removed), 'agent')}"
-            )
+            runs = pluralize(siblings * (1 + len(removed)), "run")
+            absent = pluralize(len(removed), "agent")
+            logger.info(f"{runs} of the program per task: {siblings}, and each once more without {absent}")
         judge = None
         if settings.judge is not None:
             judge = ENVIRONMENTS.get(settings.judge).from_config(config)

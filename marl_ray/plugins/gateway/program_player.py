@@ -47,7 +47,11 @@ RunKey = tuple[str | int, ...]
 LOGGED_FAILURES = 10
 """Number of failed episodes of a run whose reasons are logged; all are counted in the metric `gateway/failed`."""
 MAX_DIVERGED = 64
-"""Number of refused replays after which a run ends, if none was kept: no step of this program would learn anything."""
+"""Number of refused replays after which a run ends, if none was kept."""
+OTHER_PROMPTS = (
+    "has asked other prompts than the recorded run, because of a clock, "
+    "of random numbers or of the order of concurrent answers"
+)
 DIVERGED = "its requests are not the recorded ones"
 """Reason of a replay whose program did not repeat its requests."""
 
@@ -252,7 +256,8 @@ class ProgramPlayer(Player):
         absent = episode.script.absent
         if absent is not None:
             estimator = self.config.agents[absent].estimator
-            reason = f"with empty answers of {self.gateway.names[absent]}, as estimator {estimator} requires: {reason}"
+            name = self.gateway.names[absent]
+            reason = f"with empty answers of {name}, as estimator {estimator} requires: {reason}"
         self.gateway.failures += 1
         if self.gateway.failures < LOGGED_FAILURES:
             logger.warning(f"an episode of task {task} failed: {reason}")
@@ -276,10 +281,8 @@ class ProgramPlayer(Player):
         if not episode.calls and not self.gateway.warned_of_no_call:
             self.gateway.warned_of_no_call = True
             names = ", ".join(self.gateway.names)
-            logger.warning(
-                f"a run of task {episode.task.id} has called no agent, and nothing is learned from it: let a command "
-                f"ask the models {names} at OPENAI_BASE_URL, and a function await episode.ask"
-            )
+            advice = f"ask the models {names} at OPENAI_BASE_URL, or with episode.ask"
+            logger.warning(f"a run of task {episode.task.id} has called no agent: {advice}")
         counts = {
             "gateway/failed": failed,
             "gateway/retried": retried,
@@ -291,18 +294,18 @@ class ProgramPlayer(Player):
         return PlayedEpisode(episode.key[1], script, tuple(episode.calls), episode.answers, outcome)
 
     def _count_refusal(self, task: Task) -> None:
-        """Count a replay that made other requests. Raises UserError if so far all of many replays did."""
-        self.gateway.diverged += 1
-        cause = "Its program depends on a clock, on random numbers or on the order of concurrent answers"
-        if self.gateway.diverged == 1:
+        """Count a replay that made other requests. Raises UserError after many, if none was kept."""
+        gateway = self.gateway
+        gateway.diverged += 1
+        if gateway.diverged == 1:
             logger.warning(
-                f"a run of task {task.id} that got recorded answers has asked other prompts than the recorded run: it "
-                f"is left out, and counted in gateway/diverged. {cause}"
+                f"a run of task {task.id} that got recorded answers {OTHER_PROMPTS}: "
+                "it is left out, and counted in gateway/diverged"
             )
-        if self.gateway.diverged >= MAX_DIVERGED and not self.gateway.kept_replays:
+        if gateway.diverged >= MAX_DIVERGED and not gateway.kept_replays:
             raise UserError(
-                f"all of {self.gateway.diverged} runs that got recorded answers have asked other prompts than the "
-                f"recorded run. {cause}: remove these, or set gateway.credit to runs"
+                f"each of {MAX_DIVERGED} runs that got recorded answers {OTHER_PROMPTS}: "
+                "make the program repeat itself, or set gateway.credit to runs"
             )
 
     async def _outcome(self, episode: ProgramEpisode, result: ProgramResult) -> Outcome:

@@ -17,7 +17,7 @@ from marl_ray.telemetry.terminal import printable
 MAX_TESTS = 8
 """Failed tests of a turn that are shown."""
 MAX_EVIDENCE = 500
-"""Characters of what the environment recorded under one name."""
+"""Characters of a piece of evidence that are shown."""
 AGENTS = ("cyan", "magenta", "blue", "yellow")
 
 
