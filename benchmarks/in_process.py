@@ -4,8 +4,8 @@
 
 For studies of toy policies, whose actors take longer to start than the run itself takes. Each policy samples in the
 process of its learner, and one sandbox executes the programs; the trainer takes these in the places of generators,
-learners and the sandbox pool. Writes config.yaml, metrics.jsonl and episodes.jsonl of the run folder, and no
-checkpoint: runs of a minute are repeated, not resumed.
+learners and the sandbox pool. Writes config.yaml, metrics.jsonl, episodes.jsonl and models/ of the run folder, which
+`marl-ray eval` and `marl-ray report` read, and no checkpoint: runs of a minute are repeated, not resumed.
 """
 
 from __future__ import annotations
@@ -225,6 +225,8 @@ async def _train(config: Config, run: RunFolder) -> None:
     finally:
         metrics.close()
         programs.close()
+        # The trainer has written its own part of checkpoints whose models do not exist.
+        shutil.rmtree(run.checkpoints.folder, ignore_errors=True)
 
 
 def train(config: Config) -> RunFolder:

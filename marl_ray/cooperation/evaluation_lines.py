@@ -57,9 +57,14 @@ def cross_play_estimates(
 
 
 def cross_play_table(matrix: Matrix) -> Iterator[str]:
-    """Yield the matrix with the models of agent 0 as rows, then the means of its diagonal and of all other cells."""
+    """Yield the matrix with the models of agent 0 as rows, then the means with own and with other partners."""
     yield "reward of turn 1, by model of agent 0 (rows) and of agent 1 (columns); no new samples"
     yield from matrix_lines(matrix, list(dict.fromkeys(first for first, _ in matrix)))
+    yield from partner_means(matrix)
+
+
+def partner_means(matrix: Matrix) -> Iterator[str]:
+    """Yield the means of the diagonal, whose agents were trained together, and of all other cells."""
     with_own: list[float] = []
     with_other: list[float] = []
     for (first, second), estimate in matrix.items():

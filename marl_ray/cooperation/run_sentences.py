@@ -38,12 +38,13 @@ def cooperation_summary(rows: Sequence[Row]) -> Iterator[str]:
     if agreement is not None:
         yield f"{agreement:.0%} of joint answers keep their reward with other answers of the partners ({window})."
     if "reward_per_token/all" in means:
-        tokens = means["tokens/all"]
-        path = means["tokens/critical_path"]
-        yield f"Tokens per episode: {tokens:.1f}, on the critical path {path:.1f} ({window})."
-        earned = means["reward_per_token/all"]
-        on_path = means["reward_per_token/critical_path"]
-        yield f"Reward per token: {earned:.3g}, per token on the critical path {on_path:.3g} ({window})."
+        tokens = f"{means['tokens/all']:.1f}"
+        earned = f"{means['reward_per_token/all']:.3g}"
+        if "reward_per_token/critical_path" in means:  # not of programs
+            tokens += f", on the critical path {means['tokens/critical_path']:.1f}"
+            earned += f", per token on the critical path {means['reward_per_token/critical_path']:.3g}"
+        yield f"Tokens per episode: {tokens} ({window})."
+        yield f"Reward per token: {earned} ({window})."
     yield from _revisions(rows)
 
 

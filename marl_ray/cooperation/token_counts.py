@@ -15,7 +15,8 @@ def token_counts(episodes: Sequence[Episode], order: Sequence[Sequence[int]], di
 
     Agents of one round answer at the same time, so a round takes as long as its longest answer; rounds and turns follow
     each other. `order` lists the rounds as in `Environment.order`. Each node counts with its mean joint action, and
-    several continuations of a node with their mean.
+    several continuations of a node with their mean. A program decides itself which calls wait for each other, so its
+    critical path is not known and left out.
     """
     returns = []
     on_path = []
@@ -25,18 +26,30 @@ def token_counts(episodes: Sequence[Episode], order: Sequence[Sequence[int]], di
         if root is None:
             continue
         returns.append(expected_return(root, discount))
-        on_path.append(_tokens_from(root, order))
+        if not _is_of_program(root):
+            on_path.append(_tokens_from(root, order))
         # If all agents answered one after the other, all tokens would be on the critical path.
         in_all.append(_tokens_from(root, [[agent] for agent in range(len(root.calls))]))
     if not returns:
         return {}
     counts: dict[str, float] = {}
     for name, numbers in (("critical_path", on_path), ("all", in_all)):
+        if not numbers:
+            continue
         tokens = fmean(numbers)
         counts[f"tokens/{name}"] = tokens
         if tokens:
             counts[f"reward_per_token/{name}"] = fmean(returns) / tokens
     return counts
+
+
+def _is_of_program(node: Node) -> bool:
+    for calls in node.calls:
+        for call in calls:
+            # In other episodes siblings answer the node's own prompt.
+            if call.sibling is not None and call.branch > 0:
+                return True
+    return False
 
 
 def _tokens_from(node: Node, rounds: Sequence[Sequence[int]]) -> float:

@@ -217,7 +217,7 @@ def _bound(text: str | None, default: int, size: int, name: str, split: str) -> 
         return default
     bound = round(size * int(text[:-1]) / 100) if text.endswith("%") else int(text)
     if abs(bound) > size:
-        raise UserError(f"dataset {name}: split {split!r} reaches beyond its {size} rows")
+        raise UserError(f"dataset {name}: split {split!r} reaches beyond its {size} rows: {text} has to be within them")
     return bound + size if bound < 0 else bound
 
 

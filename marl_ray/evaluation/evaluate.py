@@ -263,16 +263,19 @@ def plan_evaluation(config: Config, request: EvaluationRequest) -> EvaluationPla
     tasks = within_dates(tasks, request.since, request.until)
     # All models play the same kind of environment.
     by_programs = isinstance(environments[0], ProgramEnvironment)
-    if by_programs and (request.protocol != "parallel" or request.cooperation):
+    if by_programs and request.protocol != "parallel":
+        raise UserError(f"programs play the episodes of environment {config.environment}: leave out --protocol")
+    if by_programs and request.cooperation:
         raise UserError(
-            f"programs play the episodes of environment {config.environment}: leave out --protocol and --cooperation"
+            f"--cooperation recombines answers, and programs play the episodes of environment {config.environment}: "
+            "leave it out, or set --swap, which plays each pair of models"
         )
     for environment, task in product(environments, tasks):
         environment.check_task(task)
         if request.cooperation and len(abilities.order(environment, task)) > 1:
             raise UserError(
                 f"--cooperation recombines answers, and in environment {config.environment} later agents have read the "
-                "earlier answers: leave it out"
+                "earlier answers: leave it out, or set --swap, which plays each pair of models"
             )
         if request.protocol in REORDERING and len(abilities.order(environment, task)) > 1:
             raise UserError(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from marl_ray.config import AlgorithmConfig
-from marl_ray.cooperation.evaluation_lines import matrix_lines
+from marl_ray.cooperation.evaluation_lines import matrix_lines, partner_means
 from marl_ray.cooperation.revisions import passed
 from marl_ray.core.episode import Episode, Outcome
 from marl_ray.core.random_streams import stream_seed
@@ -214,6 +214,7 @@ def swap_matrix(summary: EvaluationSummary, labels: Sequence[str]) -> Iterator[s
         if "return" in estimates:
             matrix[first, second] = estimates["return"]
     yield from matrix_lines(matrix, labels)
+    yield from partner_means(matrix)
 
 
 def _row(cells: Sequence[str], labels: Sequence[str]) -> str:

@@ -226,8 +226,9 @@ def _warn_of_overlap(config: Config, train_tasks: list[Task], eval_tasks: list[T
     dataset = config.dataset
     shared = set(map(_content, train_tasks)) & set(map(_content, eval_tasks))
     if shared:
+        verb = "is" if len(shared) == 1 else "are"
         logger.warning(
-            f"{pluralize(len(shared), 'task')} of {dataset.eval_split} are also in {dataset.train_split}, so the "
+            f"{pluralize(len(shared), 'task')} of {dataset.eval_split} {verb} also in {dataset.train_split}, so the "
             "evaluation is not on held-out tasks: set dataset.train_split and dataset.eval_split apart"
         )
 

@@ -36,9 +36,9 @@ def _result(rows: Rows, num_turns: int) -> str:
         of_kind = [row for row in rows if row.get(key) is not None]
         if not of_kind:
             continue
-        text = f"{kind} {of_kind[-1][key]:.2f}"
+        text = f"{kind} {of_kind[-1][key]:z.2f}"
         if len(of_kind) > 1:
-            text = f"{kind} {of_kind[0][key]:.2f} -> {of_kind[-1][key]:.2f}"
+            text = f"{kind} {of_kind[0][key]:z.2f} -> {of_kind[-1][key]:z.2f}"
         solved = of_kind[-1].get(f"{prefix}turn_{num_turns}/all_passed")
         if solved is not None:
             text += f", {solved:.0%} solved,"

@@ -22,15 +22,15 @@ def plot_run(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
 
     train = [row for row in rows if "turn_1/reward_mean" in row]
     turns = set()
-    with_tests = False
+    with_solved = False
     for row in rows:
         for key in row:
-            with_tests |= key.endswith("/all_passed")
+            with_solved |= key.endswith("/all_passed")
             if key.startswith("turn_"):
                 turns.add(int(key.partition("/")[0].removeprefix("turn_")))
     panels = [("reward_mean", "mean reward", 2.0)]
-    if with_tests:
-        panels.append(("all_passed", "all tests passed", 1.0))
+    if with_solved:
+        panels.append(("all_passed", "solved", 1.0))
     heights = [height for _, _, height in panels]
     figure = Figure(figsize=(8, 0.4 + 2 * sum(heights)), layout="constrained")
     axes = figure.subplots(len(panels), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
@@ -56,7 +56,7 @@ def plot_run(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
         note = f"bold: centred mean over {smoothing_window(len(train))} steps"
         top.set_title(note, loc="right", fontsize=9, color="#666666")
     last.set_xlabel("environment steps (joint samples)")
-    if with_tests:
+    if with_solved:
         last.set_ylim(-0.03, 1.03)
         last.yaxis.set_major_formatter(PercentFormatter(1.0))
     for axis, (_, title_of_axis, _) in zip(axes, panels, strict=True):

@@ -76,9 +76,9 @@ def _held_out_rewards(rows: Sequence[Mapping[str, Any]], after: Mapping[str, Any
             break
     for turn in range(1, num_turns + 1):
         key = f"eval/turn_{turn}/reward_mean"
-        reward = f"{after.get(key, float('nan')):.2f}"
+        reward = f"{after.get(key, float('nan')):z.2f}"
         if key in before:
-            reward = f"{before[key]:.2f} -> {reward}"
+            reward = f"{before[key]:z.2f} -> {reward}"
         yield f"turn {turn} {reward}"
 
 
@@ -106,7 +106,7 @@ def reward_table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             for key, value in row.items():
                 is_reward = key.startswith(f"{prefix}turn_") and key.endswith("/reward_mean")
                 if is_reward and value is not None:
-                    rewards.append(f"{value:.2f}")
+                    rewards.append(f"{value:z.2f}")
             if rewards and (prefix or row["step"] == last):
                 yield f"{place}  {kind} reward {' '.join(rewards)}"
 
@@ -132,7 +132,7 @@ def episode_text(episode: Episode) -> str:
     while node is not None:
         # A joint action whose next prompt was too long has a transition without a child.
         index = min(node.children, default=min(node.transitions, default=0))
-        lines += _turn_lines(node, index)
+        lines += _turn_lines(node, index, episode.roles)
         node = node.children.get(index)
         hidden -= 1
     if hidden:
@@ -140,18 +140,24 @@ def episode_text(episode: Episode) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _turn_lines(node: Node, index: int) -> list[str]:
+def _turn_lines(node: Node, index: int, roles: Sequence[str]) -> list[str]:
     action = node.joint_actions[index]
-    levels = [f"{name} {value:+.2f}" for name, value in action.outcome.levels.items()]
-    lines = [f"--- turn {node.turn + 1}: reward {action.reward:.2f}   ({'  '.join(levels)})"]
+    levels = [f"{name} {value:+z.2f}" for name, value in action.outcome.levels.items()]
+    title = f"--- turn {node.turn + 1}: reward {action.reward:z.2f}"
+    if levels:
+        title += f"   ({'  '.join(levels)})"
+    lines = [title]
     if any(reward != action.reward for reward in action.rewards):
-        rewards = [f"{reward:.2f}" for reward in action.rewards]
+        rewards = [f"{reward:z.2f}" for reward in action.rewards]
         lines.append(f"rewards of the agents: {' '.join(rewards)}")
     for agent in range(len(node.calls)):
+        name = f"agent {agent}"
+        if agent < len(roles):
+            name += f", {roles[agent]}:"
         for call in node.calls_of(agent, action):
-            lines.append(f"[agent {agent} prompt]")
+            lines.append(f"[{name} prompt]")
             lines.append(_indent(describe_prompt(call.prompt)))
-            lines.append(f"[agent {agent} response]")
+            lines.append(f"[{name} response]")
             lines.append(_indent(call.completion.text))
     if action.outcome.evidence is not None:
         lines += action.outcome.evidence.lines()

@@ -45,7 +45,7 @@ class ConsoleSink(Sink):
         self.every = every
         self.ends: deque[float] = deque([now()], maxlen=ETA_WINDOW + 1)
         """End times of the most recent steps."""
-        self.with_tests: bool | None = None
+        self.with_solved: bool | None = None
         """True if the environment reports `all_passed`; None before the first row."""
         self.table: ConsoleTable | None = None
         """The table of a terminal; None before the first row."""
@@ -65,9 +65,9 @@ class ConsoleSink(Sink):
 
     def row(self, row: MetricRow, name: str) -> None:
         """Log the row's line; the first one follows a line that explains the columns."""
-        if self.with_tests is None:
-            self.with_tests = any(key.endswith("/all_passed") for key in row)
-            self.table = ConsoleTable(self.total, self.policies, self.num_turns, self.with_tests)
+        if self.with_solved is None:
+            self.with_solved = any(key.endswith("/all_passed") for key in row)
+            self.table = ConsoleTable(self.total, self.policies, self.num_turns, self.with_solved)
             logger.info(self._legend(), extra=logs.for_terminal(""))
         assert self.table is not None, "made with the first row"
         if name:
@@ -105,8 +105,8 @@ class ConsoleSink(Sink):
 
     def _legend(self) -> str:
         parts = ["reward: mean of each turn"]
-        if self.with_tests:
-            parts.append("pass: share with all tests passed in the last turn")
+        if self.with_solved:
+            parts.append("solved: share of joint answers in the last turn")
         owners = "each agent"
         if any(len(policy.agents) > 1 for policy in self.policies):
             owners = ", ".join(map(str, self.policies))
@@ -121,11 +121,11 @@ class ConsoleSink(Sink):
         losses = []
         for policy in self.policies:
             loss = float(row.get(f"{policy.key}/loss", 0.0))
-            # Adding 0.0 turns a rounded -0.0 into 0.0.
-            losses.append(f"{round(loss, 4) + 0.0:+8.4f}")
+            # The option z writes a rounded -0.0 as 0.0.
+            losses.append(f"{loss:+z8.4f}")
         return (
             f"step {step:>{len(str(self.total))}}/{self.total} | reward {self._rewards(row, '')} "
-            f"{self._passed(row, '', 'pass')}| loss {' '.join(losses)} "
+            f"{self._solved(row, '')}| loss {' '.join(losses)} "
             f"| {row['rollout/tokens_per_s']:>6.0f} tok/s | {row['time/step']:5.1f} s "
             f"(roll {row['time/rollout']:.1f} learn {row['time/learn']:.1f} sync {row['time/sync']:.2f}) "
             f"| left {left}"
@@ -133,23 +133,23 @@ class ConsoleSink(Sink):
 
     def _evaluation(self, row: MetricRow, name: str) -> str:
         rewards = self._rewards(row, "eval/")
-        passed = self._passed(row, "eval/", "all tests passed")
-        return f"eval {name:>12} | reward {rewards} {passed}| {row['time/eval']:.1f} s"
+        solved = self._solved(row, "eval/")
+        return f"eval {name:>12} | reward {rewards} {solved}| {row['time/eval']:.1f} s"
 
     def _rewards(self, row: MetricRow, prefix: str) -> str:
         numbers = []
         for turn in range(1, self.num_turns + 1):
             key = f"{prefix}turn_{turn}/reward_mean"
-            numbers.append(f"{row[key]:5.2f}" if key in row else "    -")
+            numbers.append(f"{row[key]:z5.2f}" if key in row else "    -")
         return " ".join(numbers)
 
-    def _passed(self, row: MetricRow, prefix: str, title: str) -> str:
+    def _solved(self, row: MetricRow, prefix: str) -> str:
         """Return the column of the last turn's `all_passed`; empty if the environment does not report it."""
-        if not self.with_tests:
+        if not self.with_solved:
             return ""
         key = f"{prefix}turn_{self.num_turns}/all_passed"
         share = f"{row[key]:4.0%}" if key in row else "   -"
-        return f"| {title} {share} "
+        return f"| solved {share} "
 
 
 def _duration(seconds: float) -> str:

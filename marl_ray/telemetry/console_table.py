@@ -25,7 +25,7 @@ class TableColumn:
 class ConsoleTable:
     """The table of a run."""
 
-    def __init__(self, total: int, policies: Sequence[PolicyId], num_turns: int, with_tests: bool) -> None:
+    def __init__(self, total: int, policies: Sequence[PolicyId], num_turns: int, with_solved: bool) -> None:
         self._turns = num_turns
         self._policies = policies
         digits = len(str(total))
@@ -34,7 +34,7 @@ class ConsoleTable:
             # The agents are trained for the last turn, and the first one shows the gain of the others.
             rank = 0 if turn == num_turns else 3 if turn == 1 else 7
             self._columns.append(TableColumn(f"reward {turn}", 8, rank, (BOLD,)))
-        if with_tests:
+        if with_solved:
             self._columns.append(TableColumn("solved", 6, 1, (GREEN,)))
         for policy in policies:
             self._columns.append(TableColumn(f"loss {policy.first_agent}", 7, 5))
@@ -51,8 +51,8 @@ class ConsoleTable:
         cells = self._rewards(row, "")
         for policy in self._policies:
             loss = float(row.get(f"{policy.key}/loss", 0.0))
-            # Adding 0.0 turns a rounded -0.0 into 0.0.
-            cells[f"loss {policy.first_agent}"] = f"{round(loss, 3) + 0.0:+.3f}"
+            # The option z writes a rounded -0.0 as 0.0.
+            cells[f"loss {policy.first_agent}"] = f"{loss:+z.3f}"
         cells["tok/s"] = f"{row['rollout/tokens_per_s']:.0f}"
         cells["s/step"] = f"{row['time/step']:.1f}"
         cells["rollout"] = f"{row['time/rollout']:.1f}"
@@ -72,7 +72,7 @@ class ConsoleTable:
         for turn in range(1, self._turns + 1):
             reward = row.get(f"{prefix}turn_{turn}/reward_mean")
             if reward is not None:
-                cells[f"reward {turn}"] = f"{reward:.2f}"
+                cells[f"reward {turn}"] = f"{reward:z.2f}"
         solved = row.get(f"{prefix}turn_{self._turns}/all_passed")
         if solved is not None:
             cells["solved"] = f"{solved:.0%}"

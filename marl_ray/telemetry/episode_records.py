@@ -12,6 +12,9 @@ from marl_ray.core.episode import Episode, JointAction, Node
 
 EpisodeRecord = dict[str, Any]
 
+ACTION_KEYS = ("indices", "reward", "levels", "rewards", "report", "solved")
+"""Keys of a joint action that every environment may have; all others are the evidence of one environment."""
+
 
 def episode_record(episode: Episode) -> EpisodeRecord:
     """Return an episode as plain data."""
@@ -52,6 +55,26 @@ def is_test_report(report: Any) -> TypeGuard[Mapping[str, Any]]:
     if passed_of_total(report) is None or not isinstance(report.get("tests"), list):
         return False
     return all(isinstance(test, Mapping) for test in report["tests"])
+
+
+def is_solved(action: Mapping[str, Any]) -> bool | None:
+    """Return whether a recorded joint action solved its task; None if its environment does not tell."""
+    if "solved" in action:
+        return bool(action["solved"])
+    counts = passed_of_total(action.get("report"))
+    if counts is None:
+        return None
+    passed, total = counts
+    return passed == total > 0
+
+
+def other_evidence(action: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the evidence of a recorded joint action, beside its reward, levels and tests."""
+    evidence = {key: value for key, value in action.items() if key not in ACTION_KEYS}
+    report = action.get("report")
+    if report is not None and not is_test_report(report):
+        evidence["report"] = report
+    return evidence
 
 
 def _node(path: Sequence[int], node: Node) -> dict[str, Any]:
@@ -111,4 +134,6 @@ def _joint_action(action: JointAction) -> dict[str, Any]:
         data["latency"] = -action.latency  # a part of the return beside the reward
     if outcome.evidence is not None:
         data |= outcome.evidence.data()
+    if "all_passed" in outcome.metrics and is_solved(data) is None:
+        data["solved"] = outcome.metrics["all_passed"] == 1  # no tests in the record say so
     return data

@@ -24,7 +24,7 @@ def episode_table(record: Record, place: str, width: int) -> str:
         if turn.number == 1:
             lines += [paint(line, DIM) for line in _shown(turn.prompts[0], width, PROMPT_LINES)]
         advantage = turn.reward - turn.group_mean
-        facts = f"turn {turn.number}: reward {turn.reward:.2f}, advantage over its group {advantage:+.2f}"
+        facts = f"turn {turn.number}: reward {turn.reward:z.2f}, advantage over its group {advantage:+z.2f}"
         if turn.tests is not None:
             passed, total = turn.tests
             facts += f", {passed} of {total} tests passed"

@@ -117,7 +117,7 @@ class HealthMonitor:
         if learned == 0:
             raise UserError(
                 f"no optimizer step up to step {step} had a gradient, mostly because every group's rewards were equal: "
-                "nothing was learned. See episodes.jsonl; raise temperature or num_generations"
+                "nothing was learned. See the warnings above and episodes.jsonl; raise temperature or num_generations"
             )
 
 

@@ -13,6 +13,8 @@ from benchmarks.learning.measures import read_lines
 from benchmarks.learning.study import CONFIGS
 from marl_ray.config import from_keywords
 from marl_ray.core.episode import Generation, SamplingSpec
+from marl_ray.evaluation.model_sources import find_model_sources
+from marl_ray.models.names import resolve_model
 
 PROMPTS = ("b a c", "a b c", "write a row")
 
@@ -72,4 +74,9 @@ def test_a_run_writes_its_folder(tmp_path: Path) -> None:
     train(["--config", str(CONFIGS / "toy_relay.yaml"), "--override", *overrides])
     rows = read_lines(tmp_path / "run" / "metrics.jsonl")
     assert [row["step"] for row in rows if "eval/turn_1/reward_mean" in row] == [0, 1, 2]
-    assert (tmp_path / "run" / "models" / "agent_0" / "model.safetensors").exists()
+    run = tmp_path / "run"
+    assert not (run / "checkpoints").exists()
+    # The folder can be evaluated like a run of `marl-ray train`, for example with a run of another seed.
+    (source,) = find_model_sources([str(run)], from_keywords(CONFIGS / "toy_relay.yaml", "magrpo", {}).agents)
+    for agent in (0, 1):
+        assert Path(resolve_model(source.weights[agent])) == run / "models" / f"agent_{agent}"

@@ -130,6 +130,12 @@ def test_the_critical_path_is_the_longest_answer_of_each_round() -> None:
     assert token_counts([make_episode(None)], [[0]], 0.5) == {}
 
 
+def test_the_critical_path_of_a_program_is_not_known() -> None:
+    root = node_of(0, [3, 5], False)
+    root.calls = [[replace(call, branch=1) for call in calls] for calls in root.calls]
+    assert token_counts([make_episode(root)], [[0, 1]], 1.0) == {"tokens/all": 8, "reward_per_token/all": 1 / 8}
+
+
 def test_tokens_of_a_tree_are_those_of_one_episode() -> None:
     # Two of three joint actions continue, with answers of 4 and 8 tokens, and the third ended its branch.
     root = make_node(0, [1.0, 1.0, 1.0], {0: node_of(1, [4], True), 1: node_of(1, [8], True)}, agents=1)

@@ -46,6 +46,14 @@ def test_tokens_and_reward_per_token() -> None:
     ]
 
 
+def test_a_program_has_no_critical_path() -> None:
+    measured = {"tokens__all": 28.0, "reward_per_token__all": 0.025}
+    assert list(cooperation_summary([step(1, **measured)])) == [
+        "Tokens per episode: 28.0 (last 1 step).",
+        "Reward per token: 0.025 (last 1 step).",
+    ]
+
+
 def test_revisions_of_the_last_evaluation() -> None:
     training = step(5, turn_2__keep_rate=0.9, turn_2__fix_rate=0.1)
     assert list(cooperation_summary([training])) == [

@@ -98,7 +98,7 @@ def test_parquet(tmp_path: Path) -> None:
         ("eval[:3]", "has no split 'eval'; its splits: test, train"),
         ("test[5:5]", "split 'test[5:5]' holds no rows"),
         ("test[8:3]", "split 'test[8:3]' holds no rows"),
-        ("test[:21]", "split 'test[:21]' reaches beyond its 20 rows"),
+        ("test[:21]", "split 'test[:21]' reaches beyond its 20 rows: 21 has to be within them"),
         ("test[33:163]", "split 'test[33:163]' reaches beyond its 20 rows"),
         ("test[:120%]", "reaches beyond"),
         ("test[3]", "is not of the form"),

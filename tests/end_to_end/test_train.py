@@ -102,7 +102,7 @@ def test_episodes_are_recorded(finished: Path) -> None:
     assert expanded.strip().splitlines()[0] in second["prompts"][1] or "previous" in second["prompts"][1].lower()
     text = (finished / "sample_episodes.txt").read_text()
     assert "turn 2: reward" in text
-    assert "[agent 1 response]" in text
+    assert "[agent 0, aux: response]" in text
 
 
 @needs_humaneval

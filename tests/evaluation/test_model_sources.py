@@ -205,6 +205,16 @@ def test_reordering_protocols_are_rejected_for_environments_with_an_order(protoc
     assert plan_evaluation(ordered, request(protocol="single")).models[0].config.num_agents == 1
 
 
+@pytest.mark.plugins("gateway")
+def test_models_of_programs_are_swapped_and_not_recombined() -> None:
+    relay = load(QUICKSTART.with_name("toy_relay.yaml"), "magrpo")
+    with pytest.raises(UserError, match=r"programs play .* environment gateway: leave it out, or set --swap"):
+        plan_evaluation(relay, request(cooperation=True))
+    models = ["bundled:toy-kuhn-base", "bundled:toy-hanabi-base"]
+    plan = plan_evaluation(relay, request(models=models, swap=True))
+    assert len(plan.models) == 4
+
+
 def test_an_evaluation_needs_a_config(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", "--model", "base"]) == 1
     assert "no config: give --config FILE, or the --model of a run" in capsys.readouterr().err

@@ -105,10 +105,11 @@ def test_a_matrix_has_one_cell_per_pair_of_models() -> None:
         "b+b": task_metrics(4, 4),
     }
     summary = summarise(places, seed=1)
-    _, header, first, second = swap_matrix(summary, ["a", "b"])
+    _, header, first, second, means = swap_matrix(summary, ["a", "b"])
     assert header.split() == ["a", "b"]
     assert [first.split()[0], first.split()[1], first.split()[4]] == ["a", "1.000", "2.000"]
     assert [second.split()[1], second.split()[4]] == ["3.000", "4.000"]
+    assert means == "with the own partner 2.500, with a partner of another model 2.500"
     assert " - " not in "".join(model_table(summary))
 
 

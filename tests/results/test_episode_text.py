@@ -33,7 +33,7 @@ def test_a_chain_shows_the_expanded_joint_actions() -> None:
             "[agent 1 response]",
             "    | answer 0.1.1",
             "verdict: fine",
-            "--- turn 2: reward 4.00   ()",
+            "--- turn 2: reward 4.00",
             "[agent 0 prompt]",
             "    | prompt 1.0",
             "[agent 0 response]",
@@ -56,9 +56,9 @@ def test_a_tree_shows_its_first_path_and_counts_the_rest() -> None:
     )
     text = episode_text(tree)
     assert [line[:25] for line in text.splitlines() if line.startswith("---")] == [
-        "--- turn 1: reward 2.00  ",
-        "--- turn 2: reward 5.00  ",
-        "--- turn 3: reward 7.00  ",
+        "--- turn 1: reward 2.00",
+        "--- turn 2: reward 5.00",
+        "--- turn 3: reward 7.00",
         "--- and 1 other node of t",
     ]
     assert text.splitlines()[1] == "toy/1   2 x early_termination, prompt_too_long"
@@ -74,6 +74,19 @@ def test_rewards_of_the_agents_and_an_episode_without_a_node() -> None:
     root.joint_actions = [replace(root.joint_actions[0], rewards=(1.0, -1.0))]
     assert "rewards of the agents: 1.00 -1.00" in episode_text(make_episode(root))
     assert episode_text(make_episode(None, ((), "prompt_too_long"))).splitlines()[1] == "toy/1   prompt_too_long"
+
+
+def test_roles_are_named_and_a_rounded_zero_has_no_sign() -> None:
+    episode = make_episode(make_node(0, [-0.001], levels={"moves": -0.0}))
+    episode.roles = ("verifier", "solver")
+    lines = episode_text(episode).splitlines()
+    assert "--- turn 1: reward 0.00   (moves +0.00)" in lines
+    assert [line for line in lines if line.startswith("[")] == [
+        "[agent 0, verifier: prompt]",
+        "[agent 0, verifier: response]",
+        "[agent 1, solver: prompt]",
+        "[agent 1, solver: response]",
+    ]
 
 
 def test_a_message_of_a_program_forges_no_line() -> None:

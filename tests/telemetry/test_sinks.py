@@ -14,7 +14,7 @@ from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
 from marl_ray.telemetry import console_sink as console
 from marl_ray.telemetry.console_sink import ConsoleSink
-from marl_ray.telemetry.episode_records import episode_record
+from marl_ray.telemetry.episode_records import episode_record, is_solved, other_evidence
 from marl_ray.telemetry.metrics import MetricRow, evaluation_row, rollout_row, step_row
 from marl_ray.telemetry.sinks import JsonlSink, MetricStream, Sink, is_evaluation, read_rows
 from tests.factories import TASK, Verdict, make_config, make_episode, make_node
@@ -125,9 +125,9 @@ def test_the_console_shows_every_nth_step_and_the_last(capsys: pytest.CaptureFix
     assert out == ""
     legend, evaluation, *steps = err.splitlines()
     assert legend.startswith("reward: mean of each turn")
-    assert evaluation == "eval       before | reward  2.00  4.00 | all tests passed 100% | 1.0 s"
+    assert evaluation == "eval       before | reward  2.00  4.00 | solved 100% | 1.0 s"
     assert [line[:26] for line in steps] == [f"step {n}/5 | reward  2.00  4" for n in (2, 4, 5)]
-    assert "| pass 100% |" in steps[0]
+    assert "| solved 100% |" in steps[0]
 
 
 def test_the_remaining_time_is_estimated_from_recent_steps(
@@ -174,3 +174,14 @@ def test_all_sinks_are_closed_even_if_one_raises() -> None:
     with pytest.raises(OSError, match="no"):
         MetricStream([Watched(), FailingSink(), Watched()]).close()
     assert len(closed) == 2
+
+
+def test_a_record_without_tests_says_whether_the_task_was_solved() -> None:
+    tree = make_episode(make_node(0, [1.0], metrics={"all_passed": 1.0}))
+    (action,) = episode_record(tree)["nodes"][0]["joint_actions"]
+    assert action["solved"] is True
+    assert is_solved(action) is True
+    report = {"passed": 1, "total": 2, "tests": []}
+    assert is_solved({"report": report}) is False
+    assert is_solved({"report": "fine"}) is None
+    assert other_evidence(action | {"report": "fine", "said": {}}) == {"report": "fine", "said": {}}

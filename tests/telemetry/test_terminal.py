@@ -132,7 +132,7 @@ def test_an_episode_is_shown_at_the_first_evaluation_and_then_rarely(
 def test_a_pipe_has_no_table_and_no_colours(capsys: pytest.CaptureFixture[str]) -> None:
     run(2)
     legend, *lines = capsys.readouterr().err.splitlines()
-    assert legend.startswith("reward: mean of each turn; pass: share")
+    assert legend.startswith("reward: mean of each turn; solved: share")
     assert [line[:10] for line in lines] == ["eval      ", "step 1/2 |", "step 2/2 |"]
     assert not any("\x1b" in line for line in lines)
 

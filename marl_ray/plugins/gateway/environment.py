@@ -11,6 +11,7 @@ from marl_ray.config.keys import key_of
 from marl_ray.core.chat import Prompt
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
+from marl_ray.core.text import pluralize
 from marl_ray.credit.requirements import estimator_requirements
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.abilities import HoldsResources
@@ -21,6 +22,7 @@ from marl_ray.plugins.gateway.program_episode import task_as_data
 from marl_ray.plugins.gateway.programs import FUNCTIONS, CommandProgram, EpisodeProgram, FunctionProgram
 from marl_ray.plugins.gateway.prompt_renderer import PromptRenderer
 from marl_ray.plugins.gateway.service_program import ServiceProgram
+from marl_ray.rollout.baselines import Baselines
 
 if TYPE_CHECKING:
     from marl_ray.config import AgentConfig, Config, ModelConfig
@@ -58,6 +60,9 @@ class GatewayEnvironment(ProgramEnvironment, HoldsResources):
         """Number of failed episodes so far."""
         self.diverged = 0
         """Number of replays that were refused so far, because the program made other requests."""
+        self.kept_replays = 0
+        """Number of replays so far that were not refused."""
+        self.warned_of_no_call = False
         self._renderers: list[PromptRenderer] = []
         self._server: GatewayServer | None = None
 
@@ -71,6 +76,12 @@ class GatewayEnvironment(ProgramEnvironment, HoldsResources):
                 f"gateway.credit calls: {settings.runs_per_task(siblings)} runs of the program per task, one and "
                 f"{siblings - 1} for each of {settings.replayed_calls} calls that are sampled anew, not {siblings}"
             )
+        removed = Baselines(config.agents, config.training.counterfactual).counterfactual_agents
+        if removed:
+            siblings = config.training.group_sizes[0]
+            runs = pluralize(siblings * (1 + len(removed)), "run")
+            absent = pluralize(len(removed), "agent")
+            logger.info(f"{runs} of the program per task: {siblings}, and each once more without {absent}")
         judge = None
         if settings.judge is not None:
             judge = ENVIRONMENTS.get(settings.judge).from_config(config)

@@ -24,6 +24,7 @@ from marl_ray.core.episode import (
     Task,
     bounded_outcome,
 )
+from marl_ray.core.errors import UserError
 from marl_ray.core.random_streams import random_stream
 from marl_ray.environments.base import Executor
 from marl_ray.environments.plugin_checks import TURN_NAMES
@@ -45,6 +46,12 @@ RunKey = tuple[str | int, ...]
 
 LOGGED_FAILURES = 10
 """Number of failed episodes of a run whose reasons are logged; all are counted in the metric `gateway/failed`."""
+MAX_DIVERGED = 64
+"""Number of refused replays after which a run ends, if none was kept."""
+OTHER_PROMPTS = (
+    "has asked other prompts than the recorded run, because of a clock, "
+    "of random numbers or of the order of concurrent answers"
+)
 DIVERGED = "its requests are not the recorded ones"
 """Reason of a replay whose program did not repeat its requests."""
 
@@ -246,6 +253,11 @@ class ProgramPlayer(Player):
     def _failed(self, episode: ProgramEpisode, reason: str) -> PlayedEpisode:
         settings = self.gateway.settings
         task = episode.task.id
+        absent = episode.script.absent
+        if absent is not None:
+            estimator = self.config.agents[absent].estimator
+            name = self.gateway.names[absent]
+            reason = f"with empty answers of {name}, as estimator {estimator} requires: {reason}"
         self.gateway.failures += 1
         if self.gateway.failures < LOGGED_FAILURES:
             logger.warning(f"an episode of task {task} failed: {reason}")
@@ -262,14 +274,15 @@ class ProgramPlayer(Player):
     def _finished(self, episode: ProgramEpisode, outcome: Outcome, failed: int, retried: int) -> PlayedEpisode:
         script = episode.script
         if not script.is_kept_by(episode.answers):
-            self.gateway.diverged += 1
-            if self.gateway.diverged == 1:
-                logger.warning(
-                    f"a run of task {episode.task.id} that got recorded answers has asked other prompts than the "
-                    "recorded run: it is left out, and counted in gateway/diverged. Its program depends on a clock, "
-                    "on random numbers or on the order of concurrent answers"
-                )
+            self._count_refusal(episode.task)
             return self._lost(episode, DIVERGED)
+        if script.anew is not None:
+            self.gateway.kept_replays += 1
+        if not episode.calls and not self.gateway.warned_of_no_call:
+            self.gateway.warned_of_no_call = True
+            names = ", ".join(self.gateway.names)
+            advice = f"ask the models {names} at OPENAI_BASE_URL, or with episode.ask"
+            logger.warning(f"a run of task {episode.task.id} has called no agent: {advice}")
         counts = {
             "gateway/failed": failed,
             "gateway/retried": retried,
@@ -279,6 +292,21 @@ class ProgramPlayer(Player):
         }
         outcome = replace(outcome, counts={**outcome.counts, **counts})
         return PlayedEpisode(episode.key[1], script, tuple(episode.calls), episode.answers, outcome)
+
+    def _count_refusal(self, task: Task) -> None:
+        """Count a replay that made other requests. Raises UserError after many, if none was kept."""
+        gateway = self.gateway
+        gateway.diverged += 1
+        if gateway.diverged == 1:
+            logger.warning(
+                f"a run of task {task.id} that got recorded answers {OTHER_PROMPTS}: "
+                "it is left out, and counted in gateway/diverged"
+            )
+        if gateway.diverged >= MAX_DIVERGED and not gateway.kept_replays:
+            raise UserError(
+                f"each of {MAX_DIVERGED} runs that got recorded answers {OTHER_PROMPTS}: "
+                "make the program repeat itself, or set gateway.credit to runs"
+            )
 
     async def _outcome(self, episode: ProgramEpisode, result: ProgramResult) -> Outcome:
         """Return the outcome of a result: the program's reward, or the judge's, which may be unscored. Raises

@@ -14,6 +14,8 @@ def _room(row: DataRow, number: int) -> Task:
     """Convert a row with `room`, a list of rows of symbols (`marl_ray.plugins.plan_path.rooms`)."""
     task_id = id_of(row, "plan_path", number)
     rows = lines_of(row, "room")
+    if not rows:
+        raise UserError(f"task {task_id} has no room (field room, a list of rows of symbols)")
     try:
         room = read_room(rows)
         moves = solution(room, room.start)

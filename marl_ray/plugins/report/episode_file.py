@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_ray.core.errors import UserError
-from marl_ray.telemetry.episode_records import EpisodeRecord, is_test_report
+from marl_ray.telemetry.episode_records import EpisodeRecord, is_solved
 from marl_ray.telemetry.growing_rows import GrowingRows, PlacedRow
 
 Action = Mapping[str, Any]
@@ -122,12 +122,12 @@ def actions_by_turn(record: EpisodeRecord) -> list[list[Action]]:
 
 
 def solved_share(actions: list[Action]) -> float | None:
-    """Return the share of joint actions that passed all tests; None if no action has a test report."""
+    """Return the share of joint actions that solved the task; None if the environment tells of none."""
     verdicts = []
     for action in actions:
-        report = action.get("report")
-        if is_test_report(report):
-            verdicts.append(report["total"] > 0 and report["passed"] == report["total"])
+        solved = is_solved(action)
+        if solved is not None:
+            verdicts.append(solved)
     return statistics.fmean(verdicts) if verdicts else None
 
 

@@ -7,7 +7,7 @@ An episode refers to the tables by index:
 | `texts` | a text |
 | `tests` | `[status, error, message, source]`, indices of texts or null |
 | `reports` | `{passed, total, trusted, tests: [index], error, stdout}`; `error` is a syntax error |
-| `outcomes` | `{reward, levels: [[text, value]], rewards, report, evidence}` of a joint action, without absent keys |
+| `outcomes` | `{reward, levels: [[text, value]], rewards, solved, report, evidence}` of a joint action, if present |
 
 Numbers are as in the record. Times of executions and the level of the sandbox are left out.
 """
@@ -21,11 +21,9 @@ from typing import Any
 
 from marl_ray.core.chat import describe_prompt
 from marl_ray.plugins.report.episode_file import ListedEpisode
-from marl_ray.telemetry.episode_records import EpisodeRecord, is_test_report, recorded_prompt
+from marl_ray.telemetry.episode_records import EpisodeRecord, is_test_report, other_evidence, recorded_prompt
 from marl_ray.telemetry.recorded_episode import agent_names, told_before
 
-KNOWN_KEYS = ("indices", "reward", "levels", "rewards", "report")
-"""Keys of a joint action with a place of their own; all others are its evidence."""
 LONGEST_TEXT = 12_000
 """Characters of a text of which a page keeps both halves' ends; the episode's own file has the whole text."""
 
@@ -127,14 +125,14 @@ class EpisodeTables:
         outcome: dict[str, Any] = {"reward": action["reward"], "levels": levels}
         if "rewards" in action:
             outcome["rewards"] = action["rewards"]
-        others = {key: value for key, value in action.items() if key not in KNOWN_KEYS}
+        if "solved" in action:
+            outcome["solved"] = bool(action["solved"])
         report = action.get("report")
         if is_test_report(report):
             outcome["report"] = self._report(report)
-        elif report is not None:
-            others["report"] = report
-        if others:
-            outcome["evidence"] = self.text(json.dumps(others, ensure_ascii=False, indent=1))
+        evidence = other_evidence(action)
+        if evidence:
+            outcome["evidence"] = self.text(json.dumps(evidence, ensure_ascii=False, indent=1))
         return self._index("outcomes", json.dumps(outcome), outcome)
 
     def _report(self, report: Mapping[str, Any]) -> int:

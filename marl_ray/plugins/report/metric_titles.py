@@ -19,7 +19,7 @@ TITLES = {
     "aux_defined": ("Helper is defined", "share"),
     "syntax_ok": ("Joint program compiles", "share"),
     "tests_passed_rate": ("Tests passed", "share"),
-    "all_passed": ("Tasks solved: all tests pass", "share"),
+    "all_passed": ("Tasks solved", "share"),
     "visible_passed": ("Visible tests pass", "share"),
     "aux_called": ("Helper is called", "share"),
     "thin_wrapper": ("Function only returns the helper's result", "share"),

@@ -212,5 +212,5 @@ def _cells(facts: EpisodeFacts) -> tuple[Text, Text, Text, Text]:
         dots.append(sign, colour)
     kind = "h" if facts.held_out else " "
     task = printable(facts.task).replace("\n", " ")
-    reward = f"{facts.reward:.2f}" if facts.rewards else "lost"
+    reward = f"{facts.reward:z.2f}" if facts.rewards else "lost"
     return Text(f"{facts.step:>5}{kind}"), Text(f"  {task[:11]}"), dots, Text(reward.rjust(7))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from marl_ray.telemetry.episode_records import is_solved
 from marl_ray.telemetry.growing_rows import GrowingRows, PlacedRow
 from marl_ray.telemetry.recorded_episode import followed_turns
 from marl_ray.telemetry.sinks import is_evaluation
@@ -22,7 +23,7 @@ class EpisodeFacts:
     offset, length: the place of its line, in bytes.
     task_text: the beginning of the first prompt.
     rewards: by turn.
-    solved: by turn, whether all tests passed; None without tests.
+    solved: by turn, whether the task was solved; None if the environment does not tell.
     """
 
     offset: int
@@ -81,8 +82,7 @@ def _facts(placed: PlacedRow) -> EpisodeFacts | None:
         rewards = tuple(turn.reward for turn in turns)
         solved = []
         for turn in turns:
-            tests = turn.tests
-            solved.append(None if tests is None else tests[0] == tests[1])
+            solved.append(is_solved(turn.action))
         text = turns[0].prompts[0][:TASK_CHARS] if turns else ""
         return EpisodeFacts(
             offset=placed.offset,

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from rich.text import Text
 
-from marl_ray.telemetry.episode_records import is_test_report
+from marl_ray.telemetry.episode_records import is_test_report, other_evidence
 from marl_ray.telemetry.recorded_episode import Record, RecordedTurn, followed_turns
 from marl_ray.telemetry.terminal import printable
 
 MAX_TESTS = 8
 """Failed tests of a turn that are shown."""
+MAX_EVIDENCE = 500
+"""Characters of a piece of evidence that are shown."""
 AGENTS = ("cyan", "magenta", "blue", "yellow")
 
 
@@ -43,7 +46,7 @@ def episode_text(record: Record, shown: Shown) -> Text:
 
 def _turn(text: Text, turn: RecordedTurn, before: RecordedTurn | None, shown: Shown) -> None:
     advantage = turn.reward - turn.group_mean
-    _line(text, f"Turn {turn.number}: reward {turn.reward:.2f}, advantage {advantage:+.2f}", "bold")
+    _line(text, f"Turn {turn.number}: reward {turn.reward:z.2f}, advantage {advantage:+z.2f}", "bold")
     told = turn.told
     if told is not None and told.shared:
         _line(text, told.shared, "yellow")
@@ -77,15 +80,23 @@ def _difference(text: Text, before: str, after: str) -> None:
 
 
 def _verdict(text: Text, turn: RecordedTurn) -> None:
-    levels = [f"{name} {value:+.2f}" for name, value in turn.action["levels"].items() if value]
+    levels = [f"{name} {value:+z.2f}" for name, value in turn.action["levels"].items() if value]
     if levels:
         _line(text, f"levels: {'  '.join(levels)}", "dim")
     tests = turn.tests
     if tests is not None:
         passed, total = tests
         _line(text, f"{passed} of {total} tests passed", "green" if passed == total else "red")
+    elif "solved" in turn.action:
+        solved = turn.action["solved"]
+        _line(text, "solved" if solved else "not solved", "green" if solved else "red")
     for line, style in _test_lines(turn.action.get("report")):
         _line(text, line, style)
+    for key, value in other_evidence(turn.action).items():
+        line = f"{key}: {json.dumps(value, ensure_ascii=False)}"
+        if len(line) > MAX_EVIDENCE:
+            line = f"{line[:MAX_EVIDENCE]} …"
+        _line(text, line, "dim")
 
 
 def _test_lines(report: Any) -> Iterator[tuple[str, str]]:

@@ -19,6 +19,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.credit.groups import build_group
 from marl_ray.plugins.gateway.environment import check_settings
 from marl_ray.plugins.gateway.program_episode import ProgramEpisode
+from marl_ray.plugins.gateway.program_player import MAX_DIVERGED
 from marl_ray.telemetry.episode_records import episode_record
 from marl_ray.telemetry.metrics import rollout_metrics
 from marl_ray.toy import BASE_PATH
@@ -49,6 +50,10 @@ async def rolls_dice(episode: ProgramEpisode) -> float:
     """Ask another first question in every run."""
     first = await episode.ask("coder", f"Begin {next(runs_of_dice)}:")
     return float((first + await episode.ask("tester", "Go on:")).count("a"))
+
+
+async def says_nothing(episode: ProgramEpisode) -> float:
+    return 1.0
 
 
 async def fails_without_an_answer(episode: ProgramEpisode) -> float:
@@ -166,6 +171,19 @@ def test_a_program_that_asks_other_prompts_is_refused_and_counted(caplog: pytest
     assert {weight for agent in (0, 1) for weight in group_of(node, agent, config).weights} == {0.0}
 
 
+def test_a_program_that_never_repeats_itself_ends_the_run() -> None:
+    tasks = [Task(f"t{number}", "p", {}) for number in range(MAX_DIVERGED // (2 * (SIBLINGS - 1)) + 1)]
+    with pytest.raises(UserError, match=f"each of {MAX_DIVERGED} runs .* or set gateway.credit to runs"):
+        played(config_of("rolls_dice"), None, *tasks)
+
+
+def test_a_program_without_calls_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    (episode,) = played(config_of("says_nothing"))
+    assert len(root(episode).joint_actions) == 1
+    (message,) = [record.message for record in caplog.records if "has called no agent" in record.message]
+    assert message.endswith("ask the models coder, tester at OPENAI_BASE_URL, or with episode.ask")
+
+
 def test_logs_say_which_calls_are_replays() -> None:
     (episode,) = played(config_of("talks"))
     (record,) = episode_record(episode)["nodes"]
@@ -208,9 +226,16 @@ def test_a_removed_agent_says_nothing_and_others_answer_as_before() -> None:
     assert group.weights == pytest.approx([count / SIBLINGS for count in own])
 
 
+def test_the_number_of_runs_with_removals_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    played(removing("answers_apart"))
+    assert "6 runs of the program per task: 3, and each once more without 1 agent" in caplog.text
+
+
 def test_runs_that_fail_without_an_agent_are_left_out() -> None:
     (episode,) = played(removing("fails_without_an_answer"))
     assert episode.root is None
+    assert "with empty answers of coder, as estimator difference requires: " in episode.stops[0].detail
 
 
 @pytest.mark.parametrize(

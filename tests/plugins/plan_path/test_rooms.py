@@ -78,6 +78,7 @@ def test_a_room_that_is_too_large_to_search_is_rejected(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("rows", "problem"),
     [
+        ([], r"has no room \(field room, a list of rows of symbols\)"),
         (["@-?"], "unknown symbol '\\?'"),
         (["@-.", "--"], "the rows of a room need equal lengths"),
         (["--."], "a room needs one player"),

@@ -158,7 +158,7 @@ def test_every_metric_has_a_chart_with_a_title() -> None:
     assert by_name["Agents", "loss"] == {"agent 1": "agent_1/loss"}
     assert groups[0].name == "all_passed"
     data = {group["title"]: group for group in (group.as_data() for group in groups)}
-    assert data["Tasks solved: all tests pass"]["unit"] == "share"
+    assert data["Tasks solved"]["unit"] == "share"
     assert data["My env: odd number"]["series"] == [("", "my_env/odd_number")]
     assert data["Learning rate"]["exact"]
     assert not data["Loss"]["exact"]

@@ -154,6 +154,23 @@ def test_an_episode_has_turns_verdicts_feedback_and_a_comparison(folder: Path) -
     browse(write(folder, RECORDS), script)
 
 
+def test_an_environment_without_tests_has_its_verdict_and_its_evidence(folder: Path) -> None:
+    record = episode(1)
+    for node, solved in zip(record["nodes"], (False, True), strict=True):
+        action = node["joint_actions"][0]
+        del action["report"]
+        action |= {"solved": solved, "said": {"solver": "24"}}
+
+    async def script(pilot: Pilot[None], app: EpisodeBrowser) -> None:
+        first, second = shown(app).split("Turn 2")
+        assert 'not solved\nsaid: {"solver": "24"}' in first
+        assert "not solved" not in second
+        assert "solved\nsaid" in second
+        assert app.listed[0].solved == (False, True)
+
+    browse(write(folder, [record]), script)
+
+
 def test_texts_of_models_are_neither_commands_nor_markup(folder: Path) -> None:
     async def script(pilot: Pilot[None], app: EpisodeBrowser) -> None:
         text = shown(app)

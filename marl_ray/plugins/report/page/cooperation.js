@@ -198,7 +198,7 @@
       ? "Branches that ended early are in the share of tasks solved, but not in a bar."
       : "“Right → right” and “wrong → right” together are the share solved in the turn.";
     return card(title, keys, turns,
-      el("p", { class: "quiet small" }, `Right: all tests pass. A bar has the samples of a turn, by the sample of the turn before that each continues. ${solved}`));
+      el("p", { class: "quiet small" }, `Right: the task is solved. A bar has the samples of a turn, by the sample of the turn before that each continues. ${solved}`));
   };
 
   // ---- tokens ----

@@ -116,6 +116,9 @@ const episodes = (() => {
       row.append(el("span", { class: `chip ${solved ? "good" : "bad"}` }, `${solved ? "✓" : "✗"} ${words}`));
       if (!report.trusted) row.append(el("span", { class: "chip", title: "a program could have forged a verdict" }, "not all trusted"));
     }
+    if (found.solved !== undefined) {
+      row.append(el("span", { class: `chip ${found.solved ? "good" : "bad"}` }, found.solved ? "✓ solved" : "✗ not solved"));
+    }
     // A level that earned nothing is no verdict of the environment: it may not have been reached.
     if (found.levels.length > 0) row.append(el("span", { class: "small quiet" }, "points:"));
     for (const [name, value] of found.levels) {
