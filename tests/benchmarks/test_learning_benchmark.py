@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from benchmarks.learning import __main__ as runs
-from benchmarks.learning import fall
+from benchmarks.learning import drops, fall
 from benchmarks.learning.__main__ import RESULTS, current
 from benchmarks.learning.catalogue import STUDIES
 from benchmarks.learning.expert import MODEL, serving
@@ -212,6 +212,22 @@ def test_the_page_has_the_table_of_its_results(study: Study) -> None:
 
 def test_the_page_of_falls_has_the_table_of_its_rows() -> None:
     assert fall.table(read_lines(RESULTS / "grid-fall-seed-1.jsonl")) in (PAGES / "falls.md").read_text()
+
+
+def test_a_dip_is_the_largest_drop_below_an_earlier_evaluation() -> None:
+    def line(*rewards: float) -> dict[str, object]:
+        evaluations = [[step, 0, reward, 0.0, 0.0] for step, reward in enumerate(rewards)]
+        return {"arm": JOINT, "seed": 1, "curve": [], "evaluations": evaluations}
+
+    assert drops.dip(line(0.4, 2.0, 1.6, 1.9)) == pytest.approx(0.4)
+    assert drops.dip(line(0.4, 0.5)) == 0.0
+    found = drops.table([line(0.4, 2.0, 1.6, 1.9), line(0.4, 2.0, 1.75)], STUDIES["grid-falls"])
+    assert found.splitlines()[-1] == "| a pair, as the config | 2 | 1 | 0.25 | 2 | 0.40 |"
+
+
+def test_the_page_of_falls_has_the_table_of_drops() -> None:
+    study = STUDIES["grid-falls"]
+    assert drops.table(current(study, RESULTS), study) in (PAGES / "falls.md").read_text()
 
 
 def test_an_update_is_split_into_its_gradients_part_and_momentum(
