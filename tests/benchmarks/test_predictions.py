@@ -87,6 +87,9 @@ PREDICTIONS = (
         "all pairs learn, with separate policies", "c412f8e5", "learning/grid-telling.jsonl", '"tenth_pair"', "7ac5b073"
     ),
     Prediction("2 to 4 of 8 fall", "c412f8e5", "learning/grid-falls.jsonl", '"joint"', "8c3b6910"),
+    Prediction(
+        "every seed of two policies scores at least 2.6", "5a0c7568", "learning/hanabi.jsonl", '"joint"', "97ab4450"
+    ),
     Prediction("solves 0.35 to 0.65 of the rooms", "613b770e", "learning/plan-path.jsonl", '"joint"', "27f449e3"),
     Prediction("the one with a tenth", "6b41484d4d", "tags/tags.jsonl", '"entropy_small"', "bace2324bf"),
 )
