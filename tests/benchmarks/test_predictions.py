@@ -86,6 +86,7 @@ PREDICTIONS = (
     Prediction(
         "all pairs learn, with separate policies", "c412f8e5", "learning/grid-telling.jsonl", '"tenth_pair"', "7ac5b073"
     ),
+    Prediction("1 to 5 of the 32 fall", "4ef4ffbe", "learning/grid-falls.jsonl", '"seed": 9', "42ab3c34"),
     Prediction("2 to 4 of 8 fall", "c412f8e5", "learning/grid-falls.jsonl", '"joint"', "8c3b6910"),
     Prediction(
         "every seed of two policies scores at least 2.6", "5a0c7568", "learning/hanabi.jsonl", '"joint"', "97ab4450"
