@@ -42,11 +42,12 @@ Note = Callable[[str], None]
 
 
 def algorithm_of(path: str | Path) -> str:
-    """Return the algorithm whose section the file at `path` has. Raises UserError.
+    """Return the algorithm whose section the file at `path` has. Raises UserError."""
+    return _algorithm_of_tree(read_yaml(Path(path)))
 
-    A file of another program is for magrpo, also if it trains a single agent with its own section grpo.
-    """
-    tree = read_yaml(Path(path))
+
+def _algorithm_of_tree(tree: Mapping[str, Any]) -> str:
+    # A file of another program may train a single agent with its section grpo, as magrpo does here.
     is_grpo = "grpo" in tree and "magrpo" not in tree and dialect_of(tree) is None
     return "grpo" if is_grpo else "magrpo"
 
@@ -58,9 +59,7 @@ def load(
     a message per setting that was adapted to the others. Raises UserError."""
     tree = read_yaml(Path(path))
     other = next(name for name in ALGORITHMS if name != algorithm)
-    # A file of another program may train a single agent with its section grpo, as magrpo does here.
-    is_foreign = algorithm == "magrpo" and dialect_of(tree) is not None
-    if algorithm not in tree and other in tree and not is_foreign:
+    if algorithm not in tree and other in tree and algorithm != _algorithm_of_tree(tree):
         raise UserError(f"{path} has a section '{other}': run it with python -m marl_ray.train_{other}")
     return from_tree(tree, algorithm, overrides, note)
 

@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given, settings
 
 from marl_ray.config import OptimizerConfig
-from marl_ray.core.batch import Batch
 from marl_ray.learning import LOSSES
 from marl_ray.learning.losses.policy_loss import PolicyLoss
-from tests.learning.builders import build_batch, some_groups, tiny_learner
-from tests.learning.loss_tokens import Token, computed, token_lists
+from tests.learning.loss_tokens import Token, assert_a_second_step_moves_the_ratios, computed, token_lists
 
 
 def loss(name: str, **changes: Any) -> PolicyLoss:
@@ -58,10 +56,4 @@ def test_dppo_lets_rare_tokens_rise_and_holds_frequent_tokens() -> None:
 
 @pytest.mark.parametrize("name", ["dppo", "dppo_kl"])
 def test_a_second_optimizer_step_moves_the_ratios(tiny_policy: Path, name: str) -> None:
-    batch = build_batch(some_groups(20, 5), 10)
-    both, first = (tiny_learner(tiny_policy, loss=name, importance="none") for _ in range(2))
-    alone, stats = first.update(Batch(0, batch.mini_batches[:1])), both.update(batch)
-    assert alone.clipping is not None
-    assert stats.clipping is not None
-    assert stats.clipping.ratio_max > alone.clipping.ratio_max
-    assert stats.optimizer_steps == 2
+    assert_a_second_step_moves_the_ratios(tiny_policy, name)

@@ -80,9 +80,7 @@ def _facts(placed: PlacedRow) -> EpisodeFacts | None:
     try:
         turns = list(followed_turns(record))
         rewards = tuple(turn.reward for turn in turns)
-        solved = []
-        for turn in turns:
-            solved.append(is_solved(turn.action))
+        solved = [is_solved(turn.action) for turn in turns]
         text = turns[0].prompts[0][:TASK_CHARS] if turns else ""
         return EpisodeFacts(
             offset=placed.offset,

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_ray.config import OptimizerConfig
-from marl_ray.core.batch import Batch
+from marl_ray.config import OptimizerConfig, from_tree
+from marl_ray.core.errors import UserError
 from marl_ray.plugins.covariance_losses.clip_cov import DroppedCovariances
 from marl_ray.plugins.covariance_losses.kl_cov import PenalizedCovariances
-from tests.learning.builders import build_batch, save_tiny_policy, some_groups, tiny_learner
-from tests.learning.loss_tokens import Token, computed, token_lists
+from tests.config.helpers import config_tree
+from tests.learning.builders import save_tiny_policy
+from tests.learning.loss_tokens import Token, assert_a_second_step_moves_the_ratios, computed, token_lists
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +93,10 @@ def test_groups_with_one_weight_have_no_covariance() -> None:
 
 @pytest.mark.parametrize("name", ["clip_cov", "kl_cov"])
 def test_a_second_optimizer_step_moves_the_ratios(tiny_policy: Path, name: str) -> None:
-    batch = build_batch(some_groups(20, 5), 10)
-    both, first = (tiny_learner(tiny_policy, loss=name, importance="none") for _ in range(2))
-    alone, stats = first.update(Batch(0, batch.mini_batches[:1])), both.update(batch)
-    assert alone.clipping is not None
-    assert stats.clipping is not None
     # The ratio is relative to the policy before the batch.
-    assert (alone.clipping.ratio_mean, alone.clipping.ratio_max) == (1.0, 1.0)
-    assert stats.clipping.ratio_max > alone.clipping.ratio_max
-    assert stats.optimizer_steps == 2
+    assert assert_a_second_step_moves_the_ratios(tiny_policy, name) == (1.0, 1.0)
+
+
+def test_an_unknown_loss_is_an_error_that_lists_the_losses_of_the_plug_in() -> None:
+    with pytest.raises(UserError, match=r"unknown loss 'surrogate': known: .*clip_cov, kl_cov \(or module:Attr"):
+        from_tree(config_tree(magrpo={"loss": "surrogate"}), "magrpo")
