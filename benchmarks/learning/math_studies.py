@@ -103,5 +103,6 @@ TOY_MATH = Study(
     compared=("passed", "choice"),
     drawn=("solution_right", "solutions that are right, last turn"),
     extra_metrics=choices,
+    in_process=True,
 )
 """A solver and a verifier, each with a reward of its own, beside one agent with as many calls."""
