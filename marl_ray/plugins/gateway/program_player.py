@@ -188,7 +188,9 @@ class ProgramPlayer(Player):
             if failed:
                 lost.append(replace(run, outcome=None, failure=failed[0].failure))
                 continue
-            kept.append(run)
+            assert run.outcome is not None
+            counts = {**run.outcome.counts, "gateway/removal_tokens": sum(map(_sampled_tokens, without))}
+            kept.append(replace(run, outcome=replace(run.outcome, counts=counts)))
             for agent, one in zip(self._removed_agents, without, strict=True):
                 assert one.outcome is not None
                 action = joint_action((), one.outcome, self.config.reward_processor, self.config.num_agents)
@@ -369,6 +371,11 @@ class ProgramPlayer(Player):
             action = joint_action(last_calls, outcome, self.config.reward_processor, self.config.num_agents)
             actions.append(action)
         return Node(0, calls, actions)
+
+
+def _sampled_tokens(run: PlayedEpisode) -> int:
+    """Return the number of tokens that a run sampled: answers that are neither recorded nor empty."""
+    return sum(len(call.completion.token_ids) for call in run.calls if not call.repeated)
 
 
 def _branch_replays(node: Node, runs: Sequence[PlayedEpisode], chosen: ChosenRequests) -> list[BranchReplay]:

@@ -226,6 +226,13 @@ def test_a_removed_agent_says_nothing_and_others_answer_as_before() -> None:
     assert group.weights == pytest.approx([count / SIBLINGS for count in own])
 
 
+def test_only_new_answers_of_runs_without_an_agent_count_as_tokens() -> None:
+    (episode,) = played(removing("answers_apart"))
+    assert rollout_metrics([episode], 1.0)["gateway/removal_tokens"] == 0  # the other agent answers as before
+    (episode,) = played(removing("talks"))
+    assert rollout_metrics([episode], 1.0)["gateway/removal_tokens"] > 0
+
+
 def test_the_number_of_runs_with_removals_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     played(removing("answers_apart"))
