@@ -15,6 +15,7 @@ import asyncio
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import islice, starmap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,7 +54,8 @@ class Request:
         size = (sampling.num_generations, sampling.max_new_tokens)
         # From the group's own seed, so that a group does not depend on the groups that are sampled beside it.
         self.uniform = torch.rand(size, generator=torch.Generator().manual_seed(sampling.seed % 2**63))
-        self.completions: tuple[Completion, ...] = ()
+        self.sampled: list[tuple[list[int], list[float]]] = []
+        """Tokens and their log probabilities of each completion, also after the end token."""
 
 
 class Policy:
@@ -67,6 +69,7 @@ class Policy:
         self._model = AutoModelForCausalLM.from_pretrained(arguments.model_path)
         self._waiting: list[Request] = []
         self._batch: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
 
     async def generate(
         self, prompt: Prompt | TokenPrompt, sampling: SamplingSpec, priority: int = 0, history: tuple[int, ...] = ()
@@ -83,7 +86,7 @@ class Policy:
         if self._batch is None:
             self._batch = asyncio.create_task(self._sample_waiting())
         await self._batch
-        return Generation(request.prompt_ids, request.completions)
+        return Generation(request.prompt_ids, tuple(starmap(self._completion, request.sampled)))
 
     async def learn(self, queue: GroupQueue) -> UpdateStats:
         return self.learner.update(await queue.batch())
@@ -101,41 +104,32 @@ class Policy:
         self.learner.export(folder, texts)
 
     async def _sample_waiting(self) -> None:
-        await asyncio.sleep(0)  # all requests of this turn of the event loop become one batch
-        self._batch = None
+        async with self._turn:
+            await asyncio.sleep(0)  # all requests of this turn of the event loop become one batch
+            self._batch = None
+            requests, self._waiting = self._waiting, []
+            # In a thread, so that requests of programs arrive meanwhile and become the next batch.
+            await asyncio.to_thread(self._sample_all, requests)
+
+    def _sample_all(self, requests: Sequence[Request]) -> None:
         alike: dict[tuple[float, ...], list[Request]] = {}
-        for request in self._waiting:
+        for request in requests:
             alike.setdefault((*request.uniform.shape, request.sampling.temperature), []).append(request)
-        self._waiting = []
-        for (siblings, *_), requests in alike.items():
-            requests.sort(key=lambda request: len(request.prompt_ids))
+        for (siblings, *_), group in alike.items():
+            group.sort(key=lambda request: len(request.prompt_ids))
             size = max(1, BATCH // int(siblings))
-            for start in range(0, len(requests), size):
-                self._sample(requests[start : start + size])
+            for start in range(0, len(group), size):
+                self._sample(group[start : start + size])
 
     @torch.no_grad()
     def _sample(self, requests: Sequence[Request]) -> None:
         """Sample groups of one size and temperature."""
         eos = self.learner.tokenizer.eos_token_id
-        siblings, temperature = requests[0].sampling.num_generations, requests[0].sampling.temperature
+        temperature = requests[0].sampling.temperature
         uniform = torch.cat([request.uniform for request in requests])
-        # Each prompt is read once, and its keys and values are repeated for the siblings. Padding is on the left.
-        longest = max(len(request.prompt_ids) for request in requests)
-        prompts = torch.zeros(len(requests), longest, dtype=torch.long)
-        mask = torch.zeros_like(prompts)
-        for row, request in enumerate(requests):
-            prompts[row, longest - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids)
-            mask[row, longest - len(request.prompt_ids) :] = 1
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        read = self._model(
-            input_ids=prompts, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1
-        )
-        cache = read.past_key_values
-        cache.batch_repeat_interleave(siblings)
-        mask = mask.repeat_interleave(siblings, 0)
-        positions = positions[:, -1:].repeat_interleave(siblings, 0)
-        one = torch.ones_like(positions)
-        logits = read.logits[:, -1].repeat_interleave(siblings, 0)
+        logits, cache, mask = self._read_prompts(requests)
+        one = torch.ones_like(mask[:, :1])
+        positions = mask.sum(-1, keepdim=True) - 1
         ended = torch.zeros(len(uniform), dtype=torch.bool)
         tokens, logprobs = [], []
         for place in range(uniform.shape[1]):
@@ -156,13 +150,29 @@ class Policy:
             logits = step.logits[:, -1]
         ids = torch.cat(tokens, dim=1)
         sampled = zip(ids.tolist(), torch.cat(logprobs, dim=1).tolist(), strict=True)
-        completions = [self._completion(tokens, values, eos) for tokens, values in sampled]
         for request in requests:
-            count = request.sampling.num_generations
-            request.completions = tuple(completions[:count])
-            del completions[:count]
+            request.sampled = list(islice(sampled, request.sampling.num_generations))
 
-    def _completion(self, tokens: Sequence[int], logprobs: Sequence[float], eos: int) -> Completion:
+    def _read_prompts(self, requests: Sequence[Request]) -> tuple[torch.Tensor, Any, torch.Tensor]:
+        """Return the logits of each completion's first token [B, V], the keys and values, and the mask of the prompts
+        [B, P]. Each prompt is read once. Padding is on the left."""
+        siblings = requests[0].sampling.num_generations
+        longest = max(len(request.prompt_ids) for request in requests)
+        prompts = torch.zeros(len(requests), longest, dtype=torch.long)
+        mask = torch.zeros_like(prompts)
+        for row, request in enumerate(requests):
+            prompts[row, longest - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids)
+            mask[row, longest - len(request.prompt_ids) :] = 1
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        read = self._model(
+            input_ids=prompts, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1
+        )
+        cache = read.past_key_values
+        cache.batch_repeat_interleave(siblings)
+        return read.logits[:, -1].repeat_interleave(siblings, 0), cache, mask.repeat_interleave(siblings, 0)
+
+    def _completion(self, tokens: Sequence[int], logprobs: Sequence[float]) -> Completion:
+        eos = self.learner.tokenizer.eos_token_id
         length = len(tokens)
         reason = "length"
         if eos in tokens:
