@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.learning.measures import read_lines
 from benchmarks.learning.study import CONFIGS, FROZEN, JOINT, Arm, Study
 from marl_ray.config import load
+from marl_ray.core.episode import Outcome
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.plugins.math import ARITHMETIC_PATH, MATH_BASE_PATH
@@ -21,30 +22,49 @@ CALLS = 8
 def choices(run: Path, step: int, last: int) -> dict[str, float]:
     """Return `majority` and `best` of held-out tasks after `step`: the shares of right answers among choices that take
     CALLS calls of agents (`MathEnvironment.sample_metrics`). `choice` is the one that the agents are made for: `best`
-    with a verifier, otherwise `majority`."""
+    with a verifier, otherwise `majority`. `any` is the share of tasks with a right answer among them, which no choice
+    can exceed. `told_apart` is the share of right answers that a judging verifier calls right, less that of wrong
+    answers, in tasks that have both; 0 for a verdict that depends on the problem alone. `first` is the share of right
+    answers in the first of several turns."""
     config = load(run / "config.yaml", "magrpo")
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     split = config.dataset.eval_split
     assert split is not None, "the config evaluates held-out tasks"
     tasks = {task.id: task for task in load_tasks(config.dataset.name, split, config.dataset.type)}
+    has_verifier = config.environment == "math" and config.num_agents > 1
     found: dict[str, list[float]] = {}
     for episode in read_lines(run / "episodes.jsonl"):
         if (episode["kind"], episode["step"]) != ("eval", step):
             continue
         for node in episode["nodes"]:
             if node["turn"] != last:
+                rights = [action["levels"]["solution"] for action in node["joint_actions"]]
+                found.setdefault("first", []).append(statistics.fmean(rights))
                 continue
             outcomes = []
             for texts in _samples(node):
                 attempt = environment.attempt(tasks[episode["task"]], texts, last=True)
                 outcomes.append(environment.outcome(attempt, None))
-            count = CALLS // (config.num_agents * last)
-            for name, value in environment.sample_metrics(outcomes[:count]).items():
+            outcomes = outcomes[: CALLS // (config.num_agents * last)]
+            compared = environment.sample_metrics(outcomes)
+            compared["any"] = float(any(right for outcome in outcomes for _, right in outcome.evidence.finals))
+            if has_verifier and not environment.corrects:
+                compared |= _told_apart(outcomes)
+            for name, value in compared.items():
                 found.setdefault(name, []).append(value)
     measures = {name: round(statistics.fmean(values), 4) for name, values in found.items()}
-    has_verifier = config.environment == "math" and config.num_agents > 1
     measures["choice"] = measures["best" if has_verifier else "majority"]
     return measures
+
+
+def _told_apart(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Return `told_apart` of one task, or nothing if its answers are all right or all wrong."""
+    accepted: dict[float, list[float]] = {0.0: [], 1.0: []}
+    for outcome in outcomes:
+        accepted[outcome.metrics["solution_right"]].append(outcome.metrics["accepted"])
+    if not accepted[0.0] or not accepted[1.0]:
+        return {}
+    return {"told_apart": statistics.fmean(accepted[1.0]) - statistics.fmean(accepted[0.0])}
 
 
 def _samples(node: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -93,12 +113,15 @@ TOY_MATH = Study(
     },
     files=(ARITHMETIC_PATH, MATH_BASE_PATH / "model.safetensors"),
     columns={
+        "first": "solver right, turn 1 of 2",
         "solution": "solver right",
         "verdict": "verdict true",
         "accepted": "said right",
         "passed": "final answer right",
         "majority": f"majority, {CALLS} calls",
         "choice": f"choice by verdict or majority, {CALLS} calls",
+        "any": f"any right, {CALLS} calls",
+        "told_apart": "said right of right, less of wrong answers",
     },
     compared=("passed", "choice"),
     drawn=("solution_right", "solutions that are right, last turn"),

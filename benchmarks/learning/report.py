@@ -18,7 +18,7 @@ from marl_ray.results.returns_plot import centred_mean
 WINDOW = 8
 """Maximum number of steps in the centred mean of a curve."""
 PANELS_PER_ROW = 3
-REWARDS = ("reward", "first_reward", "tokens_1", "tokens_2")
+REWARDS = ("reward", "first_reward", "tokens_1", "tokens_2", "told_apart")
 """Columns that are no shares."""
 COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#c77c11", "#8e6bbf")
 
