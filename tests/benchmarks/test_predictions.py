@@ -68,6 +68,13 @@ PREDICTIONS = (
     Prediction(
         "above 1.6 in turn 2 with every seed", "7a835f386f", "learning/grid-private.jsonl", '"joint"', "8eb2399d49"
     ),
+    Prediction(
+        "at least 0.15 above the majority",
+        "57821a8e",
+        "learning/toy-math.jsonl",
+        '"arm": "only_verifier", "seed": 8',
+        "f852ed7efe",
+    ),
     Prediction("all eight end above 1.6", "d28cf8ace1", "learning/grid-private.jsonl", '"slow"', "c05d24e93e"),
     Prediction(
         "all eight end above 1.6", "d28cf8ace1", "learning/grid-private.jsonl", '"joint", "seed": 4', "c05d24e93e"
