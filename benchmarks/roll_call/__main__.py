@@ -1,6 +1,7 @@
 """Count the joint samples that credit needs as the number of agents grows, and write the page's tables and figure.
 
     python -m benchmarks.roll_call [--cells shared_8,difference_8] [--seeds 1,2] [--workers 2] [--list] [--only-table]
+    python -m benchmarks.roll_call --again --cells shared_2,difference_2
 
 Each cell is a way to give credit to 2, 4 or 8 agents. The command first chooses the learning rate of each cell from
 three, on two seeds of their own, and then runs the seeds at the chosen rate. Runs are trainings in one process
@@ -25,7 +26,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from benchmarks.learning.__main__ import ROOT, current
-from benchmarks.roll_call.arms import CELLS, CHOICE_SEEDS, RATES, ROLL_CALL, Cell
+from benchmarks.roll_call.arms import AGAIN, CELLS, FIRST, RATES, ROLL_CALL, Cell, Trial
 from benchmarks.roll_call.one_run import run
 from benchmarks.roll_call.report import best_rate, draw, tables, write_page
 
@@ -56,7 +57,8 @@ def run_missing(wanted: Sequence[tuple[str, int]], results: Path, workers: int) 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", help="cells to run, see --list (default: all)")
-    parser.add_argument("--seeds", default="1,2,3,4,5,6,7,8")
+    parser.add_argument("--seeds", help="seeds to measure (default: all)")
+    parser.add_argument("--again", action="store_true", help="choose the rate by four seeds, and measure eight others")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, one core each")
     parser.add_argument(
         "--rate", type=float, choices=RATES, help="run the seeds at this rate instead of the chosen one"
@@ -66,24 +68,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--only-table", action="store_true", help="write tables and figure without running anything")
     arguments = parser.parse_args(argv)
     results = arguments.results.absolute()
+    trial = AGAIN if arguments.again else FIRST
     names = arguments.cells.split(",") if arguments.cells else list(CELLS)
     if unknown := set(names) - set(CELLS):
         parser.error(f"unknown cells: {', '.join(sorted(unknown))}; see --list")
     cells = [CELLS[name] for name in names]
     if not arguments.only_table and not arguments.list:
         results.mkdir(parents=True, exist_ok=True)
-        seeds = list(map(int, arguments.seeds.split(",")))
+        seeds = list(map(int, arguments.seeds.split(","))) if arguments.seeds else trial.measured
         if arguments.rate is None:
-            choices = [(cell.arm(rate), seed) for seed in CHOICE_SEEDS for cell in cells for rate in RATES]
+            choices = [(cell.arm(rate), seed) for seed in trial.choice for cell in cells for rate in RATES]
             run_missing(choices, results, arguments.workers)
-            wanted = _at_best_rate(cells, seeds, results)
+            wanted = _at_best_rate(cells, seeds, results, trial)
         else:
             wanted = [(cell.arm(arguments.rate), seed) for seed in seeds for cell in cells]
         run_missing(wanted, results, arguments.workers)
     lines = current(ROLL_CALL, results)
     if arguments.list:
         for cell in cells:
-            print(f"{cell.name:24} rate {best_rate(lines, cell) or 'not chosen'}")
+            print(f"{cell.name:24} rate {best_rate(lines, cell, trial) or 'not chosen'}")
         return
     print("\n\n".join(tables(lines).values()))
     draw(lines, results / f"{ROLL_CALL.name}.png")
@@ -91,12 +94,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         write_page(lines)
 
 
-def _at_best_rate(cells: Sequence[Cell], seeds: Sequence[int], results: Path) -> list[tuple[str, int]]:
+def _at_best_rate(cells: Sequence[Cell], seeds: Sequence[int], results: Path, trial: Trial) -> list[tuple[str, int]]:
     lines = current(ROLL_CALL, results)
     wanted = []
     for seed in seeds:
         for cell in cells:
-            rate = best_rate(lines, cell)
+            rate = best_rate(lines, cell, trial)
             assert rate is not None, "the runs that choose a rate are done"
             wanted.append((cell.arm(rate), seed))
     return wanted

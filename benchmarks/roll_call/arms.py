@@ -10,8 +10,19 @@ from benchmarks.roll_call.crossing import GROUP, TASKS
 from marl_ray.plugins.roll_call import CALLS_PATH, ROLL_CALL_BASE_PATH
 
 RATES = (3e-4, 8e-4, 2e-3)
-CHOICE_SEEDS = (101, 102)
-"""Seeds that choose the rate of a cell. No table shows their runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Seeds that choose the rate of a cell, whose runs no table shows, and seeds that are measured at this rate."""
+
+    choice: tuple[int, ...]
+    measured: tuple[int, ...]
+
+
+FIRST = Trial((101, 102), tuple(range(1, 9)))
+AGAIN = Trial((111, 112, 113, 114), tuple(range(11, 19)))
+"""Two agents once more: two seeds were too few to choose a rate."""
 STEPS = 256
 
 SHARED = Arm("shared reward", {"magrpo.estimator": "magrpo"})

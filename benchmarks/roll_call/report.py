@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.learning.primary import Comparison, primary_table
-from benchmarks.roll_call.arms import CELLS, CHOICE_SEEDS, CREDITS, RATES, STEPS, Cell
+from benchmarks.roll_call.arms import AGAIN, CELLS, CREDITS, FIRST, RATES, STEPS, Cell, Trial
 from benchmarks.roll_call.constant import constant_reward
 from benchmarks.roll_call.crossing import STEP_SAMPLES, geometric_mean
 
@@ -38,47 +38,47 @@ def samples_of(line: Line) -> int:
     return int(line["samples"] or ALL_SAMPLES)
 
 
-def best_rate(lines: Sequence[Line], cell: Cell) -> float | None:
-    """Return the rate with the fewest joint samples on CHOICE_SEEDS, of equal ones that with the higher mean reward of
-    all steps; None if a run is missing."""
+def best_rate(lines: Sequence[Line], cell: Cell, trial: Trial = FIRST) -> float | None:
+    """Return the rate with the fewest joint samples on the seeds of the choice, of equal ones that with the higher mean
+    reward of all steps; None if a run is missing."""
     found = []
     for rate in RATES:
-        own = [line for line in lines if line["arm"] == cell.arm(rate) and line["seed"] in CHOICE_SEEDS]
-        if len(own) < len(CHOICE_SEEDS):
+        own = [line for line in lines if line["arm"] == cell.arm(rate) and line["seed"] in trial.choice]
+        if len(own) < len(trial.choice):
             return None
         reward = fmean(fmean(line["curve"]) for line in own)
         found.append((geometric_mean(list(map(samples_of, own))), -reward, rate))
     return min(found)[2]
 
 
-def by_rate(lines: Sequence[Line]) -> dict[tuple[str, float], dict[int, Line]]:
-    """Return the lines by cell, rate and seed, without the runs that chose the rates."""
+def by_rate(lines: Sequence[Line], trial: Trial = FIRST) -> dict[tuple[str, float], dict[int, Line]]:
+    """Return the measured lines by cell, rate and seed."""
     found: dict[tuple[str, float], dict[int, Line]] = {}
     for cell in CELLS.values():
         for rate in RATES:
             own = {}
             for line in lines:
-                if line["arm"] == cell.arm(rate) and line["seed"] not in CHOICE_SEEDS:
+                if line["arm"] == cell.arm(rate) and line["seed"] in trial.measured:
                     own[line["seed"]] = line
             if own:
                 found[cell.name, rate] = own
     return found
 
 
-def measured(lines: Sequence[Line]) -> dict[str, dict[int, Line]]:
+def measured(lines: Sequence[Line], trial: Trial = FIRST) -> dict[str, dict[int, Line]]:
     """Return the lines at the chosen rates by cell and seed."""
     found = {}
-    for (name, rate), of_seeds in by_rate(lines).items():
-        if rate == best_rate(lines, CELLS[name]):
+    for (name, rate), of_seeds in by_rate(lines, trial).items():
+        if rate == best_rate(lines, CELLS[name], trial):
             found[name] = of_seeds
     return found
 
 
-def primary(lines: Sequence[Line]) -> str:
-    """Return the table of the primary comparisons."""
+def primary(lines: Sequence[Line], trial: Trial = FIRST, comparisons: Sequence[Comparison] = PRIMARY) -> str:
+    """Return the table of the comparisons."""
     compared: list[dict[str, Any]] = []
     logs: dict[tuple[str, int], float] = {}
-    for cell, of_seeds in measured(lines).items():
+    for cell, of_seeds in measured(lines, trial).items():
         for seed, line in of_seeds.items():
             logs[cell, seed] = math.log2(samples_of(line))
     for (cell, seed), log in list(logs.items()):
@@ -88,15 +88,15 @@ def primary(lines: Sequence[Line]) -> str:
             logs[f"ratio_{agents}", seed] = log - other
     for (arm, seed), log in logs.items():
         compared.append({"arm": arm, "seed": seed, "after": {"log2": log}})
-    return primary_table(compared, PRIMARY)
+    return primary_table(compared, comparisons)
 
 
-def table(lines: Sequence[Line], chosen: bool) -> str:
+def table(lines: Sequence[Line], chosen: bool, trial: Trial = FIRST) -> str:
     """Return a row per cell at its chosen rate, or at each other rate: seeds that reach the target, joint samples, and
     the final reward."""
     rows = _head()
-    for (name, rate), of_seeds in by_rate(lines).items():
-        if (rate == best_rate(lines, CELLS[name])) is chosen:
+    for (name, rate), of_seeds in by_rate(lines, trial).items():
+        if (rate == best_rate(lines, CELLS[name], trial)) is chosen:
             rows.append(_row(CELLS[name], rate, of_seeds))
     return _markdown(rows)
 
@@ -142,6 +142,8 @@ def tables(lines: Sequence[Line]) -> dict[str, str]:
         "primary": primary(lines),
         "all cells": table(lines, chosen=True),
         "other rates": table(lines, chosen=False),
+        "two agents again": primary(lines, AGAIN, PRIMARY[:1]),
+        "cells of two agents again": table(lines, True, AGAIN),
         "constant answers": constants(),
     }
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.credit.over_agents import ROLL_CALLS, roll_call
 from benchmarks.learning.__main__ import current
 from benchmarks.roll_call.__main__ import RESULTS
-from benchmarks.roll_call.arms import CELLS, CHOICE_SEEDS, RATES, ROLL_CALL, STEPS
+from benchmarks.roll_call.arms import AGAIN, CELLS, FIRST, RATES, ROLL_CALL, STEPS
 from benchmarks.roll_call.constant import constant_reward
 from benchmarks.roll_call.crossing import WINDOW, samples_to_target
 from benchmarks.roll_call.one_run import run
@@ -37,14 +37,19 @@ def test_the_rate_with_the_fewest_samples_is_chosen_on_its_own_seeds() -> None:
     lines = [
         line("shared_2", rate, seed, samples)
         for rate, samples in zip(RATES, (900, 300, 310), strict=True)
-        for seed in CHOICE_SEEDS
+        for seed in FIRST.choice
     ]
     assert best_rate(lines, cell) == RATES[1]
     assert best_rate(lines[:-1], cell) is None
     lines.append(line("shared_2", RATES[2], 1, 16))  # no seed of the choice
     assert best_rate(lines, cell) == RATES[1]
     assert measured(lines) == {}
-    never = [line("shared_2", rate, seed, None, reward=rate) for rate in RATES for seed in CHOICE_SEEDS]
+    lines += [line("shared_2", rate, seed, 500) for rate in RATES[1:] for seed in AGAIN.choice]
+    lines += [line("shared_2", RATES[0], seed, 400) for seed in (*AGAIN.choice, *AGAIN.measured)]
+    assert best_rate(lines, cell, AGAIN) == RATES[0]
+    assert list(measured(lines, AGAIN)["shared_2"]) == list(AGAIN.measured)
+    assert measured(lines) == {}
+    never = [line("shared_2", rate, seed, None, reward=rate) for rate in RATES for seed in FIRST.choice]
     assert best_rate(never, cell) == RATES[2]
 
 
@@ -52,7 +57,7 @@ def test_the_primary_table_has_the_ratios_and_their_growth() -> None:
     lines = []
     for agents, shared in ((2, 200), (4, 400), (8, None)):
         for credit, samples in (("shared", shared), ("difference", 100)):
-            for seed in (*CHOICE_SEEDS, 1, 2):
+            for seed in (*FIRST.choice, 1, 2):
                 lines += [line(f"{credit}_{agents}", rate, seed, samples) for rate in RATES]
     found = primary(lines)
     assert "| 2 agents: shared, less difference | 2 | +1.000 ± 0.000 | 2 of 2 |" in found
@@ -61,7 +66,7 @@ def test_the_primary_table_has_the_ratios_and_their_growth() -> None:
 
 
 def test_figures_are_drawn(tmp_path: Any) -> None:
-    lines = [line(name, rate, seed, 500) for name in CELLS for rate in RATES for seed in (*CHOICE_SEEDS, 1)]
+    lines = [line(name, rate, seed, 500) for name in CELLS for rate in RATES for seed in (*FIRST.choice, 1)]
     draw(lines, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
