@@ -31,7 +31,8 @@ Line = Mapping[str, Any]
 
 def words_by_tokens(run: Path, step: int, last: int) -> dict[str, float]:
     """Return the different words in the first 8, 14, ... tokens of each answer of an evaluation, up to the limit of the
-    run. Texts are tokenised again, so a beginning may differ from the sampled tokens by a token."""
+    run: `words_8` of one answer of each agent, `twice_8` of two answers of one agent. Texts are tokenised again, so a
+    beginning may differ from the sampled tokens by a token."""
     from transformers import AutoTokenizer
 
     from marl_ray.models.smollm2 import smollm2
@@ -49,7 +50,9 @@ def words_by_tokens(run: Path, step: int, last: int) -> dict[str, float]:
         cut = []
         for task, answers in played_texts(run)["eval"][step]:
             cut.append((task, [[beginning(text, limit) for text in own] for own in answers]))
-        found[f"words_{limit}"] = measured(cut, reading_rule(run))["partners"]
+        metrics = measured(cut, reading_rule(run))
+        found[f"words_{limit}"] = metrics["partners"]
+        found[f"twice_{limit}"] = metrics["twice"]
     return found
 
 
@@ -111,13 +114,13 @@ def _comparable(lines: Sequence[Line]) -> Iterator[dict[str, Any]]:
             yield {"arm": TWICE, "seed": line["seed"], "after": {"words": last["twice"]}}
 
 
-def words_of(lines: Sequence[Line], arms: Sequence[str], limit: int) -> list[float]:
+def words_of(lines: Sequence[Line], arms: Sequence[str], limit: int, kind: str = "words") -> list[float]:
     """Return each seed's words in the first `limit` tokens of an answer, of the arm with the highest mean; none without
-    rows."""
+    rows. `kind` twice: in two answers of one agent."""
     by_arm = []
     for arm in arms:
         lasts = [line["evaluations"][-1] for line in lines if line["arm"] == arm]
-        words = [last[f"words_{limit}"] for last in lasts if f"words_{limit}" in last]
+        words = [last[f"{kind}_{limit}"] for last in lasts if f"{kind}_{limit}" in last]
         if words:
             by_arm.append(words)
     return max(by_arm, key=fmean, default=[])
@@ -126,10 +129,14 @@ def words_of(lines: Sequence[Line], arms: Sequence[str], limit: int) -> list[flo
 def limits_table(lines: Sequence[Line]) -> str:
     """Return a Markdown table of the words of pair and single agent by tokens per answer."""
     rows = [["tokens per answer", *map(str, LIMITS)], ["---"] * (len(LIMITS) + 1)]
-    for title, arms in (("a pair", PAIR_ARMS), ("one agent", SINGLE_ARMS)):
+    for title, arms, kind in (
+        ("a pair", PAIR_ARMS, "words"),
+        ("one agent", SINGLE_ARMS, "words"),
+        ("one agent asked twice", SINGLE_ARMS, "twice"),
+    ):
         cells = []
         for limit in LIMITS:
-            words = words_of(lines, arms, limit)
+            words = words_of(lines, arms, limit, kind)
             if not words:
                 cells.append("")
                 continue

@@ -100,13 +100,14 @@ def test_words_by_tokens_and_the_tokens_at_which_one_agent_has_caught_up(tmp_pat
 
     lines = [
         line("joint", partners=6.0, words_8=4.0, words_14=6.0),
-        line("single_14", partners=4.0, twice=5.0, words_8=3.0, words_14=4.0),
+        line("single_14", partners=4.0, twice=5.0, words_8=3.0, words_14=4.0, twice_14=5.0),
         # Trained for long answers, so that its beginnings are worse.
         line("single_28", partners=6.5, words_8=2.0, words_14=3.5, words_20=5.5, words_28=6.5),
     ]
     assert limits_table(lines).splitlines()[2:] == [
         "| a pair | 4.00 | 6.00 |  |  |",
         "| one agent | 3.00 | 4.00 | 5.50 | 6.50 |",
+        "| one agent asked twice |  | 5.00 |  |  |",
     ]
     assert catch_up(lines) == "One agent has the pair's 6.00 words after 24 tokens."
     assert catch_up(lines[:2]).startswith("One agent has 4.00 words after 14 tokens, fewer than")
