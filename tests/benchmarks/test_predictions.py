@@ -69,6 +69,20 @@ PREDICTIONS = (
         "above 1.6 in turn 2 with every seed", "7a835f386f", "learning/grid-private.jsonl", '"joint"', "8eb2399d49"
     ),
     Prediction(
+        "negative with at least six of eight seeds",
+        "b254d94a",
+        "learning/toy-second-turn.jsonl",
+        '"arm": "joint", "seed": 8',
+        "410bf6f77e",
+    ),
+    Prediction(
+        "+1.0 words, positive with every seed",
+        "f08905d31e",
+        "tags/tags-clock.jsonl",
+        '"arm": "joint", "seed": 8',
+        "410bf6f77e",
+    ),
+    Prediction(
         "at least 0.15 above the majority",
         "57821a8e",
         "learning/toy-math.jsonl",
