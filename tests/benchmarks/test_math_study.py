@@ -24,4 +24,10 @@ def test_choices_count_each_call_once(tmp_path: Path) -> None:
     episode = {"kind": "eval", "step": 0, "task": "arithmetic/eval-0", "nodes": [node]}
     (tmp_path / "episodes.jsonl").write_text(json.dumps(episode), encoding="utf-8")
     # The second joint action is left out: its solver's answer has been counted. So 3 and 8 are accepted, and 3 wins.
-    assert choices(tmp_path, 0, 1) == {"majority": 0.0, "best": 0.5, "choice": 0.5}
+    assert choices(tmp_path, 0, 1) == {
+        "majority": 0.0,
+        "best": 0.5,
+        "choice": 0.5,
+        "any": 1.0,
+        "told_apart": 0.5,  # 8 is always accepted, 3 in one of two cases
+    }

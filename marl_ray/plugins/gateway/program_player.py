@@ -189,8 +189,10 @@ class ProgramPlayer(Player):
                 lost.append(replace(run, outcome=None, failure=failed[0].failure))
                 continue
             assert run.outcome is not None
-            counts = {**run.outcome.counts, "gateway/removal_tokens": sum(map(_sampled_tokens, without))}
-            kept.append(replace(run, outcome=replace(run.outcome, counts=counts)))
+            counts = dict(run.outcome.counts)
+            counts["gateway/removal_tokens"] = sum(map(_sampled_tokens, without))
+            outcome = replace(run.outcome, counts=counts)
+            kept.append(replace(run, outcome=outcome))
             for agent, one in zip(self._removed_agents, without, strict=True):
                 assert one.outcome is not None
                 action = joint_action((), one.outcome, self.config.reward_processor, self.config.num_agents)
