@@ -377,7 +377,11 @@ class ProgramPlayer(Player):
 
 def _sampled_tokens(run: PlayedEpisode) -> int:
     """Return the number of tokens that a run sampled: answers that are neither recorded nor empty."""
-    return sum(len(call.completion.token_ids) for call in run.calls if not call.repeated)
+    tokens = 0
+    for call in run.calls:
+        if not call.repeated:
+            tokens += len(call.completion.token_ids)
+    return tokens
 
 
 def _branch_replays(node: Node, runs: Sequence[PlayedEpisode], chosen: ChosenRequests) -> list[BranchReplay]:
