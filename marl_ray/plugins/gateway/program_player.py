@@ -191,8 +191,7 @@ class ProgramPlayer(Player):
             assert run.outcome is not None
             counts = dict(run.outcome.counts)
             counts["gateway/removal_tokens"] = sum(map(_sampled_tokens, without))
-            outcome = replace(run.outcome, counts=counts)
-            kept.append(replace(run, outcome=outcome))
+            kept.append(replace(run, outcome=replace(run.outcome, counts=counts)))
             for agent, one in zip(self._removed_agents, without, strict=True):
                 assert one.outcome is not None
                 action = joint_action((), one.outcome, self.config.reward_processor, self.config.num_agents)
