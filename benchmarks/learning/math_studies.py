@@ -24,8 +24,7 @@ def choices(run: Path, step: int, last: int) -> dict[str, float]:
     CALLS calls of agents (`MathEnvironment.sample_metrics`). `choice` is the one that the agents are made for: `best`
     with a verifier, otherwise `majority`. `any` is the share of tasks with a right answer among them, which no choice
     can exceed. `told_apart` is the share of right answers that a judging verifier calls right, less that of wrong
-    answers, in tasks that have both; 0 for a verdict that depends on the problem alone. `first` is the share of right
-    answers in the first of several turns."""
+    answers, in tasks that have both; 0 for a verdict that depends on the problem alone."""
     config = load(run / "config.yaml", "magrpo")
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     split = config.dataset.eval_split
@@ -38,8 +37,6 @@ def choices(run: Path, step: int, last: int) -> dict[str, float]:
             continue
         for node in episode["nodes"]:
             if node["turn"] != last:
-                rights = [action["levels"]["solution"] for action in node["joint_actions"]]
-                found.setdefault("first", []).append(statistics.fmean(rights))
                 continue
             outcomes = []
             for texts in _samples(node):
@@ -113,7 +110,7 @@ TOY_MATH = Study(
     },
     files=(ARITHMETIC_PATH, MATH_BASE_PATH / "model.safetensors"),
     columns={
-        "first": "solver right, turn 1 of 2",
+        "first_solution": "solver right, turn 1",
         "solution": "solver right",
         "verdict": "verdict true",
         "accepted": "said right",

@@ -96,6 +96,7 @@ def _held_out(row: Mapping[str, Any], last: int) -> dict[str, float]:
         "cells": f"turn_{last}/cells_right",
         "first_cells": "turn_1/cells_right",
         "solution": f"turn_{last}/solution_right",
+        "first_solution": "turn_1/solution_right",
         "verdict": f"turn_{last}/verdict_right",
         "accepted": f"turn_{last}/accepted",
         "keep_rate": "turn_2/keep_rate",

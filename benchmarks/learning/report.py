@@ -18,7 +18,7 @@ from marl_ray.results.returns_plot import centred_mean
 WINDOW = 8
 """Maximum number of steps in the centred mean of a curve."""
 PANELS_PER_ROW = 3
-REWARDS = ("reward", "first_reward", "tokens_1", "tokens_2", "told_apart")
+NO_SHARES = ("reward", "first_reward", "tokens_1", "tokens_2", "told_apart")
 """Columns that are no shares."""
 COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#c77c11", "#8e6bbf")
 
@@ -113,7 +113,7 @@ def _cells(found: Sequence[Mapping[str, float]], study: Study) -> Iterator[str]:
         values = [numbers[column] for numbers in found if column in numbers]
         if not values:
             yield ""
-        elif column in REWARDS:
+        elif column in NO_SHARES:
             yield _cell(values)
         else:
             yield share_cell(values)

@@ -43,14 +43,16 @@ def words_by_tokens(run: Path, step: int, last: int) -> dict[str, float]:
     def beginning(text: str, tokens: int) -> str:
         return str(tokenizer.decode(tokenizer.encode(text)[:tokens]))
 
+    rule = reading_rule(run)
+    played = played_texts(run)["eval"][step]
     found = {}
     for limit in LIMITS:
         if limit > config["magrpo"]["max_new_tokens"]:
             break
         cut = []
-        for task, answers in played_texts(run)["eval"][step]:
+        for task, answers in played:
             cut.append((task, [[beginning(text, limit) for text in own] for own in answers]))
-        metrics = measured(cut, reading_rule(run))
+        metrics = measured(cut, rule)
         found[f"words_{limit}"] = metrics["partners"]
         found[f"twice_{limit}"] = metrics["twice"]
     return found
