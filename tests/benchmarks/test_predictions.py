@@ -83,6 +83,13 @@ PREDICTIONS = (
         "410bf6f77e",
     ),
     Prediction(
+        "needs 1.1 to 1.7 times as many joint samples",
+        "69eac72d",
+        "roll_call/roll-call.jsonl",
+        '"difference_2@0.0008", "seed": 18',
+        "c7a3fdd7ac",
+    ),
+    Prediction(
         "at least 0.15 above the majority",
         "57821a8e",
         "learning/toy-math.jsonl",
