@@ -13,6 +13,7 @@ from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from marl_ray.cli.parser import Parser, positive, positive_number
+from marl_ray.sandbox import syntax_tree
 
 T = TypeVar("T")
 CONVERTERS = {int: positive, float: positive_number}
@@ -46,7 +47,7 @@ def request_of(request: type[T], options: argparse.Namespace, **further: Any) ->
 
 def field_docstrings(cls: type) -> dict[str, str]:
     """Return the docstrings below the fields of a class. Python keeps them in the source only."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    (definition,) = syntax_tree(textwrap.dedent(inspect.getsource(cls))).body
     found: dict[str, str] = {}
     name = ""
     for node in definition.body:  # type: ignore[attr-defined]

@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from marl_ray.sandbox import syntax_tree
+
 HELPERS = """
 def _polynomial(coefficients, x):
     return sum(coefficient * x**power for power, coefficient in enumerate(coefficients))
@@ -104,7 +106,7 @@ def declared_prompt(row: Mapping[str, Any], prompt: str, entry_point: str) -> st
     """Return a prompt that names the function's parameters. MBPP+ has only the text in a docstring."""
     if f"def {entry_point}" in prompt:
         return prompt
-    function = _function(ast.parse(str(row.get("canonical_solution"))), entry_point)
+    function = _function(syntax_tree(str(row.get("canonical_solution"))), entry_point)
     text = prompt.strip().strip('"').strip()
     return f"{text}\nThe function is `{entry_point}({ast.unparse(function.args)})`.\n"
 
@@ -128,7 +130,7 @@ def _condition(entry_point: str, arguments: Sequence[str], atol: float, of_mbpp:
 def _reference(program: str, entry_point: str) -> str:
     """Return code that defines `_reference`, with the program's other names inside a function."""
     try:
-        tree = ast.parse(program)
+        tree = syntax_tree(program)
     except (SyntaxError, ValueError):
         raise ValueError("prompt and canonical_solution are not a program") from None
     _function(tree, entry_point)

@@ -8,6 +8,7 @@ from marl_ray.sandbox.host.isolation_levels import SandboxSettings, SandboxUnava
 from marl_ray.sandbox.host.program import ExecutionReport, Program, StdioCase, count_tests, failed_report, stdio_tests
 from marl_ray.sandbox.host.sandbox import Sandbox
 from marl_ray.sandbox.inside.protocol.messages import Limits, SyntaxDiagnosis, TestResult
+from marl_ray.sandbox.inside.suites.statements import syntax_tree
 
 __all__ = [
     "ExecutionReport",
@@ -22,4 +23,5 @@ __all__ = [
     "count_tests",
     "failed_report",
     "stdio_tests",
+    "syntax_tree",
 ]

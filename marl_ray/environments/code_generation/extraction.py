@@ -9,9 +9,10 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+
+from marl_ray.sandbox import syntax_tree
 
 MAX_CHARS = 32_000
 """Maximum characters of a response that are read, about 8,000 tokens."""
@@ -184,9 +185,7 @@ def parse_or_line(text: str) -> ast.Module | int | None:
     """Return the syntax tree, or the line of the syntax error, or None if the error has no line or the tree is too
     deep."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text)
+        tree = syntax_tree(text)
     except SyntaxError as error:
         return error.lineno
     except (ValueError, RecursionError, MemoryError, OverflowError):

@@ -15,6 +15,7 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 
 from marl_ray.environments.code_generation.extraction import ExtractedFunction, first_line, parse, source_of
+from marl_ray.sandbox import syntax_tree
 
 TOKEN = re.compile(r"(?m)^[ \t]+(?=\S)|\w{1,12}|[^\w\s]")
 """A token: the indentation of a line, at most 12 characters of a word, or a symbol, in strings and comments too."""
@@ -133,7 +134,7 @@ def _split_imports(part: ExtractedFunction, program: BuggyProgram) -> tuple[list
 
 def _is_imported(line: str, program: BuggyProgram) -> bool:
     """Return whether the program's own imports bind all names of this import."""
-    return _imported_names(ast.parse(line)) <= program.imported
+    return _imported_names(syntax_tree(line)) <= program.imported
 
 
 def _imported_names(tree: ast.Module) -> frozenset[str]:

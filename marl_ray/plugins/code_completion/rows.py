@@ -31,7 +31,7 @@ from marl_ray.plugins.code_completion.skeleton import (
     methods_of,
     parse_skeleton,
 )
-from marl_ray.sandbox import count_tests
+from marl_ray.sandbox import count_tests, syntax_tree
 
 PLAIN_QUOTES = str.maketrans("“”„‟‘’‚‛", "\"\"\"\"''''")
 """Typographic quotation marks with their plain ones."""
@@ -139,7 +139,7 @@ def _completed(skeleton: str, solution: Mapping[str, str], name: str, tests: str
     """Return the skeleton with the solution's methods that the tests call and the skeleton lacks."""
     node = class_in(skeleton, name)
     existing = _names(methods_of(node))
-    lacking = attributes_in(ast.parse(tests)) - existing
+    lacking = attributes_in(syntax_tree(tests)) - existing
     added = []
     for method, code in solution.items():
         if method in lacking:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from marl_ray.environments.code_generation.extraction import first_line, parse, without_docstring
+from marl_ray.sandbox import syntax_tree
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -141,7 +142,7 @@ def is_stub(method: FunctionNode) -> bool:
 
 def _slot(method: FunctionNode, lines: Sequence[str], length: int) -> MethodSlot:
     indent = lines[method.lineno - 1][: method.col_offset]
-    stub = ast.parse(f"def {method.name}(self):\n raise NotImplementedError({method.name!r})").body[0]
+    stub = syntax_tree(f"def {method.name}(self):\n raise NotImplementedError({method.name!r})").body[0]
     assert isinstance(stub, ast.FunctionDef)
     stub.args = method.args
     stub.decorator_list = method.decorator_list

@@ -19,6 +19,7 @@ from typing import Any
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.data.loading import UnsupportedRow
+from marl_ray.sandbox import syntax_tree
 
 COMPARISON = """\
 def as_lists(result, nested):
@@ -106,7 +107,7 @@ def _declaration(task_id: str, name: str, starter: str) -> str:
         return ""
     try:
         # The starter code ends with a header: its body may have any deeper indentation.
-        tree = ast.parse(f"{source}\n{' ' * 20}pass\n")
+        tree = syntax_tree(f"{source}\n{' ' * 20}pass\n")
     except (SyntaxError, ValueError):
         return ""
     for node in ast.walk(tree):

@@ -20,6 +20,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
 from marl_ray.data.loading import read_jsonl
 from marl_ray.plugins.serve.formats.evaluation_samples import EvaluationSample
+from marl_ray.sandbox import syntax_tree
 
 LIVECODEBENCH = "LiveCodeBench/"
 CLASS = "Solution"
@@ -118,7 +119,7 @@ WRITERS: dict[str, Callable[[Sequence[EvaluationSample]], str]] = {
 def as_function(program: str, name: str) -> str:
     """Return a program with the method `name` of its class `Solution` as a function, unchanged if it has none."""
     try:
-        statements = ast.parse(program).body
+        statements = syntax_tree(program).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return program
     for node in statements:

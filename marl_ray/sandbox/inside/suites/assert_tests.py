@@ -29,8 +29,8 @@ from .statements import (
     last_name,
     names_in,
     of_kind,
-    parse,
     stored_names,
+    syntax_tree,
 )
 from .suite import ASKED, REACHED, Case, Suite
 from .trust_analysis import TrustAnalysis, patches_modules, stdlib_names
@@ -44,7 +44,7 @@ def parse_source(source: str, what: str = "tests") -> ast.Module:
     Raises ValueError, in one line, if it is not Python.
     """
     try:
-        tree = parse(source)
+        tree = syntax_tree(source)
     except (SyntaxError, ValueError) as error:
         reason = getattr(error, "msg", None) or error
         if line := getattr(error, "lineno", None):
@@ -338,7 +338,7 @@ def free_names(parts: Sequence[ast.AST]) -> set[str]:
 def _prompt_helpers(prompt: str, entry_point: str) -> tuple[list[ast.stmt], set[str]]:
     """Return the statements and names that a Python prompt defines besides the stub: imports, functions, constants."""
     try:
-        body = parse(prompt).body
+        body = syntax_tree(prompt).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return [], set()
     helpers: list[ast.stmt] = []

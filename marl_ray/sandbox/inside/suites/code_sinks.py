@@ -21,9 +21,9 @@ from .statements import (
     name_of,
     names_in,
     of_kind,
-    parse,
     root_name,
     spread,
+    syntax_tree,
     walk_all,
 )
 
@@ -200,7 +200,7 @@ class SinkAnalysis:
         if not isinstance(text, ast.Constant):
             return False
         try:
-            names = names_in(parse(str(text.value)))
+            names = names_in(syntax_tree(str(text.value)))
         except (SyntaxError, ValueError):
             return False
         return not names and "eval" not in self._unsafe

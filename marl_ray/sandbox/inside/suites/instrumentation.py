@@ -12,7 +12,7 @@ import copy
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
-from .statements import imported_name, last_name, name_of, names_in, of_kind, parse, walk_all
+from .statements import imported_name, last_name, name_of, names_in, of_kind, syntax_tree, walk_all
 from .suite import ASKED, COMPARE, FIXTURES, OPERATE, REACHED, SAME, TRUTH
 from .trust_analysis import TrustAnalysis, is_assertion
 
@@ -64,12 +64,12 @@ def mark_assertions(
     for loop in of_kind(ast.For, walk_all(block)):
         if analysis is not None and analysis.from_program(loop.iter):
             ending = f"{ASKED}(0)"
-    return [*statements, *parse(f"if not {REACHED}: {ending}").body]
+    return [*statements, *syntax_tree(f"if not {REACHED}: {ending}").body]
 
 
 def _reached(*nodes: ast.stmt) -> list[ast.stmt]:
     """Return the statement that records an assertion, and some nodes."""
-    return [*parse(f"{REACHED}.add(0)").body, *nodes]
+    return [*syntax_tree(f"{REACHED}.add(0)").body, *nodes]
 
 
 class _AssertionMarker(ast.NodeTransformer):

@@ -11,7 +11,7 @@ import copy
 import itertools
 from collections.abc import Iterator, Sequence
 
-from .statements import last_name, name_of, names_in, of_kind, parse
+from .statements import last_name, name_of, names_in, of_kind, syntax_tree
 
 HELPERS = """
 def assert_passes(test):
@@ -115,7 +115,7 @@ def pytest_items(tree: ast.Module, entry_point: str) -> list[list[ast.stmt]] | N
             fixtures[function.name] = function
     for name, fixture in fixtures.items():
         fixture.name = f"{_FIXTURE}{name}"  # a test's parameter has the fixture's own name
-    items: list[list[ast.stmt]] = [[node] for node in parse(HELPERS).body]
+    items: list[list[ast.stmt]] = [[node] for node in syntax_tree(HELPERS).body]
     for node in source.body:
         items.append([node])
         if isinstance(node, ast.FunctionDef) and node.name in names:
@@ -142,7 +142,7 @@ def _method_item(node: ast.ClassDef, call: ast.stmt) -> list[ast.stmt]:
     lines = [f"made = {node.name}()"]
     lines += [f"made.{name}()" for name in _SETUP if name in own]
     after = [f"made.{name}()" for name in _TEARDOWN if name in own]
-    return [*parse("\n".join(lines)).body, call, *parse("\n".join(after)).body]
+    return [*syntax_tree("\n".join(lines)).body, call, *syntax_tree("\n".join(after)).body]
 
 
 def _calls(test: ast.FunctionDef, function: str, fixtures: dict[str, ast.FunctionDef]) -> Iterator[ast.stmt]:
@@ -165,7 +165,7 @@ def _calls(test: ast.FunctionDef, function: str, fixtures: dict[str, ast.Functio
             if name not in given:
                 given[name] = _fixture_call(name, fixtures, test.name)
         # Its name makes the call an assertion, which a test without any other one needs.
-        yield parse(f"assert_passes({function}({_keywords(given)}))").body[0]
+        yield syntax_tree(f"assert_passes({function}({_keywords(given)}))").body[0]
 
 
 def _keywords(values: dict[str, str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
@@ -19,9 +20,10 @@ _AST_LOCK = threading.RLock()
 `SystemError: AST constructor recursion depth mismatch`."""
 
 
-def parse(source: str) -> ast.Module:
-    """Parse a source, from any thread."""
-    with _AST_LOCK:
+def syntax_tree(source: str) -> ast.Module:
+    """Parse a source, from any thread and without its warnings. Raises SyntaxError, or ValueError if it has NUL."""
+    with _AST_LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         return ast.parse(source)
 
 
@@ -77,7 +79,7 @@ class Statement:
 
     def without_asserts(self) -> ast.stmt:
         """Return the statement for a test of another part that needs it, where its own failure does not count."""
-        node = _WithoutAsserts().visit(parse(ast.unparse(self.node)).body[0])
+        node = _WithoutAsserts().visit(syntax_tree(ast.unparse(self.node)).body[0])
         caught = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
         return ast.fix_missing_locations(ast.Try([node], [caught], [], []))
 

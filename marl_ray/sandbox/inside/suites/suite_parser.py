@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from .assert_tests import TestBlocks, assert_suite, count_asserts, flat_check, is_check, parse_source
 from .pytest_tests import pytest_items
-from .statements import SharedVariables, Statement, parse, unneeded_definitions
+from .statements import SharedVariables, Statement, syntax_tree, unneeded_definitions
 from .suite import Case, Form, Suite
 from .unit_tests import count_methods, is_test_class, keep_test_methods, unittest_suite
 
@@ -203,7 +203,7 @@ def _visible_part(suite: Suite, chosen: Sequence[int], entry_point: str, prompt:
         return replace(part, cases=tuple(case for case in part.cases if case.unit in units))
     if suite.form == "stdio":
         return replace(suite, cases=cases)
-    blocks = [parse(case.plain).body for case in suite.cases]
+    blocks = [syntax_tree(case.plain).body for case in suite.cases]
     needed = _needed_statements(SharedVariables(blocks, suite.patches), blocks, set(chosen))
     bodies = [[*needed[number], *blocks[number]] for number in chosen]
     unneeded = unneeded_definitions([*itertools.chain(*bodies)])

@@ -31,7 +31,7 @@ from .statements import (
     is_docstring,
     name_of,
     of_kind,
-    parse,
+    syntax_tree,
     walk_all,
 )
 from .suite import FIXTURES, Case, Suite
@@ -226,7 +226,7 @@ def _ancestry(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> list[ast.
 
 def keep_test_methods(source: str, units: Iterable[tuple[str, str]]) -> str:
     """Return the source with only the tests `units` (class, method), and the definitions that these tests mention."""
-    tree = parse(source)
+    tree = syntax_tree(source)
     classes = _classes_in(tree)
     mentioned = {*FIXTURES, *_MODULE_FIXTURES, *_SETTINGS}
     selected = set()
@@ -235,7 +235,7 @@ def keep_test_methods(source: str, units: Iterable[tuple[str, str]]) -> str:
             selected.add((ancestor.name, method))
             mentioned.add(ancestor.name)
     while True:  # until no kept definition mentions another one that is left out
-        part = parse(source)
+        part = syntax_tree(source)
         part.body = [node for node in part.body if _is_needed(node, mentioned)]
         for name, node in _classes_in(part).items():
             left = []
