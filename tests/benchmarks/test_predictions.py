@@ -76,6 +76,13 @@ PREDICTIONS = (
         "410bf6f77e",
     ),
     Prediction(
+        "-0.04, negative with at least six seeds",
+        "b254d94a",
+        "learning/toy-second-turn.jsonl",
+        '"arm": "program", "seed": 8',
+        "d5c72bb1",
+    ),
+    Prediction(
         "+1.0 words, positive with every seed",
         "f08905d31e",
         "tags/tags-clock.jsonl",
