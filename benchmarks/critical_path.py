@@ -15,7 +15,7 @@ answer has its full length, and no prompt is in a cache.
 
 Each engine is a process, pinned to its cores. All ways take turns within each repeat, in random order. Adds a line per
 way and batch to docs/results/tags/critical_path.jsonl, with all seconds, the machine and its load, and prints a table
-of medians and quartiles. On two idle cores of a CPU five repeats take about 20 minutes, most of them for batch 64.
+of medians and quartiles. On two idle cores of a CPU five repeats take about eight minutes, most of them for batch 64.
 Other processes on the cores spoil the seconds, most of all of the engine with two threads, which wait for each other:
 use rows of an idle machine (load below 1).
 """

@@ -89,6 +89,7 @@ PREDICTIONS = (
         '"arm": "joint", "seed": 8',
         "410bf6f77e",
     ),
+    Prediction("the agent has both cores", "16fdcf40", "tags/critical_path.jsonl", '"way": "pair"', "73c5eced"),
     Prediction(
         "needs 1.1 to 1.7 times as many joint samples",
         "69eac72d",
