@@ -154,7 +154,7 @@ def has_history() -> bool:
 @pytest.mark.skipif(not has_history(), reason="a copy of the files without their history")
 @pytest.mark.parametrize("one", PREDICTIONS, ids=lambda one: f"{one.file}: {one.row}")
 def test_a_prediction_is_committed_before_its_rows(one: Prediction) -> None:
-    pages = git("grep", "-q", "--fixed-strings", one.words, one.commit, "--", "docs")
+    pages = git("grep", "-q", "--fixed-strings", "-e", one.words, one.commit, "--", "docs")
     assert pages.returncode == 0, "the commit has these words"
     assert has_row(one.row_commit, one), "the later commit has rows"
     assert not has_row(one.commit, one), "the earlier one has none"
