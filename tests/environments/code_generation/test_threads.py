@@ -20,7 +20,7 @@ ROUNDS = 30
 
 @pytest.fixture
 def threads_change_at_collections() -> Iterator[None]:
-    """Collect garbage often, and let another thread run at each collection: this happens by chance in long trainings."""
+    """Collect garbage often, and let another thread run at each collection, as happens by chance."""
 
     def give_way(phase: str, info: object) -> None:
         time.sleep(0)
