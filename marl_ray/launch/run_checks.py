@@ -157,7 +157,8 @@ def _check_order(config: Config, environment: BaseEnvironment, tasks: Sequence[T
         if estimator_requirements(agent.estimator).parallel_agents:
             raise UserError(
                 f"estimator {agent.estimator} replaces completions, but in environment {config.environment} agents "
-                "answer one after another and have read the original completions: use another estimator"
+                "answer one after another and have read the original completions: use another estimator, or difference "
+                f"with environment gateway and gateway.judge {config.environment}, which asks later agents again"
             )
     logger.info(
         f"agents answer one after another, in {rounds} rounds: a node has up to {pluralize(rounds, 'time')} the joint "

@@ -19,7 +19,7 @@ from marl_ray.environments.base import Environment, Executor
 from marl_ray.environments.program_environment import ProgramEnvironment
 from marl_ray.plugins.gateway.options import GatewayConfig
 from marl_ray.plugins.gateway.program_episode import task_as_data
-from marl_ray.plugins.gateway.programs import FUNCTIONS, CommandProgram, EpisodeProgram, FunctionProgram
+from marl_ray.plugins.gateway.programs import FUNCTIONS, CommandProgram, EpisodeProgram, FunctionProgram, JudgedTurn
 from marl_ray.plugins.gateway.prompt_renderer import PromptRenderer
 from marl_ray.plugins.gateway.service_program import ServiceProgram
 from marl_ray.rollout.baselines import Baselines
@@ -85,7 +85,7 @@ class GatewayEnvironment(ProgramEnvironment, HoldsResources):
         judge = None
         if settings.judge is not None:
             judge = ENVIRONMENTS.get(settings.judge).from_config(config)
-        return cls(config.num_agents, settings, make_program(settings), judge)
+        return cls(config.num_agents, settings, make_program(settings, judge), judge)
 
     def check_task(self, task: Task) -> None:
         if self.judge is not None:
@@ -141,17 +141,19 @@ class GatewayEnvironment(ProgramEnvironment, HoldsResources):
             self._server = None
 
 
-def make_program(config: GatewayConfig) -> EpisodeProgram:
-    """Return the program of a config. Raises UserError."""
+def make_program(config: GatewayConfig, judge: Environment[Any] | None) -> EpisodeProgram:
+    """Return the program of a config, or else one turn of the judge. Raises UserError."""
     if config.command is not None and config.function is not None:
         raise UserError("environment gateway needs one program: set gateway.command or gateway.function, not both")
     if config.service:
         return ServiceProgram(config)
     if config.function is not None:
         return FunctionProgram(FUNCTIONS.get(config.function), config.function)
-    if config.command is None:
-        raise UserError("environment gateway needs one program: set gateway.command or gateway.function")
-    return CommandProgram(config)
+    if config.command is not None:
+        return CommandProgram(config)
+    if judge is None:
+        raise UserError("environment gateway needs one program: set gateway.command, gateway.function or gateway.judge")
+    return JudgedTurn(judge)
 
 
 def check_settings(config: Config) -> None:
@@ -175,9 +177,9 @@ def check_settings(config: Config) -> None:
     if gateway.function is not None and gateway.reward in ("file", "post"):
         raise UserError(f"gateway.reward {gateway.reward} is for gateway.command: a function returns its reward")
     if gateway.sandbox != "none" and gateway.command is None:
-        where = "you start the service yourself"
-        if gateway.function is not None:
-            where = "a function runs in the driver"
+        where = "the program runs in the driver"
+        if gateway.service:
+            where = "you start the service yourself"
         raise UserError(f"gateway.sandbox {gateway.sandbox} is for gateway.command: {where}")
     if gateway.service and (gateway.function is not None or gateway.reward not in ("post", "judge")):
         raise UserError("a service posts its results: set gateway.reward to post or judge, and no gateway.function")

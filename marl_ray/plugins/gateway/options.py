@@ -20,7 +20,7 @@ class GatewayConfig(Section):
     others, such as tests, tell the right answer; otherwise all fields."""
     function: str | None = None
     """Async function `module:function` that plays an episode in the driver process and returns its reward. null:
-    `command` plays the episodes."""
+    `command` plays the episodes, or without one the agents of `judge`, once and in its order."""
     service: bool = False
     """Whether `command` is one long-running process, which asks for tasks (GET /v1/tasks/next), plays their episodes
     and posts the results. command null: the user starts the service; the log has the address and a file with the

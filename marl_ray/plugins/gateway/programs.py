@@ -1,4 +1,4 @@
-"""The two kinds of programs that play episodes: a command in processes of its own, and an async function."""
+"""Programs that play episodes: a command in processes of its own, an async function, or one turn of the judge."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from marl_ray.core.chat import as_messages
 from marl_ray.core.concurrency import gather
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import json_or
+from marl_ray.environments import abilities
+from marl_ray.environments.base import Environment
+from marl_ray.http.request_formats import ApiError
 from marl_ray.plugins.gateway.confinement import LAUNCHER, check_confinement, launcher_options
 from marl_ray.plugins.gateway.options import GatewayConfig
 from marl_ray.plugins.gateway.program_episode import ProgramEpisode
@@ -58,6 +62,36 @@ class FunctionProgram(EpisodeProgram):
             return await self._function(episode)
         except Exception as error:  # of a function that this package does not know
             raise ProgramFailed(f"{type(error).__name__}: {str(error)[:200]}") from error
+
+
+class JudgedTurn(EpisodeProgram):
+    """One turn of an environment, whose agents answer in its order. The environment is the judge of the answers.
+
+    The agents read the prompts that they would read without the gateway, and the turn can be run again with recorded
+    answers.
+    """
+
+    def __init__(self, judge: Environment[Any]) -> None:
+        self._judge = judge
+
+    async def play(self, episode: ProgramEpisode) -> Any:
+        task = episode.task
+        prompts = self._judge.first_prompts(task)
+        answers: dict[int, str] = {}
+        for round_agents in abilities.order(self._judge, task):
+            calls = []
+            for agent in round_agents:
+                prompt = prompts[agent]
+                if answers:  # the first round reads nothing
+                    prompt = abilities.prompt_after(self._judge, task, agent, prompt, answers)
+                calls.append(episode.chat(agent, as_messages(prompt)))
+            try:
+                choices_by_agent = await gather(*calls)
+            except ApiError as error:  # a prompt that is too long for the model
+                raise ProgramFailed(str(error)) from error
+            for agent, choices in zip(round_agents, choices_by_agent, strict=True):
+                answers[agent] = choices[0].text
+        return {"answers": {access.name: answers[agent] for agent, access in enumerate(episode.agents)}}
 
 
 class CommandProgram(EpisodeProgram):
