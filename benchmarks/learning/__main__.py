@@ -8,9 +8,9 @@ for a base policy that was shown how to revise), toy-gateway (the environment ag
 toy-second-turn (groups by turn and by trajectory, and a second turn against a second first answer), grid (letter grids
 with feedback and without), grid-private (letter grids of which each agent knows one half), grid-telling (the same, with
 base policies that were not shown to tell), grid-falls (why a pair falls from its peak), plan-path (planner and checker
-against one agent), hanabi (self-play of small Hanabi), toy-math (solver and verifier on generated arithmetic), relay
-and loud-relay (branch replays against credit by runs, for programs in which agents talk), mbpp (two SmolLM2-135M on
-MBPP).
+against one agent), plan-path-credit (credit where a checker reads the planner's answer), hanabi (self-play of small
+Hanabi), toy-math (solver and verifier on generated arithmetic), relay and loud-relay (branch replays against credit by
+runs, for programs in which agents talk), mbpp (two SmolLM2-135M on MBPP).
 
 Each run is a `marl-ray train` with the study's config and the arm's overrides, in a folder below --folder. Studies of
 the smallest policies that execute no programs train in one process (`benchmarks.in_process`). The results of a run are

@@ -1,10 +1,10 @@
-"""Planner and checker against one agent in rooms of 4 x 4 cells, with as many tokens and turns.
-
-`python -m benchmarks.learning --study plan-path` runs the study; this module prints the best constants.
+"""Planner and checker in rooms of 4 x 4 cells: against one agent with as many tokens and turns (study plan-path), and
+with three kinds of credit (study plan-path-credit). This module prints the best constants.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -73,6 +73,48 @@ COMPARISONS = (
     Comparison("separate policies, less one policy for both", JOINT, "shared"),
 )
 """Share of rooms that are solved in the last turn. The first comparison is the primary one."""
+
+
+PLAN_PATH_CREDIT = replace(
+    PLAN_PATH,
+    name="plan-path-credit",
+    common={
+        **PLAN_PATH.common,
+        "magrpo.num_turns": 1,
+        "environment": "gateway",
+        "gateway.reward": "judge",
+        "gateway.judge": "plan_path",
+    },
+    groups={
+        "15 runs of a turn per room and step": {
+            JOINT: Arm("credit by runs", {"magrpo.num_generations": 15}),
+            "calls": Arm("branch replays of both calls", {"gateway.credit": "calls"}),
+            "removal": Arm(
+                "difference reward, agents removed",
+                {"magrpo.num_generations": 5, "magrpo.estimator": "centred_difference"},
+            ),
+            "turns": Arm("groups of the environment itself", {"environment": "plan_path"}),
+        }
+    },
+    columns={
+        "reward": "reward",
+        "passed": "solved",
+        "planned": "planner's own plan solves",
+        "confirmed": "confirmed",
+        "mended": "mended",
+        "broken": "broken",
+    },
+    compared=("reward", "passed", "mended"),
+    drawn=("all_passed", "rooms solved"),
+)
+"""One turn of the same rooms, with as many joint answers in every arm: 15, 1 + 2 x 7, 5 + 5 x 2, and 7 + 8."""
+
+CREDIT_COMPARISONS = (
+    Comparison("solved: branch replays, less credit by runs", "calls", JOINT),
+    Comparison("solved: agents removed, less credit by runs", "removal", JOINT),
+    Comparison("mended: agents removed, less credit by runs", "removal", JOINT, "mended"),
+)
+"""The comparisons that were named before their runs."""
 
 
 def main() -> None:
