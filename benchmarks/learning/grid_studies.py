@@ -107,11 +107,9 @@ def _arms(base: str) -> dict[str, Arm]:
         f"{base}_plain": Arm(f"{title}: a pair, told nothing", {**common, **PLAIN}),
         f"{base}_shared": Arm(f"{title}: one policy for both", {**common, "magrpo.policy": 0}),
     }
-    if base == "tenth":
-        del arms["tenth_plain"]  # four hours are full, and the two other base policies have this control
-    if base == "chance":
-        overrides = {**common, **SINGLE, "environment": "benchmarks.learning.open_grid:OpenGrid"}
-        arms["open"] = Arm(f"{title}: one agent that reads both halves", overrides)
+    reader = "open" if base == "chance" else f"{base}_open"
+    overrides = {**common, **SINGLE, "environment": "benchmarks.learning.open_grid:OpenGrid"}
+    arms[reader] = Arm(f"{title}: one agent that reads both halves", overrides)
     return arms
 
 

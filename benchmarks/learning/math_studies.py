@@ -24,7 +24,8 @@ def choices(run: Path, step: int, last: int) -> dict[str, float]:
     CALLS calls of agents (`MathEnvironment.sample_metrics`). `choice` is the one that the agents are made for: `best`
     with a verifier, otherwise `majority`. `any` is the share of tasks with a right answer among them, which no choice
     can exceed. `told_apart` is the share of right answers that a judging verifier calls right, less that of wrong
-    answers, in tasks that have both; 0 for a verdict that depends on the problem alone."""
+    answers, in tasks that have both; 0 for a verdict that depends on the problem alone. Of tasks with k products,
+    `right_k` is the share of right answers, and `accepted_k` of those that a judging verifier calls right."""
     config = load(run / "config.yaml", "magrpo")
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     split = config.dataset.eval_split
@@ -47,6 +48,9 @@ def choices(run: Path, step: int, last: int) -> dict[str, float]:
             compared["any"] = float(any(right for outcome in outcomes for _, right in outcome.evidence.finals))
             if has_verifier and not environment.corrects:
                 compared |= _told_apart(outcomes)
+                products = tasks[episode["task"]].prompt.count("Multiply")
+                compared[f"right_{products}"] = _mean_metric(outcomes, "solution_right")
+                compared[f"accepted_{products}"] = _mean_metric(outcomes, "accepted")
             for name, value in compared.items():
                 found.setdefault(name, []).append(value)
     measures = {name: round(statistics.fmean(values), 4) for name, values in found.items()}
@@ -62,6 +66,10 @@ def _told_apart(outcomes: Sequence[Outcome]) -> dict[str, float]:
     if not accepted[0.0] or not accepted[1.0]:
         return {}
     return {"told_apart": statistics.fmean(accepted[1.0]) - statistics.fmean(accepted[0.0])}
+
+
+def _mean_metric(outcomes: Sequence[Outcome], name: str) -> float:
+    return statistics.fmean(outcome.metrics[name] for outcome in outcomes)
 
 
 def _samples(node: Mapping[str, Any]) -> Iterator[list[str]]:
