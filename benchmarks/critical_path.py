@@ -13,11 +13,11 @@ answer has its full length, and no prompt is in a cache.
 | one agent | one with one core | one |
 | one agent, both cores | one with two cores | none |
 
-Each engine is a process, pinned to its cores. All ways take turns within each repeat, in random order. Adds a line per
-way and batch to docs/results/tags/critical_path.jsonl, with all seconds, the machine and its load, and prints a table
-of medians and quartiles. On two idle cores of a CPU five repeats take about eight minutes, most of them for batch 64.
-Other processes on the cores spoil the seconds, most of all of the engine with two threads, which wait for each other:
-use rows of an idle machine (load below 1).
+Each engine is a process, pinned to its cores. The engines print to a log file, which an error names. All ways take
+turns within each repeat, in random order. Adds a line per way and batch to docs/results/tags/critical_path.jsonl, with
+all seconds, the machine and its load, and prints a table of medians and quartiles. On two idle cores of a CPU five
+repeats take about eight minutes, most of them for batch 64. Other processes on the cores spoil the seconds, most of all
+of the engine with two threads, which wait for each other: use rows of an idle machine (load below 1).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import multiprocessing
 import os
 import platform
 import random
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,9 +70,12 @@ WAYS = {
 }
 
 
-def serve(connection: Connection, cores: Sequence[int], device: int | None) -> None:
+def serve(connection: Connection, cores: Sequence[int], device: int | None, log: Path) -> None:
     """Start an engine on these cores, or on a GPU, and answer requests (prompts, tokens) until the connection is
-    closed."""
+    closed. All output goes to `log`."""
+    with log.open("a", encoding="utf-8") as file:
+        for descriptor in (1, 2):  # of this process, since libraries in C++ print too
+            os.dup2(file.fileno(), descriptor)
     from marl_ray.actors.engine_environment import engine_environment
 
     on_gpu = device is not None
@@ -121,15 +125,18 @@ def serve(connection: Connection, cores: Sequence[int], device: int | None) -> N
 
 
 class Engines:
-    """Processes with engines. Leaving the context ends them."""
+    """Processes with engines. Leaving the context ends them, and removes their log unless there was an error."""
 
     def __init__(self, cores: Sequence[Sequence[int]], devices: Sequence[int | None]) -> None:
         context = multiprocessing.get_context("spawn")
+        descriptor, name = tempfile.mkstemp(prefix="critical_path_", suffix=".log")
+        os.close(descriptor)
+        self.log = Path(name)
         self._connections: list[Connection] = []
         self._processes = []
         for own_cores, device in zip(cores, devices, strict=True):
             ours, theirs = context.Pipe()
-            process = context.Process(target=serve, args=(theirs, own_cores, device), daemon=True)
+            process = context.Process(target=serve, args=(theirs, own_cores, device, self.log), daemon=True)
             process.start()
             theirs.close()
             self._connections.append(ours)
@@ -139,13 +146,15 @@ class Engines:
     def __enter__(self) -> Engines:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for connection in self._connections:
             connection.close()
         for process in self._processes:
             process.join(10)
             if process.is_alive():
                 process.kill()
+        if kind is None:
+            self.log.unlink()
 
     def seconds(self, jobs: Sequence[Job], batch: int) -> float:
         """Return the time until the last answer of a way. Raises ValueError if an answer has another length."""
@@ -160,11 +169,13 @@ class Engines:
                 raise ValueError(f"answers of {job.tokens} tokens were asked for, got {sorted(set(lengths))}")
         return seconds
 
-    @staticmethod
-    def _receive(connection: Connection, deadline_s: float) -> Any:
+    def _receive(self, connection: Connection, deadline_s: float) -> Any:
         if not connection.poll(deadline_s):
-            raise TimeoutError(f"an engine took longer than {deadline_s} s")
-        return connection.recv()
+            raise TimeoutError(f"an engine took longer than {deadline_s} s, see {self.log}")
+        try:
+            return connection.recv()
+        except EOFError:
+            raise RuntimeError(f"an engine has ended, see {self.log}") from None
 
 
 def _prompts(job: Job, batch: int) -> list[str]:

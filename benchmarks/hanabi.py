@@ -1,4 +1,5 @@
-"""The exact optimum of small Hanabi with one card per player: `python -m benchmarks.hanabi`.
+"""The exact optimum of small Hanabi with one card per player, and the rewards of cheaper pairs of policies:
+`python -m benchmarks.hanabi`.
 
 No pair of policies has a larger expected score, whatever the players agreed on before the game. The program solves
 the public-belief game (Nayyar, Mahajan and Teneketzis, 2013, "Decentralized stochastic control with partial history
@@ -8,11 +9,15 @@ distribution over both cards, and follows from prescription and move.
 
 A prescription divides the partner's possible cards between the moves. The value of a division is the sum over the moves
 of a value that depends only on the cards of that move, so the best division is found set by set, not one by one.
+
+Cheaper pairs are the best one that never gives a hint, which is the optimum of a game with no hints, and the best pair
+of constant answers, which reads nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -171,15 +176,45 @@ def _belief(pairs: Weights) -> Belief:
     return tuple(sorted((pair, weight // divisor) for pair, weight in pairs.items()))
 
 
+def constants_reward(first: str, second: str) -> Fraction:
+    """Return the mean reward over all decks of `docs/examples/hanabi.py` of two players that always give one answer."""
+    total = Fraction(0)
+    decks = 0
+    for deck in itertools.permutations(hanabi.CARDS):
+        decks += 1
+        game = hanabi.Hanabi(" ".join(deck))
+        while not game.ended:
+            move = (first, second)[game.mover]
+            if move not in game.legal_moves():
+                total += Fraction(hanabi.ILLEGAL)
+                break
+            game.move(move)
+        total += game.score
+    return total / decks
+
+
+def best_constants() -> tuple[Fraction, str, str]:
+    """Return the largest reward of two constant answers, and these answers."""
+    found = []
+    for first, second in itertools.product(hanabi.MOVES, repeat=2):
+        found.append((constants_reward(first, second), first, second))
+    return max(found)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=len(hanabi.RANKS))
     parser.add_argument("--hints", type=int, default=hanabi.HINTS)
     arguments = parser.parse_args()
+    maximum = 2 * arguments.ranks
     optimum = OneCardHanabi(arguments.ranks, arguments.hints).optimum()
-    print(
-        f"{arguments.ranks} ranks, {arguments.hints} hints: {optimum} = {float(optimum):.4f} of {2 * arguments.ranks}"
-    )
+    print(f"{arguments.ranks} ranks, {arguments.hints} hints: {optimum} = {float(optimum):.4f} of {maximum}")
+    if arguments.hints:
+        silent = OneCardHanabi(arguments.ranks, 0).optimum()
+        print(f"the best pair that never gives a hint: {silent} = {float(silent):.4f} of {maximum}")
+    if (arguments.ranks, arguments.hints) == (len(hanabi.RANKS), hanabi.HINTS):
+        reward, first, second = best_constants()
+        print(f"the best constants, {first} and {second}: {reward} = {float(reward):.4f} of {maximum}")
 
 
 if __name__ == "__main__":

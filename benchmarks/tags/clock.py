@@ -6,6 +6,7 @@ one, so words by tokens are counted in the beginnings of the recorded answers of
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -26,6 +27,8 @@ PAIR_ARMS = (JOINT, "joint_28")
 SINGLE_ARMS = ("single_14", "single_28")
 TWICE = "single_14_twice"
 """Name of the comparison's arm of one agent with 14 tokens that is asked twice."""
+LABEL_WIDTH = 11
+"""Characters in a line of an arm's label in the figure."""
 Line = Mapping[str, Any]
 
 
@@ -178,31 +181,43 @@ def draw(lines: Sequence[Line], path: Path) -> None:
         return
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10.5, 4.4), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=[1.2, 1.0], sharey=True)
-    for label, arms, colour in (("a pair", PAIR_ARMS, "#1b6ca8"), ("one agent", SINGLE_ARMS, "#d1495b")):
-        by_limit = {limit: words_of(lines, arms, limit) for limit in LIMITS}
-        by_limit = {limit: words for limit, words in by_limit.items() if words}
-        lows = list(map(min, by_limit.values()))
-        highs = list(map(max, by_limit.values()))
-        left.fill_between(list(by_limit), lows, highs, color=colour, alpha=0.15, linewidth=0)
-        means = list(map(fmean, by_limit.values()))
-        left.plot(list(by_limit), means, "o-", color=colour, linewidth=2, label=label)
-    left.set_xticks(LIMITS)
-    left.set_xlabel("tokens one after the other")
-    left.set_ylabel("different words, of ten")
-    left.legend(frameon=False, loc="upper left")
-    compared = list(_comparable(lines))
-    titles = {name: arm.title for name, arm in CLOCK.arms.items()} | {TWICE: "one agent twice, 14 tokens each"}
-    order = [JOINT, TWICE, "single_14", "single_28", "shared", "joint_28"]
-    shown = [name for name in order if any(line["arm"] == name for line in compared)]
-    for place, name in enumerate(shown):
-        words = [line["after"]["words"] for line in compared if line["arm"] == name]
-        right.plot([place] * len(words), words, "o", color="#555555", alpha=0.5, markersize=5)
-        right.plot([place - 0.25, place + 0.25], [fmean(words)] * 2, color="black", linewidth=2)
-    right.set_xticks(range(len(shown)), [titles[name].replace(", ", ",\n") for name in shown], fontsize=8)
+    figure = Figure(figsize=(11.5, 4.8), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1.0, 1.25])
+    _draw_by_tokens(left, lines)
+    _draw_arms(right, list(_comparable(lines)))
     for axis in (left, right):
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)
+
+
+def _draw_by_tokens(axis: Any, lines: Sequence[Line]) -> None:
+    for label, arms, kind, colour in (
+        ("a pair", PAIR_ARMS, "words", "#1b6ca8"),
+        ("one agent asked twice", SINGLE_ARMS, "twice", "#2e8b57"),
+        ("one agent", SINGLE_ARMS, "words", "#d1495b"),
+    ):
+        by_limit = {limit: words_of(lines, arms, limit, kind) for limit in LIMITS}
+        by_limit = {limit: words for limit, words in by_limit.items() if words}
+        lows = list(map(min, by_limit.values()))
+        highs = list(map(max, by_limit.values()))
+        axis.fill_between(list(by_limit), lows, highs, color=colour, alpha=0.15, linewidth=0)
+        means = list(map(fmean, by_limit.values()))
+        axis.plot(list(by_limit), means, "o-", color=colour, linewidth=2, label=label)
+    axis.set_xticks(LIMITS)
+    axis.set_xlabel("tokens one after the other", fontsize=11)
+    axis.set_ylabel("different words, of ten asked for", fontsize=11)
+    axis.legend(frameon=False, loc="lower right", fontsize=11)
+
+
+def _draw_arms(axis: Any, compared: Sequence[Line]) -> None:
+    titles = {name: arm.title for name, arm in CLOCK.arms.items()} | {TWICE: "one agent twice, 14 tokens each"}
+    order = [JOINT, TWICE, "single_14", "single_28", "shared", "joint_28"]
+    shown = [name for name in order if any(line["arm"] == name for line in compared)]
+    for place, name in enumerate(shown):
+        words = [line["after"]["words"] for line in compared if line["arm"] == name]
+        axis.plot([place] * len(words), words, "o", color="#555555", alpha=0.5, markersize=5)
+        axis.plot([place - 0.25, place + 0.25], [fmean(words)] * 2, color="black", linewidth=2)
+    labels = [textwrap.fill(titles[name], LABEL_WIDTH) for name in shown]
+    axis.set_xticks(range(len(shown)), labels, fontsize=10)

@@ -69,7 +69,7 @@ def run_with_model(prepared: PreparedModel, work: Callable[[RunningModel], Corou
 
     async def run(model: EvaluatedModel) -> T:
         config = model.config
-        environment = ENVIRONMENTS.get(config.environment).from_config(config)
+        environment = prepared.environment
         actors = EvaluationActors(config.resources, config.sandbox)
         try:
             await actors.start()

@@ -1,4 +1,5 @@
-"""Small Hanabi: the rules, the exact optimum by two programs, and a player without conventions."""
+"""Small Hanabi: the rules, the exact optimum by two programs, a player without conventions, and players that read
+nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from fractions import Fraction
 
 import pytest
 
-from benchmarks.hanabi import OneCardHanabi
+from benchmarks.hanabi import OneCardHanabi, best_constants, constants_reward
 from docs.examples import hanabi
 from docs.examples.hanabi import CARDS, DECKS, Hanabi
 from tools.toy.make_hanabi import careful_move
@@ -99,3 +100,40 @@ def test_a_player_without_conventions_is_below_the_optimum() -> None:
             scores.append(game.score)
     assert Fraction(sum(scores), len(scores)) == pytest.approx(3.1194, abs=1e-4)
     assert OneCardHanabi(1, 0).optimum() == 2
+
+
+def best_fixed_total(games: list[Hanabi]) -> int:
+    """Return the largest sum of the scores of games in which the same sequence of moves is made, of all sequences."""
+    running = [game for game in games if not game.ended]
+    total = sum(game.score for game in games if game.ended)
+    if not running:
+        return total
+    totals = []
+    for move in running[0].legal_moves():  # the same in all games: hints do not depend on the deck
+        moved = copy.deepcopy(running)
+        for game in moved:
+            game.move(move)
+        totals.append(best_fixed_total(moved))
+    return total + max(totals)
+
+
+def test_no_fixed_sequence_of_moves_earns_more_than_the_best_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = ("a1", "a2", "b1", "b2")
+    monkeypatch.setattr(hanabi, "CARDS", cards)
+    monkeypatch.setattr(hanabi, "HINTS", 1)
+    games = [Hanabi(" ".join(deck)) for deck in itertools.permutations(cards)]
+    assert best_constants() == (Fraction(best_fixed_total(games), len(games)), "play", "play")
+
+
+def test_constants_earn_a_tenth_of_the_cards() -> None:
+    reward, *answers = best_constants()
+    assert answers == ["play", "play"]
+    # The number of decks whose first k cards can be played in this order, for k from 1 to 6. Each gives one more card.
+    decks = [2 * 120, 4 * 24, 8 * 6, 14 * 2, 20, 20]
+    assert reward == Fraction(sum(decks), 720) == Fraction(113, 180)
+    # Two hints, then an illegal one.
+    assert constants_reward("colour", "rank") == hanabi.ILLEGAL
+
+
+def test_the_best_pair_without_hints_earns_less_than_half_of_the_optimum() -> None:
+    assert OneCardHanabi(3, 0).optimum() == Fraction(289, 180)
