@@ -91,6 +91,13 @@ PREDICTIONS = (
     ),
     Prediction("5.2 words", "f08905d3", "tags/tags-clock.jsonl", '"arm": "shared"', "b032079e"),
     Prediction("4.2 | 6.3 | 7.2 | 7.5", "f08905d3", "tags/tags-clock.jsonl", '"arm": "joint_28"', "4c3592cb"),
+    Prediction(
+        "the planner's removal is noise",
+        "b7decf14",
+        "learning/plan-path-credit.jsonl",
+        '"arm": "joint"',
+        "63d313fb",
+    ),
     Prediction("the agent has both cores", "16fdcf40", "tags/critical_path.jsonl", '"way": "pair"', "73c5eced"),
     Prediction(
         "needs 1.1 to 1.7 times as many joint samples",
