@@ -25,7 +25,7 @@ def choices(run: Path, step: int, last: int) -> dict[str, float]:
     with a verifier, otherwise `majority`. `any` is the share of tasks with a right answer among them, which no choice
     can exceed. `told_apart` is the share of right answers that a judging verifier calls right, less that of wrong
     answers, in tasks that have both; 0 for a verdict that depends on the problem alone. Of tasks with k products,
-    `right_k` is the share of right answers, and `accepted_k` of those that a judging verifier calls right."""
+    `right_k` is the share of right answers, and `accepted_k` the share that a judging verifier calls right."""
     config = load(run / "config.yaml", "magrpo")
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     split = config.dataset.eval_split

@@ -84,7 +84,7 @@ def test_without_an_agent_the_later_agents_answer_again() -> None:
         without_checker = environment.attempt(task, [planned.completion.text, ""], True)
         expected = environment.outcome(without_checker, None).rewards[CHECKER]
         assert node.counterfactuals[CHECKER][number] == expected
-    # The checker has another prompt, so its answer is sampled: one of those that the prompt can get.
+    # The checker has another prompt, so its answer is sampled from the answers to that prompt.
     possible = set()
     for seed in range(256):
         attempt = environment.attempt(task, ["", moves(checker_without_plan, seed)], True)
