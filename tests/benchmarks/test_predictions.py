@@ -98,6 +98,9 @@ PREDICTIONS = (
         '"arm": "joint"',
         "63d313fb",
     ),
+    Prediction(
+        "the reward is between 0.28 and 0.38", "a856e4d9", "learning/grid-telling.jsonl", '"tenth_plain"', "9f76dc48"
+    ),
     Prediction("the agent has both cores", "16fdcf40", "tags/critical_path.jsonl", '"way": "pair"', "73c5eced"),
     Prediction(
         "needs 1.1 to 1.7 times as many joint samples",
