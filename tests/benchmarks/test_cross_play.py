@@ -32,6 +32,6 @@ def test_the_page_has_the_costs_of_the_rows(capsys: pytest.CaptureFixture[str], 
     assert "costs 0.19" in first
     assert "costs 0.05" in second
     page = (RESULTS / "conventions.md").read_text(encoding="utf-8")
-    assert "costs 0.19 of the reward in turn 1" in page
+    assert "costs 0.19 points in turn 1" in page
     assert "and 0.05 in turn 2" in page
     assert (tmp_path / "conventions.png").stat().st_size > 10_000

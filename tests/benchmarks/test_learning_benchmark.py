@@ -45,6 +45,7 @@ PAGE = {
     "grid-telling": "undemonstrated.md",
     "grid-falls": "falls.md",
     "plan-path": "plan_path.md",
+    "plan-path-credit": "plan_path.md",
     "hanabi": "hanabi.md",
     "toy-gateway": "../reference/gateway.md",
     "toy-primary": "who_learns.md",
@@ -53,7 +54,7 @@ PAGE = {
     "mbpp": "smollm2.md",
 }
 """Page of a study; the others are in learning.md."""
-OWN_SIZES = {"toy-second-turn"}
+OWN_SIZES = {"toy-second-turn", "plan-path-credit"}
 """Studies whose number of answers a test of their own counts."""
 CASES = [(study, arm) for study in STUDIES.values() if study.name not in OWN_SIZES for arm in study.arms]
 
@@ -74,6 +75,23 @@ def test_an_arm_is_a_config_of_as_many_steps_and_about_as_many_answers_as_the_jo
     (steps, own), (joint_steps, joint) = answers(name), answers(JOINT)
     assert steps == joint_steps
     assert (0.6 if name in FEWER else 0.9) < own / joint < 1.1
+
+
+def test_all_kinds_of_credit_in_rooms_have_as_many_joint_answers() -> None:
+    study = STUDIES["plan-path-credit"]
+    found = {}
+    for name, arm in study.arms.items():
+        settings = {**study.common, **arm.overrides}
+        overrides = parse_overrides([f"{key}={value}" for key, value in settings.items()])
+        config = from_tree(yaml.safe_load(study.config.read_text()), "magrpo", overrides)
+        size = config.training.group_sizes[0]
+        joint_answers = config.section(GatewayConfig).runs_per_task(size)
+        if name == "removal":
+            joint_answers += size * config.num_agents
+        if name == "turns":  # in an order: G of the followed plan, and one for each other plan
+            joint_answers = config.num_agents * (size - 1) + 1
+        found[name] = joint_answers
+    assert found == {JOINT: 15, "calls": 15, "removal": 15, "turns": 15}
 
 
 def test_differences_are_paired_by_seed() -> None:

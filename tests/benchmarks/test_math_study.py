@@ -30,4 +30,6 @@ def test_choices_count_each_call_once(tmp_path: Path) -> None:
         "choice": 0.5,
         "any": 1.0,
         "told_apart": 0.5,  # 8 is always accepted, 3 in one of two cases
+        "right_0": 0.3333,  # the problem has no product
+        "accepted_0": 0.6667,
     }
