@@ -1,5 +1,5 @@
 """Planner and checker in rooms of 4 x 4 cells: against one agent with as many tokens and turns (study plan-path), and
-with three kinds of credit (study plan-path-credit). This module prints the best constants.
+with kinds of credit (study plan-path-credit). This module prints the best constants.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.text import json_or
 from marl_ray.environments import abilities
 from marl_ray.environments.base import Environment
+from marl_ray.environments.plugin_checks import check_order, qualified_method_name
 from marl_ray.http.request_formats import ApiError
 from marl_ray.plugins.gateway.confinement import LAUNCHER, check_confinement, launcher_options
 from marl_ray.plugins.gateway.options import GatewayConfig
@@ -78,7 +79,9 @@ class JudgedTurn(EpisodeProgram):
         task = episode.task
         prompts = self._judge.first_prompts(task)
         answers: dict[int, str] = {}
-        for round_agents in abilities.order(self._judge, task):
+        order = abilities.order(self._judge, task)
+        check_order(qualified_method_name(self._judge, "order"), order, self._judge.num_agents)
+        for round_agents in order:
             calls = []
             for agent in round_agents:
                 prompt = prompts[agent]
@@ -91,7 +94,7 @@ class JudgedTurn(EpisodeProgram):
                 raise ProgramFailed(str(error)) from error
             for agent, choices in zip(round_agents, choices_by_agent, strict=True):
                 answers[agent] = choices[0].text
-        return {"answers": {access.name: answers[agent] for agent, access in enumerate(episode.agents)}}
+        return {}  # the judge reads each agent's last completion
 
 
 class CommandProgram(EpisodeProgram):

@@ -22,6 +22,13 @@ SIBLINGS = 3
 PLANNER, CHECKER = 0, 1
 
 
+class SkipsTheChecker(PlanPath):
+    """An environment whose order leaves an agent out."""
+
+    def order(self, task: Task) -> list[list[int]]:
+        return [[PLANNER]]
+
+
 def moves(prompt: str, seed: int) -> str:
     """Return four moves, which depend on the prompt and the seed."""
     number = (len(prompt) + sum(map(ord, prompt)) + seed) % 256
@@ -103,8 +110,14 @@ def test_branch_replays_of_an_ordered_turn() -> None:
             assert len(calls) == SIBLINGS
 
 
-def test_a_prompt_that_is_too_long_loses_the_episode(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_prompt_that_is_too_long_loses_the_episode() -> None:
     task = replace(TASKS[0], prompt="U " * CONTEXT)
     (episode,) = asyncio.run(play(config_of(), agents(), task))
     assert episode.root is None
     assert "context" in episode.stops[0].detail
+
+
+def test_an_order_without_an_agent_ends_the_run() -> None:
+    judge = f"{__name__}:{SkipsTheChecker.__name__}"
+    with pytest.raises(ValueError, match="contain each agent"):
+        played(config_of(judge=judge), TASKS[0])
