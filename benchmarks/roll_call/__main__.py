@@ -1,7 +1,7 @@
 """Count the joint samples that credit needs as the number of agents grows, and write the page's tables and figure.
 
     python -m benchmarks.roll_call [--cells shared_8,difference_8] [--seeds 1,2] [--workers 2] [--list] [--only-table]
-    python -m benchmarks.roll_call --again --cells shared_2,difference_2
+    python -m benchmarks.roll_call --again --cells shared_8,difference_8
 
 Each cell is a way to give credit to 2, 4 or 8 agents. The command first chooses the learning rate of each cell from
 three, on two seeds of their own, and then runs the seeds at the chosen rate. Runs are trainings in one process

@@ -22,7 +22,7 @@ class Trial:
 
 FIRST = Trial((101, 102), tuple(range(1, 9)))
 AGAIN = Trial((111, 112, 113, 114), tuple(range(11, 19)))
-"""Two agents once more: two seeds were too few to choose a rate."""
+"""Shared and difference reward once more: two seeds were too few to choose a rate."""
 STEPS = 256
 
 SHARED = Arm("shared reward", {"magrpo.estimator": "magrpo"})

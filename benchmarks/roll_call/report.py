@@ -35,6 +35,8 @@ PRIMARY = (
     Comparison("that with 8 agents, less that with 2", "ratio_8", "ratio_2", "log2"),
 )
 """Differences of log2 of joint samples, paired by seed: 1 means twice as many."""
+REPEATED = PRIMARY[1:]
+"""The family of the repetition with four and eight agents. Two agents were repeated before, as a test of their own."""
 
 
 def samples_of(line: Line) -> int:
@@ -147,7 +149,8 @@ def tables(lines: Sequence[Line]) -> dict[str, str]:
         "all cells": table(lines, chosen=True),
         "other rates": table(lines, chosen=False),
         "two agents again": primary(lines, AGAIN, [shared_less_difference(2)]),
-        "cells of two agents again": table(lines, True, AGAIN),
+        "four and eight agents again": primary(lines, AGAIN, REPEATED),
+        "all cells again": table(lines, True, AGAIN),
         "constant answers": constants(),
     }
 
