@@ -101,6 +101,9 @@ PREDICTIONS = (
     Prediction(
         "the reward is between 0.28 and 0.38", "a856e4d9", "learning/grid-telling.jsonl", '"tenth_plain"', "9f76dc48"
     ),
+    Prediction(
+        "at least 6 of 8 seeds learn with each", "a856e4d9", "learning/grid-telling.jsonl", '"tenth_open"', "7328f7d5"
+    ),
     Prediction("the agent has both cores", "16fdcf40", "tags/critical_path.jsonl", '"way": "pair"', "73c5eced"),
     Prediction(
         "needs 1.1 to 1.7 times as many joint samples",
