@@ -1,4 +1,4 @@
-"""The measurements of benchmarks/games.py, from known strategies and from the bundled base policy."""
+"""The measurements of benchmarks/games/exact.py, from known strategies and from the bundled base policy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.games import MovePolicy, against_random, board_moves, boards_of, exploitability, kuhn_value, strategy_of
+from benchmarks.games.exact import (
+    MovePolicy,
+    against_random,
+    board_moves,
+    boards_of,
+    exploitability,
+    kuhn_value,
+    strategy_of,
+)
 from docs.examples import kuhn_poker, tic_tac_toe
 from marl_ray.plugins.games import KUHN_BASE_PATH, TIC_TAC_TOE_BASE_PATH
 

@@ -1,4 +1,6 @@
-"""The updates of configs/toy_kuhn_poker.yaml without engines, to compare settings: python -m benchmarks.kuhn_simulation
+"""The updates of configs/toy_kuhn_poker.yaml without engines, to compare settings.
+
+    python -m benchmarks.games.kuhn_simulation
 
 Both policies are the bundled transformer. Moves are drawn from the exact probabilities of all 12 situations. The loss
 is that of the learner: returns less the mean of the siblings, entropy bonus, clipped gradient, AdamW and linear decay.
@@ -14,7 +16,7 @@ from collections import Counter
 
 import torch
 
-from benchmarks.games import MovePolicy, exploitability, strategy_of
+from benchmarks.games.exact import MovePolicy, exploitability, strategy_of
 from docs.examples import kuhn_poker
 from marl_ray.plugins.games import KUHN_BASE_PATH
 

@@ -1,23 +1,11 @@
-"""Self-play of two tiny policies through the gateway: `python -m benchmarks.games kuhn` or `tic-tac-toe`.
+"""Exact measurements of policies of Kuhn poker and tic-tac-toe, without sampling.
 
-A training run with `configs/toy_kuhn_poker.yaml` or `configs/toy_tic_tac_toe.yaml` is followed by exact measurements,
-without sampling: the probabilities of all moves in all situations are read from the logits of the trained models.
-
-- Kuhn poker: exploitability, the mean over both seats of the gain of a best response (nash_conv / 2, in units of the
-  ante). A Nash equilibrium has 0, uniformly random play 0.458.
-- Tic-tac-toe: probabilities to win, draw and lose against uniformly random moves, per seat, for sampled and for most
-  likely moves. Uniformly random play wins 0.585 as first and 0.288 as second player.
-
-`--run FOLDER` measures a finished run (a run folder or a folder with models/). Other arguments are overrides.
+The probabilities of all moves in all situations are read from the logits of the models.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import subprocess
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -28,11 +16,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from docs.examples import kuhn_poker, tic_tac_toe
-from marl_ray.plugins.games import KUHN_BASE_PATH, TIC_TAC_TOE_BASE_PATH
 
-CONFIGS = {"kuhn": "configs/toy_kuhn_poker.yaml", "tic-tac-toe": "configs/toy_tic_tac_toe.yaml"}
-BASES = {"kuhn": KUHN_BASE_PATH, "tic-tac-toe": TIC_TAC_TOE_BASE_PATH}
 CELLS = tuple(tic_tac_toe.EMPTY)
+KINDS = ("sampled", "most likely")
+"""Moves drawn from a policy's probabilities, and its most likely moves."""
 Strategy = Mapping[tuple[str, tuple[str, ...]], float]
 """Probability of a bet by card and history."""
 
@@ -144,54 +131,25 @@ def against_random(found: torch.Tensor, seat: str, greedy: bool = False) -> dict
     return dict(zip(("win", "draw", "loss", "illegal"), play(tic_tac_toe.EMPTY), strict=True))
 
 
-def report(game: str, first: MovePolicy, second: MovePolicy) -> list[str]:
-    """Return the measurements of two policies as lines."""
-    if game == "kuhn":
-        (one, illegal_one), (other, illegal_other) = strategy_of(first, "first"), strategy_of(second, "second")
-        places = {
-            (*place, seat): bet for seat, own in (("first", one), ("second", other)) for place, bet in own.items()
-        }
-        lines = [f"  {seat:6s} {card} {' '.join(h) or '-':9s} bet {bet:.3f}" for (card, h, seat), bet in places.items()]
-        return [
-            *lines,
-            f"largest probability of an illegal answer: {max(illegal_one, illegal_other):.4f}",
-            f"gain of the first player: {kuhn_value(one, other):.4f} (equilibrium: -0.0556)",
-            f"exploitability: {exploitability(one, other):.4f}",
-        ]
-    found = [board_moves(policy, seat) for seat, policy in zip(tic_tac_toe.SEATS, (first, second), strict=True)]
-    return [
-        f"{seat} against random, {'most likely' if greedy else 'sampled'} moves: "
-        + ", ".join(f"{name} {value:.4f}" for name, value in against_random(moves, seat, greedy).items())
-        for seat, moves in zip(tic_tac_toe.SEATS, found, strict=True)
-        for greedy in (False, True)
-    ]
+def kuhn_measures(first: MovePolicy, second: MovePolicy) -> dict[str, float]:
+    """Return exploitability and gain of the first player, in units of the ante, and the largest probability of an
+    illegal answer in any situation."""
+    strategy_first, illegal_first = strategy_of(first, "first")
+    strategy_second, illegal_second = strategy_of(second, "second")
+    return {
+        "exploitability": exploitability(strategy_first, strategy_second),
+        "gain": kuhn_value(strategy_first, strategy_second),
+        "illegal": max(illegal_first, illegal_second),
+    }
 
 
-def trained_models(run: Path) -> list[Path]:
-    """Return the folders of both agents' models."""
-    return [run / "models" / f"agent_{number}" for number in (0, 1)]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("game", choices=CONFIGS)
-    parser.add_argument("--run", type=Path, help="measure this finished run")
-    parser.add_argument("--output", type=Path, default=Path("runs"), help="folder of the new run")
-    options, overrides = parser.parse_known_args()
-    torch.set_num_threads(1)  # the models are tiny, and threads wait for each other on a busy machine
-    base = MovePolicy(BASES[options.game])
-    print("base policy", *report(options.game, base, base), sep="\n", flush=True)
-    run, started = options.run, time.monotonic()
-    if run is None:
-        name = f"{options.game}-{int(time.time())}"
-        own = [f"output.base_dir={options.output}", f"output.run_name={name}", *overrides]
-        command = [sys.executable, "-m", "marl_ray.train_magrpo", "--config", CONFIGS[options.game], "--override", *own]
-        subprocess.run(command, check=True)
-        run = options.output / name
-        print(f"training took {time.monotonic() - started:.0f} s")
-    first, second = map(MovePolicy, trained_models(run))
-    print("trained policies", *report(options.game, first, second), sep="\n", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+def tic_tac_toe_measures(first: MovePolicy, second: MovePolicy) -> dict[str, float]:
+    """Return the probabilities of the ends of games against uniformly random moves, by seat, kind of moves and end:
+    `X most likely win`."""
+    found = {}
+    for seat, policy in zip(tic_tac_toe.SEATS, (first, second), strict=True):
+        moves = board_moves(policy, seat)
+        for kind in KINDS:
+            for end, chance in against_random(moves, seat, greedy=kind == "most likely").items():
+                found[f"{seat} {kind} {end}"] = chance
+    return found

@@ -1,0 +1,1 @@
+"""Self-play of tiny policies in Kuhn poker and tic-tac-toe: `python -m benchmarks.games`."""
