@@ -1,9 +1,11 @@
 """Print how far the runs of a study drop below an earlier evaluation, and how far below their best one they end.
 
     python -m benchmarks.learning.drops grid-falls [--seeds 1,2,3,4,5,6,7,8]
+    python -m benchmarks.learning.drops grid-falls --primary
 
 A dip is the largest difference between an evaluation and an earlier, better one; a run falls if its last evaluation is
-more than 0.1 below its best.
+more than 0.1 below its best. --primary prints the comparisons of the seeds 9 to 40 instead. The sign-flip test of
+differences that are -1, 0 and 1 is the exact test of McNemar.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from typing import Any
 
 from benchmarks.learning.__main__ import RESULTS, current
 from benchmarks.learning.catalogue import STUDIES
+from benchmarks.learning.grid_studies import FALL_COMPARISONS, FURTHER_SEEDS
+from benchmarks.learning.primary import primary_table
 from benchmarks.learning.report import peak_less_final
 from benchmarks.learning.study import Study
 
@@ -50,17 +54,28 @@ def table(lines: Sequence[Mapping[str, Any]], study: Study) -> str:
     return "\n".join(rows)
 
 
+def primary(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of the comparisons of shares that fall."""
+    fallen = []
+    for line in lines:
+        if line["seed"] in FURTHER_SEEDS:
+            falls = float(peak_less_final(line) > LIMIT)
+            fallen.append({"arm": line["arm"], "seed": line["seed"], "after": {"falls": falls}})
+    return primary_table(fallen, FALL_COMPARISONS)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", choices=list(STUDIES))
     parser.add_argument("--seeds", help="default: all")
+    parser.add_argument("--primary", action="store_true", help="print the comparisons of seeds 9 to 40")
     arguments = parser.parse_args(argv)
     study = STUDIES[arguments.study]
     lines = current(study, RESULTS)
     if arguments.seeds:
         seeds = {int(seed) for seed in arguments.seeds.split(",")}
         lines = [line for line in lines if line["seed"] in seeds]
-    print(table(lines, study))
+    print(primary(lines) if arguments.primary else table(lines, study))
 
 
 if __name__ == "__main__":

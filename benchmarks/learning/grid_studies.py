@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.learning.measures import read_lines
+from benchmarks.learning.primary import Comparison
 from benchmarks.learning.study import CONFIGS, FROZEN, JOINT, Arm, Study
 from marl_ray.plugins.grid import GRID_BASE_PATH, GRIDS_PATH
 from marl_ray.plugins.grid.attempt import read_rows
@@ -59,19 +60,26 @@ GRID_PRIVATE = Study(
     drawn=("reward_mean", "reward in turn 2"),
 )
 """A task that no agent can solve alone: each agent knows the half that the other one has to write."""
-MADE: Mapping[str, tuple[str, float]] = {
-    "chance": ("learning/grid-tell-0", 0.0),
-    "tenth": ("learning/grid-tell-0.1", 0.1),
+MADE: Mapping[str, tuple[str, float, float]] = {
+    "chance": ("learning/grid-tell-0", 0.0, 0.0),
+    "tenth": ("learning/grid-tell-0.1", 0.1, 1.0),
+    "throughout": ("learning/grid-tell-0.1-throughout", 0.1, 0.1),
 }
-"""Base policies that the study trains on demand: folder below the repository, and share of answers that tell."""
-TITLES = {"chance": "told at chance", "tenth": "told in 0.1", "half": "told in 0.5"}
+"""Base policies that the study trains on demand: folder below the repository, and the shares of noisy and of clean
+demonstrations that tell."""
+TITLES = {
+    "chance": "told at chance",
+    "tenth": "told in 0.1",
+    "half": "told in 0.5",
+    "throughout": "told in 0.1 throughout",
+}
 SINGLE = {"magrpo.num_agents": 1, "magrpo.num_generations": 6}
 
 
-def _base_maker(tell: float) -> Callable[[Path], None]:
+def _base_maker(tell: float, clean_tell: float) -> Callable[[Path], None]:
     from tools.toy.make_grid import make_grid_base
 
-    return partial(make_grid_base, tell=tell)
+    return partial(make_grid_base, tell=tell, clean_tell=clean_tell)
 
 
 def told(run: Path, step: int, last: int) -> dict[str, float]:
@@ -107,6 +115,8 @@ def _arms(base: str) -> dict[str, Arm]:
         f"{base}_plain": Arm(f"{title}: a pair, told nothing", {**common, **PLAIN}),
         f"{base}_shared": Arm(f"{title}: one policy for both", {**common, "magrpo.policy": 0}),
     }
+    if base == "throughout":
+        return {name: arms[name] for name in (pair, f"{base}_plain")}
     reader = "open" if base == "chance" else f"{base}_open"
     overrides = {**common, **SINGLE, "environment": "benchmarks.learning.open_grid:OpenGrid"}
     arms[reader] = Arm(f"{title}: one agent that reads both halves", overrides)
@@ -133,7 +143,7 @@ GRID_TELLING = replace(
     compared=(),
     extra_metrics=told,
     learned=1.0,
-    models={folder: _base_maker(tell) for folder, tell in MADE.values()},
+    models={folder: _base_maker(*shares) for folder, *shares in MADE.values()},
     in_process=True,
 )
 """Messages that no demonstration has shown."""
@@ -149,6 +159,7 @@ GRID_FALLS = replace(
             "clip": Arm("max_grad_norm 0.1", {"magrpo.max_grad_norm": 0.1}),
             "no_momentum": Arm("adam_beta1 0", {"magrpo.adam_beta1": 0.0}),
             "short_memory": Arm("adam_beta2 0.9", {"magrpo.adam_beta2": 0.9}),
+            "whitened": Arm("normalize_advantages", {"magrpo.normalize_advantages": True}),
         },
         "disagreement": {
             "entropy": Arm("entropy_coef 0.05", {"magrpo.entropy_coef": 0.05}),
@@ -165,3 +176,10 @@ GRID_FALLS = replace(
     in_process=True,
 )
 """Falls of separate policies from their peak, and settings that may prevent them."""
+FURTHER_SEEDS = range(9, 41)
+FALL_COMPARISONS = (
+    Comparison("without momentum, less the config", "no_momentum", JOINT, "falls"),
+    Comparison("with the KL term, less the config", "kl", JOINT, "falls"),
+    Comparison("with normalize_advantages, less the config", "whitened", JOINT, "falls"),
+)
+"""Share of the further seeds that fall. The comparisons were named before the runs of their first arms."""

@@ -162,12 +162,13 @@ def sign_flip(differences: Sequence[float]) -> float:
         0.25
     """
     observed = abs(sum(differences))
+    signed = [value for value in differences if value]  # the sign of a zero changes nothing
     extreme = 0
-    for signs in itertools.product((1, -1), repeat=len(differences)):
-        flipped = sum(map(operator.mul, signs, differences))
+    for signs in itertools.product((1, -1), repeat=len(signed)):
+        flipped = sum(map(operator.mul, signs, signed))
         # A sum in another order may be smaller by a rounding error.
         extreme += abs(flipped) >= observed - 1e-12
-    return extreme / 2 ** len(differences)
+    return extreme / 2 ** len(signed)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

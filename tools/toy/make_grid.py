@@ -253,15 +253,15 @@ def make_grid_base(
     count: int = SCENES,
     threads: int = 1,
     seed: int = 0,
+    clean_tell: float = 1.0,
 ) -> None:
     """Train a base policy on `count` clean scenes and as many noisy ones, and write it to the folder `out`.
 
-    A first answer of `grid_private` tells the known rows in the share `tell` of the noisy demonstrations and in all
-    clean ones. If `tell` is 0, the clean ones tell nothing either, so no first answer depends on the known rows.
+    A first answer of `grid_private` tells the known rows in the share `clean_tell` of the clean demonstrations and in
+    the share `tell` of the noisy ones. With 0 in both, no first answer depends on the known rows.
     """
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
-    clean_tell = float(tell > 0)
     stages = [
         (scenes(count, 4, replace(CLEAN, tell=clean_tell), random.Random(seed)), steps, 1e-3),
         (scenes(count, 4, replace(NOISY, tell=tell), random.Random(seed)), noisy_steps, 5e-4),
