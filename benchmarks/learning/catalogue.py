@@ -26,6 +26,7 @@ _ALL: tuple[Study, ...] = (
     grid_studies.GRID_TELLING,
     grid_studies.GRID_FALLS,
     plan_path_study.PLAN_PATH,
+    plan_path_study.PLAN_PATH_BOXES,
     plan_path_study.PLAN_PATH_CREDIT,
     hanabi_study.HANABI,
     math_studies.TOY_MATH,
@@ -40,6 +41,7 @@ FAMILIES = {
     "grid-telling": (Comparison("told at chance: pair, less pair told nothing", JOINT, "chance_plain", "reward"),),
     **replay_studies.REPLAY_COMPARISONS,
     "plan-path": plan_path_study.COMPARISONS,
+    "plan-path-boxes": plan_path_study.COMPARISONS,
     "plan-path-credit": plan_path_study.CREDIT_COMPARISONS,
 }
 """Primary comparisons by study."""

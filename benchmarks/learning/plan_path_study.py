@@ -1,5 +1,6 @@
-"""Planner and checker in rooms of 4 x 4 cells: against one agent with as many tokens and turns (study plan-path), and
-with kinds of credit (study plan-path-credit). This module prints the best constants.
+"""Planner and checker in rooms of 4 x 4 cells: against one agent with as many tokens and turns, in rooms of paths and
+of one box (studies plan-path, plan-path-boxes), and with kinds of credit (study plan-path-credit). This module prints
+the best constants.
 """
 
 from __future__ import annotations
@@ -74,6 +75,31 @@ COMPARISONS = (
 )
 """Share of rooms that are solved in the last turn. The first comparison is the primary one."""
 
+
+BOXES_BASE = "learning/plan-path-boxes"
+
+
+def _make_boxes_base(folder: Path) -> None:
+    from tools.toy.make_plan_path import BOXES_4, make_room_base
+
+    make_room_base(folder, BOXES_4)
+
+
+PLAN_PATH_BOXES = replace(
+    PLAN_PATH,
+    name="plan-path-boxes",
+    common={
+        "output.episodes_per_step": 200,
+        "dataset.name": "python:marl_ray.plugins.plan_path.generate:BOXES",
+        "model.name": BOXES_BASE,
+        "magrpo.max_new_tokens": 20,
+        "magrpo.max_steps": 120,
+        "magrpo.save_steps": 120,
+    },
+    files=(Path(generate.__file__),),
+    models={BOXES_BASE: _make_boxes_base},
+)
+"""The same arms in rooms of Sokoban, with more and longer steps."""
 
 PLAN_PATH_CREDIT = replace(
     PLAN_PATH,

@@ -45,6 +45,7 @@ PAGE = {
     "grid-telling": "undemonstrated.md",
     "grid-falls": "falls.md",
     "plan-path": "plan_path.md",
+    "plan-path-boxes": "plan_path.md",
     "plan-path-credit": "plan_path.md",
     "hanabi": "hanabi.md",
     "toy-gateway": "../reference/gateway.md",

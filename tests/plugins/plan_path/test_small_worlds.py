@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from docs.examples.hanabi import MOVES
 from marl_ray.plugins.plan_path.environment import plan_levels
 from marl_ray.plugins.plan_path.prompts import CHECK, CONFIRMED, PLAN, read_moves
 from marl_ray.plugins.plan_path.rooms import Room, read_room
-from tools.toy import make_hanabi, make_plan_path
-from tools.toy.make_plan_path import CLEAN, NOISY
+from tools.toy import make_hanabi
+from tools.toy.make_plan_path import BOXES_4, CLEAN, NOISY, PATHS_4, Demonstrator, PathSkill, RoomKind
+from tools.toy.scenes import Scene
 
 
 def room_of(prompt: str) -> Room:
@@ -18,9 +21,14 @@ def room_of(prompt: str) -> Room:
     return read_room([line.replace(" ", "") for line in lines])
 
 
-def test_clean_plans_and_checks_of_rooms_are_right() -> None:
+def room_scenes(kind: RoomKind, skill: PathSkill) -> list[Scene]:
+    return Demonstrator(kind, skill, random.Random(1)).scenes(200)
+
+
+@pytest.mark.parametrize("kind", [PATHS_4, BOXES_4], ids=["paths", "boxes"])
+def test_clean_plans_and_checks_of_rooms_are_right(kind: RoomKind) -> None:
     kinds = set()
-    for scene in make_plan_path.scenes(200, CLEAN, random.Random(1)):
+    for scene in room_scenes(kind, CLEAN):
         room = room_of(scene.prompt)
         (answer,) = scene.responses
         plan = read_moves(answer)
@@ -35,7 +43,7 @@ def test_clean_plans_and_checks_of_rooms_are_right() -> None:
 
 def test_noisy_plans_of_rooms_are_sometimes_right() -> None:
     solved = []
-    for scene in make_plan_path.scenes(200, NOISY, random.Random(1)):
+    for scene in room_scenes(PATHS_4, NOISY):
         if PLAN in scene.prompt:
             room = room_of(scene.prompt)
             for answer in scene.responses:
