@@ -106,6 +106,13 @@ PREDICTIONS = (
     ),
     Prediction("the agent has both cores", "16fdcf40", "tags/critical_path.jsonl", '"way": "pair"', "73c5eced"),
     Prediction(
+        "eight it needs 1.7 to 2.7 times as many",
+        "d611edaa",
+        "roll_call/roll-call.jsonl",
+        '"difference_8@0.0008", "seed": 18',
+        "93066ff0",
+    ),
+    Prediction(
         "needs 1.1 to 1.7 times as many joint samples",
         "69eac72d",
         "roll_call/roll-call.jsonl",
