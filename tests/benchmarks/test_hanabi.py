@@ -13,6 +13,8 @@ import pytest
 from benchmarks.hanabi import OneCardHanabi, best_constants, constants_reward
 from docs.examples import hanabi
 from docs.examples.hanabi import CARDS, DECKS, Hanabi
+from marl_ray.data.prompts import PROMPTS
+from marl_ray.testing import check_dataset
 from tools.toy.make_hanabi import careful_move
 
 
@@ -51,6 +53,7 @@ def test_all_decks_are_tasks() -> None:
     assert (len(train), len(held_out)) == (617, 103)
     assert len({row["prompt"] for row in train + held_out}) == 720
     assert {row["prompt"][:2] for row in held_out} == set(CARDS)
+    check_dataset(PROMPTS, train + held_out)
 
 
 def best_total(games: list[Hanabi], known: dict[str, int]) -> int:
