@@ -56,12 +56,17 @@ def table(lines: Sequence[Mapping[str, Any]], study: Study) -> str:
 
 def primary(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return the table of the comparisons of shares that fall."""
+    return primary_table(comparable(lines), FALL_COMPARISONS)
+
+
+def comparable(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return whether each run of the further seeds falls, 1 or 0."""
     fallen = []
     for line in lines:
         if line["seed"] in FURTHER_SEEDS:
             falls = float(peak_less_final(line) > LIMIT)
             fallen.append({"arm": line["arm"], "seed": line["seed"], "after": {"falls": falls}})
-    return primary_table(fallen, FALL_COMPARISONS)
+    return fallen
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -82,6 +82,11 @@ def measured(lines: Sequence[Line], trial: Trial = FIRST) -> dict[str, dict[int,
 
 def primary(lines: Sequence[Line], trial: Trial = FIRST, comparisons: Sequence[Comparison] = PRIMARY) -> str:
     """Return the table of the comparisons."""
+    return primary_table(comparable(lines, trial), comparisons)
+
+
+def comparable(lines: Sequence[Line], trial: Trial) -> list[dict[str, Any]]:
+    """Return the log2 of the joint samples of each cell and seed at the chosen rate, and of the ratios."""
     compared: list[dict[str, Any]] = []
     logs: dict[tuple[str, int], float] = {}
     for cell, of_seeds in measured(lines, trial).items():
@@ -94,7 +99,7 @@ def primary(lines: Sequence[Line], trial: Trial = FIRST, comparisons: Sequence[C
             logs[f"ratio_{agents}", seed] = log - other
     for (arm, seed), log in logs.items():
         compared.append({"arm": arm, "seed": seed, "after": {"log2": log}})
-    return primary_table(compared, comparisons)
+    return compared
 
 
 def table(lines: Sequence[Line], chosen: bool, trial: Trial = FIRST) -> str:

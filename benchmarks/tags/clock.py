@@ -100,7 +100,7 @@ COMPARISONS = (
 
 def report(lines: Sequence[Line], path: Path) -> str:
     """Return the comparisons and the words by tokens as Markdown, and draw the figure."""
-    compared = list(_comparable(lines))
+    compared = list(comparable(lines))
     parts = [
         primary_table(compared, COMPARISONS),
         limits_table(lines),
@@ -110,7 +110,7 @@ def report(lines: Sequence[Line], path: Path) -> str:
     return "\n\n".join(parts)
 
 
-def _comparable(lines: Sequence[Line]) -> Iterator[dict[str, Any]]:
+def comparable(lines: Sequence[Line]) -> Iterator[dict[str, Any]]:
     """Yield the words of each run after training. One agent asked twice is an arm of its own."""
     for line in lines:
         last = line["evaluations"][-1]
@@ -184,7 +184,7 @@ def draw(lines: Sequence[Line], path: Path) -> None:
     figure = Figure(figsize=(11.5, 4.8), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1.0, 1.25])
     _draw_by_tokens(left, lines)
-    _draw_arms(right, list(_comparable(lines)))
+    _draw_arms(right, list(comparable(lines)))
     for axis in (left, right):
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.25)
