@@ -171,10 +171,9 @@ def draw(kuhn: Sequence[Line], board_lines: Sequence[Line], path: Path) -> None:
         (EXPLOITABILITY_TARGET, "target: at most", "C2"),
     ):
         poker.axhline(value, color=colour, linestyle=":")
-        poker.text(8.4, value, f"{label} {value:.2f}", ha="right", va="bottom", color=colour)
+        poker.text(8.7, value, f"{label} {value:.2f}", va="center", color=colour)
     poker.plot([line["seed"] for line in kuhn], [line["measured"]["exploitability"] for line in kuhn], "o", ms=8)
     poker.set_title("Kuhn poker: exploitability", loc="left", fontsize=11)
-    poker.set_xlabel("seed")
     poker.set_ylim(0, 0.5)
     tic_tac_toe_base = GAMES["tic-tac-toe"].measure_base()
     for number, seat in enumerate(tic_tac_toe.SEATS):
@@ -186,10 +185,11 @@ def draw(kuhn: Sequence[Line], board_lines: Sequence[Line], path: Path) -> None:
         boards.axhline(tic_tac_toe_base[f"{seat} most likely win"], color=colour, linestyle=":", label=f"{seat}, base")
     boards.axhline(WIN_TARGET, color="C2", linewidth=1, label="target")
     boards.set_title("Tic-tac-toe: games won, most likely moves", loc="left", fontsize=11)
-    boards.set_xlabel("seed")
     boards.set_ylim(0.5, 1.0)
     boards.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     for axis in (poker, boards):
+        axis.set_xlabel("seed")
+        axis.set_xticks(range(1, 9))
         axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)
 

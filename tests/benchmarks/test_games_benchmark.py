@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.games.__main__ import RESULTS, TABLES, current
 from benchmarks.games.exact import (
     MovePolicy,
     against_random,
@@ -62,6 +63,13 @@ def test_random_play_of_tic_tac_toe_has_the_known_chances() -> None:
     assert found["win"] == pytest.approx(0.5849, abs=1e-4)
     assert found["draw"] == pytest.approx(0.1270, abs=1e-4)
     assert against_random(moves["O"], "O")["win"] == pytest.approx(found["loss"])
+
+
+@pytest.mark.parametrize("game", TABLES)
+def test_the_page_has_the_tables_of_the_rows(game: str) -> None:
+    lines = current(game, RESULTS)
+    assert [line["seed"] for line in lines] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert TABLES[game](lines) in (RESULTS.parent / "games.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -104,6 +104,9 @@ PREDICTIONS = (
     Prediction(
         "at least 6 of 8 seeds learn with each", "a856e4d9", "learning/grid-telling.jsonl", '"tenth_open"', "7328f7d5"
     ),
+    Prediction(
+        "at most 0.05 with at least six of eight seeds", "385a4463", "games/games.jsonl", '"game": "kuhn"', "362479a7"
+    ),
     Prediction("the agent has both cores", "16fdcf40", "tags/critical_path.jsonl", '"way": "pair"', "73c5eced"),
     Prediction(
         "eight it needs 1.7 to 2.7 times as many",
