@@ -83,6 +83,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of evaluations.jsonl and conventions.png")
     arguments = parser.parse_args(argv)
     rows = read_lines(arguments.results / "evaluations.jsonl")
+    if not rows:
+        parser.error(f"{arguments.results} has no evaluations.jsonl: copy it from {RESULTS}, or leave --results out")
     for turn in TURNS:
         cost = cost_of_strangers(rewards_of(rows, turn), WITHOUT_PARTNERS)
         print(f"turn {turn}: a stranger costs {cost:.2f}, in the mean over {len(WITHOUT_PARTNERS)} pairs")

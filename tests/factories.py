@@ -7,8 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from benchmarks.learning.study import Study
 from marl_ray.cluster.placement_plan import PlacementPlan, make_plan
-from marl_ray.config import Config, from_tree, load
+from marl_ray.config import Config, from_tree, load, parse_overrides
 from marl_ray.core.batch import Group
 from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Stop, Task, sibling_calls
 
@@ -35,6 +38,13 @@ def make_config(algorithm: str = "magrpo", sections: Mapping[str, Any] | None = 
 def quickstart_config(**overrides: Any) -> Config:
     """Return the quickstart config with overrides by dotted key (`**{"magrpo.max_steps": 1}`)."""
     return load(QUICKSTART, "magrpo", overrides)
+
+
+def study_config(study: Study, arm: str) -> Config:
+    """Return the config of an arm of a study."""
+    settings = {**study.common, **study.arms[arm].overrides}
+    overrides = parse_overrides([f"{key}={value}" for key, value in settings.items()])
+    return from_tree(yaml.safe_load(study.config.read_text(encoding="utf-8")), "magrpo", overrides)
 
 
 def plan_of(config: Config, cluster_has_gpus: bool) -> PlacementPlan:

@@ -11,7 +11,6 @@ from pathlib import Path
 import matplotlib.image
 import pytest
 import torch
-import yaml
 
 from benchmarks.learning import __main__ as runs
 from benchmarks.learning import drops, fall
@@ -24,7 +23,7 @@ from benchmarks.learning.open_grid import OpenGrid
 from benchmarks.learning.report import draw, exact_interval, peak_less_final, table
 from benchmarks.learning.studies import FEWER, TOY_HARD
 from benchmarks.learning.study import JOINT, Study
-from marl_ray.config import Config, ExternalConfig, from_tree, parse_overrides
+from marl_ray.config import ExternalConfig
 from marl_ray.config.budget import training_budget
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.external.endpoints import endpoint_of
@@ -32,7 +31,7 @@ from marl_ray.external.modes import Expert
 from marl_ray.plugins.gateway.options import GatewayConfig
 from marl_ray.plugins.grid.rows import GRID as GRID_TYPE
 from marl_ray.toy import HARD_TASKS_PATH
-from tests.factories import row_task
+from tests.factories import row_task, study_config
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "results"
 PAGE = {
@@ -60,18 +59,12 @@ OWN_SIZES = {"toy-second-turn", "plan-path-credit"}
 CASES = [(study, arm) for study in STUDIES.values() if study.name not in OWN_SIZES for arm in study.arms]
 
 
-def config_of(study: Study, arm: str) -> Config:
-    settings = {**study.common, **study.arms[arm].overrides}
-    overrides = parse_overrides([f"{key}={value}" for key, value in settings.items()])
-    return from_tree(yaml.safe_load(study.config.read_text()), "magrpo", overrides)
-
-
 @pytest.mark.parametrize(("study", "name"), CASES, ids=[f"{study.name}-{arm}" for study, arm in CASES])
 def test_an_arm_is_a_config_of_as_many_steps_and_about_as_many_answers_as_the_joint_one(
     study: Study, name: str
 ) -> None:
     def answers(arm: str) -> tuple[int, int]:
-        config = config_of(study, arm)
+        config = study_config(study, arm)
         found = training_budget(config, 214)
         # With branch replays a task has more runs of its program than siblings.
         siblings = config.section(GatewayConfig).runs_per_task(config.training.group_sizes[0])
@@ -86,7 +79,7 @@ def test_all_kinds_of_credit_in_rooms_have_as_many_joint_answers() -> None:
     study = STUDIES["plan-path-credit"]
     found = {}
     for name in study.arms:
-        config = config_of(study, name)
+        config = study_config(study, name)
         size = config.training.group_sizes[0]
         joint_answers = config.section(GatewayConfig).runs_per_task(size)
         if name == "removal":

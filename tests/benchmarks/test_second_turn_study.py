@@ -5,24 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 from benchmarks.learning.__main__ import RESULTS, current
 from benchmarks.learning.catalogue import STUDIES
 from benchmarks.learning.primary import primary_table
 from benchmarks.learning.report import table
 from benchmarks.learning.second_turn_study import COMPARISONS, SECOND_TURN, _chances
-from marl_ray.config import from_tree, parse_overrides
 from marl_ray.config.budget import training_budget
+from tests.factories import study_config
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "second_turn.md"
 
 
 @pytest.mark.parametrize("name", SECOND_TURN.arms)
 def test_an_arm_is_a_config_of_as_many_answers_as_the_joint_one(name: str) -> None:
-    settings = {**SECOND_TURN.common, **SECOND_TURN.arms[name].overrides}
-    overrides = parse_overrides([f"{key}={value}" for key, value in settings.items()])
-    config = from_tree(yaml.safe_load(SECOND_TURN.config.read_text(encoding="utf-8")), "magrpo", overrides)
+    config = study_config(SECOND_TURN, name)
     budget = training_budget(config, 214)
     turns = 2 if name == "program" else 1  # a run of the program has up to two answers
     assert (budget.total_steps, turns * budget.joint_samples_per_step) == (40, 128)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from benchmarks import critical_path
 from benchmarks.learning.__main__ import current
@@ -16,11 +15,11 @@ from benchmarks.tags.arms import TAGS
 from benchmarks.tags.clock import CLOCK, catch_up, limits_table, report
 from benchmarks.tags.measures import measured, side_by_side
 from benchmarks.tags.report import draw, table
-from marl_ray.config import from_tree, parse_overrides
 from marl_ray.config.budget import training_budget
 from marl_ray.core.episode import Task
 from marl_ray.data.loading import load_tasks
 from marl_ray.plugins.tags.environment import Tagging
+from tests.factories import study_config
 
 TASK = Task("t", "The ferry crew check ropes and radio, then the ferry leaves before sunrise.", {})
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -63,9 +62,7 @@ def test_a_single_agent_asked_twice_has_the_words_of_both_answers() -> None:
 
 @pytest.mark.parametrize(("study", "name"), [(study, name) for study in (TAGS, CLOCK) for name in study.arms])
 def test_an_arm_is_a_config_with_as_many_steps_and_joint_actions_as_the_pair(study: Study, name: str) -> None:
-    settings = {**study.common, **study.arms[name].overrides}
-    overrides = parse_overrides([f"{key}={value}" for key, value in settings.items()])
-    config = from_tree(yaml.safe_load(study.config.read_text()), "magrpo", overrides)
+    config = study_config(study, name)
     assert training_budget(config, 240).total_steps == (40 if study is TAGS else 20)
     assert (config.training.rollout_buffer_size, config.training.num_generations) == (4, 8)
     environment = Tagging.from_config(config)
