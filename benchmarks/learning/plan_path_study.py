@@ -94,13 +94,13 @@ PLAN_PATH_BOXES = replace(
         "dataset.name": "python:marl_ray.plugins.plan_path.generate:BOXES",
         "model.name": BOXES_BASE,
         "magrpo.max_new_tokens": 20,
-        "magrpo.max_steps": 120,
-        "magrpo.save_steps": 120,
+        "magrpo.max_steps": 60,
+        "magrpo.save_steps": 60,
     },
     files=(Path(generate.__file__),),
     models={BOXES_BASE: _make_boxes_base},
 )
-"""The same arms in rooms of Sokoban, with more and longer steps."""
+"""The same arms in rooms of Sokoban, with more steps and longer answers."""
 
 PLAN_PATH_CREDIT = replace(
     PLAN_PATH,
