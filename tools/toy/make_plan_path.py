@@ -3,7 +3,7 @@
 The policy is a Qwen2 of 0.2 M parameters with a byte-level BPE, trained from scratch on the prompts of planners and
 checkers in rooms of 4 x 4 cells, in two turns. Clean demonstrations come first: a shortest solution, or `ok` for a plan
 that is right. In the noisy demonstrations that follow, an answer is as good only in some of the cases (`NOISY`), and
-random moves otherwise. No room of the data set is shown. `make_room_base` trains policies for other rooms.
+random moves otherwise. No room of the data set is shown. `--rooms boxes --out FOLDER` trains a policy for rooms with a box.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class RoomKind:
 
 PATHS_4 = RoomKind(SMALL_PATHS, (2, 5))
 BOXES_4 = RoomKind(BOXES, (3, 8))
+KINDS = {"paths": PATHS_4, "boxes": BOXES_4}
+"""By the argument `--rooms`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,13 +160,14 @@ def make_room_base(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=PLAN_PATH_BASE_PATH)
+    parser.add_argument("--rooms", choices=list(KINDS), default="paths")
     parser.add_argument("--steps", type=int, default=STEPS_CLEAN, help="steps on clean demonstrations")
     parser.add_argument("--noisy-steps", type=int, default=STEPS_NOISY)
     parser.add_argument("--scenes", type=int, default=SCENES)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    make_room_base(args.out, PATHS_4, args.steps, args.noisy_steps, args.scenes, args.threads, args.seed)
+    make_room_base(args.out, KINDS[args.rooms], args.steps, args.noisy_steps, args.scenes, args.threads, args.seed)
 
 
 if __name__ == "__main__":
