@@ -3,7 +3,8 @@
 The policy is a Qwen2 of 0.2 M parameters with a byte-level BPE, trained from scratch on the prompts of planners and
 checkers in rooms of 4 x 4 cells, in two turns. Clean demonstrations come first: a shortest solution, or `ok` for a plan
 that is right. In the noisy demonstrations that follow, an answer is as good only in some of the cases (`NOISY`), and
-random moves otherwise. No room of the data set is shown. `--rooms boxes --out FOLDER` trains a policy for rooms with a box.
+random moves otherwise. No room of the data set is shown. `--rooms boxes --out FOLDER`
+trains a policy for rooms with a box.
 """
 
 from __future__ import annotations
@@ -167,6 +168,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    if args.rooms != "paths" and args.out == PLAN_PATH_BASE_PATH:
+        parser.error("the bundled policy is one of rooms with paths: name another folder with --out")
     make_room_base(args.out, KINDS[args.rooms], args.steps, args.noisy_steps, args.scenes, args.threads, args.seed)
 
 
