@@ -241,7 +241,9 @@ def test_a_dip_is_the_largest_drop_below_an_earlier_evaluation() -> None:
 
 def test_the_page_of_falls_has_the_table_of_drops() -> None:
     study = STUDIES["grid-falls"]
-    assert drops.table(current(study, RESULTS), study) in (PAGES / "falls.md").read_text()
+    page = (PAGES / "falls.md").read_text()
+    assert drops.table(current(study, RESULTS), study) in page
+    assert drops.primary(current(study, RESULTS)) in page
 
 
 def test_an_update_is_split_into_its_gradients_part_and_momentum(

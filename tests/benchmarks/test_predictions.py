@@ -107,6 +107,13 @@ PREDICTIONS = (
     Prediction(
         "at most 0.05 with at least six of eight seeds", "385a4463", "games/games.jsonl", '"game": "kuhn"', "362479a7"
     ),
+    Prediction(
+        "the corrected p is below 0.05 if none does",
+        "c21abca9",
+        "learning/grid-falls.jsonl",
+        '"whitened"',
+        "163743a9",
+    ),
     Prediction("the agent has both cores", "16fdcf40", "tags/critical_path.jsonl", '"way": "pair"', "73c5eced"),
     Prediction(
         "eight it needs 1.7 to 2.7 times as many",
