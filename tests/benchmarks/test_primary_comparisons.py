@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import primary_tests
 from benchmarks.learning.__main__ import RESULTS, current
 from benchmarks.learning.primary import PRIMARY, Comparison, primary_table
 from benchmarks.learning.studies import TOY_PRIMARY
@@ -34,3 +35,7 @@ def test_the_primary_family_is_small_and_of_existing_arms() -> None:
 def test_the_page_has_the_table_of_the_primary_family() -> None:
     page = Path(__file__).resolve().parents[2] / "docs" / "results" / "who_learns.md"
     assert primary_table(current(TOY_PRIMARY, RESULTS), PRIMARY) in page.read_text(encoding="utf-8")
+
+
+def test_the_index_has_the_announced_tests_of_five_pages() -> None:
+    assert primary_tests.table() in (RESULTS.parent / "index.md").read_text(encoding="utf-8")
