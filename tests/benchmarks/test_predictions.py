@@ -114,6 +114,13 @@ PREDICTIONS = (
         '"whitened"',
         "163743a9",
     ),
+    Prediction(
+        "At least 6 of 8 pairs learn, and those end above",
+        "c21abca9",
+        "learning/grid-telling.jsonl",
+        '"throughout_pair"',
+        "e1aca1bd",
+    ),
     Prediction("the agent has both cores", "16fdcf40", "tags/critical_path.jsonl", '"way": "pair"', "73c5eced"),
     Prediction(
         "eight it needs 1.7 to 2.7 times as many",

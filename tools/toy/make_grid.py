@@ -273,6 +273,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=GRID_BASE_PATH)
     parser.add_argument("--tell", type=float, default=NOISY.tell, help="share of first answers that tell known rows")
+    parser.add_argument("--clean-tell", type=float, default=1.0, help="the same share of the clean demonstrations")
     parser.add_argument("--steps", type=int, default=STEPS, help="steps on clean demonstrations")
     parser.add_argument("--noisy-steps", type=int, default=NOISY_STEPS)
     parser.add_argument("--scenes", type=int, default=SCENES)
@@ -280,7 +281,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     GRIDS_PATH.write_text("".join(json.dumps(row) + "\n" for row in grid_rows()), encoding="utf-8")
-    make_grid_base(args.out, args.tell, args.steps, args.noisy_steps, args.scenes, args.threads, args.seed)
+    make_grid_base(
+        args.out, args.tell, args.steps, args.noisy_steps, args.scenes, args.threads, args.seed, args.clean_tell
+    )
 
 
 if __name__ == "__main__":
