@@ -150,8 +150,8 @@ def draw(lines: Sequence[Line], study: Study, path: Path) -> None:
         return
     trained = {group: [arm for arm in arms if by_arm[arm] and arm != JOINT] for group, arms in study.groups.items()}
     groups = {group: arms for group, arms in trained.items() if arms} or {next(iter(trained)): []}
-    wide = min(len(groups), PANELS_PER_ROW)
-    high = math.ceil(len(groups) / wide)
+    high = math.ceil(len(groups) / PANELS_PER_ROW)
+    wide = math.ceil(len(groups) / high)
     figure, grid = plt.subplots(
         high, wide, figsize=(1.0 + 4.2 * wide, 5.4 * high), sharey=True, layout="constrained", squeeze=False
     )
