@@ -121,6 +121,13 @@ PREDICTIONS = (
         '"throughout_pair"',
         "e1aca1bd",
     ),
+    Prediction(
+        "-0.12 to +0.03, negative with at least six seeds",
+        "eb1e0b3d",
+        "learning/plan-path-boxes.jsonl",
+        '"arm": "joint"',
+        "358da0b8",
+    ),
     Prediction("the agent has both cores", "16fdcf40", "tags/critical_path.jsonl", '"way": "pair"', "73c5eced"),
     Prediction(
         "eight it needs 1.7 to 2.7 times as many",
