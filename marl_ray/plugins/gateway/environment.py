@@ -153,7 +153,7 @@ def make_program(config: GatewayConfig, judge: Environment[Any] | None) -> Episo
         return CommandProgram(config)
     if judge is None:
         raise UserError("environment gateway needs one program: set gateway.command, gateway.function or gateway.judge")
-    logger.info(f"the program is one turn of {config.judge} (gateway.judge)")
+    logger.info(f"program: a turn of {config.judge}")
     return JudgedTurn(judge)
 
 
