@@ -38,6 +38,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from benchmarks.learning.measures import read_lines
+from benchmarks.markdown import markdown
 from marl_ray.core.episode import SamplingSpec
 from marl_ray.data.loading import load_tasks
 from marl_ray.models.smollm2 import smollm2
@@ -240,10 +241,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     for name, load in {row["machine"]: row["load"] for row in rows}.items():
         of_machine = {(row["way"], row["batch"]): row["seconds"] for row in rows if row["machine"] == name}
         batches = sorted({batch for _, batch in of_machine})
-        lines = [
-            [f"{name}, load {load} before", *(f"batch {batch}" for batch in batches)],
-            ["---"] * (len(batches) + 1),
-        ]
+        lines = [[f"{name}, load {load} before", *(f"batch {batch}" for batch in batches)]]
         for way in WAYS:
             cells = []
             for batch in batches:
@@ -256,7 +254,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
                 cells.append(f"{median(seconds):.2f} s ({low:.2f} to {high:.2f}), {ratio:.2f}")
             if any(cells):
                 lines.append([way, *cells])
-        parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+        parts.append(markdown(lines))
     return "\n\n".join(parts)
 
 

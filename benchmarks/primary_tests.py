@@ -15,6 +15,7 @@ from benchmarks.learning.__main__ import RESULTS as LEARNING
 from benchmarks.learning.__main__ import current
 from benchmarks.learning.catalogue import FAMILIES, STUDIES
 from benchmarks.learning.primary import Comparison
+from benchmarks.markdown import markdown
 from benchmarks.roll_call import report as roll_call
 from benchmarks.roll_call.__main__ import RESULTS as ROLL_CALLS
 from benchmarks.roll_call.arms import FIRST, ROLL_CALL
@@ -47,7 +48,7 @@ QUESTIONS = (
     Question(
         "[clock](clock.md): words of ten",
         clock.COMPARISONS[0],
-        lambda: list(clock.comparable(current(clock.CLOCK, TAGS))),
+        lambda: clock.comparable(current(clock.CLOCK, TAGS)),
     ),
     Question(
         "[messages](undemonstrated.md): reward of 2",
@@ -72,12 +73,12 @@ def table() -> str:
     differences = [question.comparison.differences(question.lines()) for question in QUESTIONS]
     p_values = [sign_flip(values) for values in differences]
     head = ["page and unit", "first announced test", "seeds", "difference", "p, sign flip", "p, corrected for five"]
-    rows = [head, ["---"] * len(head)]
+    rows = [head]
     for question, values, p_value, corrected in zip(QUESTIONS, differences, p_values, holm(p_values), strict=True):
         mean, half = student_interval(values)
         cells = [question.question, question.comparison.title, str(len(values)), f"{mean:+.3f} ± {half:.3f}"]
         rows.append([*cells, f"{p_value:.3f}", f"{corrected:.3f}"])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return markdown(rows)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from benchmarks.credit.games import GAMES, MatrixGame
 from benchmarks.credit.last_turn import audit_turns, turn_rows
 from benchmarks.credit.over_agents import ROLL_CALLS, by_variant, draw, noise_rows
 from benchmarks.credit.programs import METHODS, PROGRAMS, ProgramAudit, audit_program, program_rows
+from benchmarks.markdown import markdown
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "results" / "credit.md"
 FIGURE = PAGE.parent / "roll_call" / "noise.png"
@@ -57,12 +58,6 @@ def audit_rows(audits: Sequence[Audit]) -> Iterator[list[str]]:
             f"{one.second_moment:.2f}",
             f"{one.partners:.2f}",
         ]
-
-
-def markdown(rows: Iterator[list[str]]) -> str:
-    head, *body = rows
-    lines = [head, ["---"] * len(head), *body]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

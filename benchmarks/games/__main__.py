@@ -28,6 +28,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -37,6 +38,7 @@ import yaml
 
 from benchmarks.games.exact import KINDS, MovePolicy, kuhn_measures, tic_tac_toe_measures
 from benchmarks.learning.measures import read_lines
+from benchmarks.markdown import markdown
 from docs.examples import kuhn_poker, tic_tac_toe
 from marl_ray.plugins.games import KUHN_BASE_PATH, TIC_TAC_TOE_BASE_PATH
 
@@ -62,11 +64,6 @@ class Game:
             digest.update(file.read_bytes())
         return digest.hexdigest()[:8]
 
-    def measure_base(self) -> dict[str, float]:
-        """Return the measurements of the base policy, which has both seats."""
-        base = MovePolicy(self.base)
-        return self.measure(base, base)
-
     def measure_run(self, run: Path) -> dict[str, float]:
         """Return the measurements of both agents' models after a run, or of a folder with models/."""
         first, second = (MovePolicy(run / "models" / f"agent_{number}") for number in (0, 1))
@@ -88,10 +85,18 @@ TACTICS = {"X": 0.896, "O": 0.700}
 ENDS = ("win", "draw", "loss", "illegal")
 
 
+@cache  # the tables and the figure read it
+def base_measures(name: str) -> dict[str, float]:
+    """Return the measurements of a game's base policy, which has both seats."""
+    base = MovePolicy(GAMES[name].base)
+    return GAMES[name].measure(base, base)
+
+
 def train(name: str, seed: int, folder: Path) -> dict[str, Any]:
     """Return the line of a new run."""
     game = GAMES[name]
-    run = folder / f"{name}_{seed}_{game.digest()}"
+    digest = game.digest()
+    run = folder / f"{name}_{seed}_{digest}"
     overrides = [f"seed={seed}", f"output.base_dir={folder}", f"output.run_name={run.name}"]
     command = [sys.executable, "-m", "benchmarks.in_process", "--config", str(game.config), "--override", *overrides]
     started = time.monotonic()
@@ -102,13 +107,14 @@ def train(name: str, seed: int, folder: Path) -> dict[str, Any]:
         sys.exit(f"{name}, seed {seed} failed, see {log.name}")
     measured = {key: round(value, 4) for key, value in game.measure_run(run).items()}
     seconds = round(time.monotonic() - started)
-    return {"game": name, "seed": seed, "digest": game.digest(), "seconds": seconds, "measured": measured}
+    return {"game": name, "seed": seed, "digest": digest, "seconds": seconds, "measured": measured}
 
 
 def current(name: str, results: Path) -> list[dict[str, Any]]:
     """Return the lines of a game whose config, program and base policy are current, by seed."""
     lines = read_lines(results / "games.jsonl")
-    own = [line for line in lines if line["game"] == name and line["digest"] == GAMES[name].digest()]
+    digest = GAMES[name].digest()
+    own = [line for line in lines if line["game"] == name and line["digest"] == digest]
     return sorted(own, key=lambda line: int(line["seed"]))
 
 
@@ -121,8 +127,8 @@ def spread(values: Sequence[float]) -> str:
 def kuhn_table(lines: Sequence[Line]) -> str:
     """Return the table of exploitability: means over seeds, with their range."""
     head = ["policy", "runs", "exploitability", "at most 0.05 in", "gain of the first player", "illegal, at most"]
-    rows = [head, ["---"] * len(head)]
-    groups = {"base policy": [GAMES["kuhn"].measure_base()], "trained": [line["measured"] for line in lines]}
+    rows = [head]
+    groups = {"base policy": [base_measures("kuhn")], "trained": [line["measured"] for line in lines]}
     for title, group in groups.items():
         if not group:
             continue
@@ -133,14 +139,14 @@ def kuhn_table(lines: Sequence[Line]) -> str:
         runs = "" if title == "base policy" else str(len(group))
         share = "" if title == "base policy" else f"{reached} of {len(group)}"
         rows.append([title, runs, spread(exploitabilities), share, spread(gains), f"{illegal:.3f}"])
-    return _markdown(rows)
+    return markdown(rows)
 
 
 def tic_tac_toe_table(lines: Sequence[Line]) -> str:
     """Return the table of ends of games against random moves: means over seeds, with their range."""
     head = ["seat", "moves", "policy", "runs", *ENDS]
-    rows = [head, ["---"] * len(head)]
-    base = GAMES["tic-tac-toe"].measure_base()
+    rows = [head]
+    base = base_measures("tic-tac-toe")
     for seat in tic_tac_toe.SEATS:
         for kind in KINDS:
             key = f"{seat} {kind}"
@@ -148,11 +154,7 @@ def tic_tac_toe_table(lines: Sequence[Line]) -> str:
             if lines:
                 cells = [spread([line["measured"][f"{key} {end}"] for line in lines]) for end in ENDS]
                 rows.append([seat, kind, "trained", str(len(lines)), *cells])
-    return _markdown(rows)
-
-
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return markdown(rows)
 
 
 TABLES = {"kuhn": kuhn_table, "tic-tac-toe": tic_tac_toe_table}
@@ -164,7 +166,7 @@ def draw(kuhn: Sequence[Line], board_lines: Sequence[Line], path: Path) -> None:
 
     figure = Figure(figsize=(9.4, 4.4), layout="constrained")
     poker, boards = figure.subplots(1, 2)
-    base = GAMES["kuhn"].measure_base()["exploitability"]
+    base = base_measures("kuhn")["exploitability"]
     for value, label, colour in (
         (UNIFORM_EXPLOITABILITY, "random moves", "grey"),
         (base, "base policy", "black"),
@@ -175,7 +177,7 @@ def draw(kuhn: Sequence[Line], board_lines: Sequence[Line], path: Path) -> None:
     poker.plot([line["seed"] for line in kuhn], [line["measured"]["exploitability"] for line in kuhn], "o", ms=8)
     poker.set_title("Kuhn poker: exploitability", loc="left", fontsize=11)
     poker.set_ylim(0, 0.5)
-    tic_tac_toe_base = GAMES["tic-tac-toe"].measure_base()
+    tic_tac_toe_base = base_measures("tic-tac-toe")
     for number, seat in enumerate(tic_tac_toe.SEATS):
         colour = f"C{number}"
         wins = [line["measured"][f"{seat} most likely win"] for line in board_lines]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.learning.study import JOINT
+from benchmarks.markdown import markdown
 from marl_ray.core.statistics import holm, sign_flip, student_interval
 
 Line = Mapping[str, Any]
@@ -70,7 +71,7 @@ def primary_table(lines: Sequence[Line], comparisons: Sequence[Comparison] = PRI
             family.append(sign_flip(differences) if len(differences) > 1 else 1.0)
     corrected = iter(holm(family))
     head = ["", "seeds", "difference", "positive in", "p, sign flip", "p, corrected for all"]
-    rows = [head, ["---"] * len(head)]
+    rows = [head]
     for comparison in comparisons:
         all_p = "" if comparison.exploratory else f"{next(corrected):.3f}"
         differences = comparison.differences(lines)
@@ -80,4 +81,4 @@ def primary_table(lines: Sequence[Line], comparisons: Sequence[Comparison] = PRI
         positive = f"{sum(value > 0 for value in differences)} of {len(differences)}"
         cells = [comparison.title, str(len(differences)), f"{mean:+.3f} ± {half:.3f}", positive]
         rows.append([*cells, f"{sign_flip(differences):.3f}", all_p])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return markdown(rows)

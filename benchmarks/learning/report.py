@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.learning.study import JOINT, Study
+from benchmarks.markdown import markdown
 from marl_ray.core.statistics import share_interval, student_interval
 from marl_ray.core.text import pluralize
 from marl_ray.results.returns_plot import centred_mean
@@ -32,7 +33,7 @@ def table(lines: Sequence[Line], study: Study) -> str:
     differences_head = [f"{study.columns[name]}, less joint" for name in study.compared]
     last_head = [*learned_head, *differences_head, "peak less final"]
     head = ["", "seeds", "tokens, thousands", *study.columns.values(), *last_head]
-    rows = [head, ["---"] * len(head)]
+    rows = [head]
     for title, first_arm in _first_arms(study).items():
         before = [line["before"] for line in lines if line["arm"] == first_arm]
         if before:
@@ -54,7 +55,7 @@ def table(lines: Sequence[Line], study: Study) -> str:
             falls = [peak_less_final(line) for line in own.values()]
             fall = f"{statistics.fmean(falls):.2f}, at most {max(falls):.2f}"
             rows.append([arm.title, str(len(own)), f"{tokens:.0f}", *cells, *learned, *paired, fall])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return markdown(rows)
 
 
 def _first_arms(study: Study) -> dict[str, str]:

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.learning.primary import Comparison, primary_table
+from benchmarks.markdown import markdown
 from benchmarks.roll_call.arms import AGAIN, CELLS, CREDITS, FIRST, RATES, STEPS, Cell, Trial
 from benchmarks.roll_call.constant import constant_reward
 from benchmarks.roll_call.crossing import STEP_SAMPLES, geometric_mean
@@ -105,16 +106,11 @@ def comparable(lines: Sequence[Line], trial: Trial) -> list[dict[str, Any]]:
 def table(lines: Sequence[Line], chosen: bool, trial: Trial = FIRST) -> str:
     """Return a row per cell at its chosen rate, or at each other rate: seeds that reach the target, joint samples, and
     the final reward."""
-    rows = _head()
+    rows = [["agents", "credit", "rate", "seeds", "reach 90 %", "joint samples", "least to most", "final reward"]]
     for (name, rate), of_seeds in by_rate(lines, trial).items():
         if (rate == best_rate(lines, CELLS[name], trial)) is chosen:
             rows.append(_row(CELLS[name], rate, of_seeds))
-    return _markdown(rows)
-
-
-def _head() -> list[list[str]]:
-    names = ["agents", "credit", "rate", "seeds", "reach 90 %", "joint samples", "least to most", "final reward"]
-    return [names, ["---"] * len(names)]
+    return markdown(rows)
 
 
 def _row(cell: Cell, rate: float, of_seeds: Mapping[int, Line]) -> list[str]:
@@ -136,15 +132,11 @@ def _row(cell: Cell, rate: float, of_seeds: Mapping[int, Line]) -> list[str]:
 
 def constants() -> str:
     """Return the table of the best answers that do not depend on the rows."""
-    rows = [["agents", "share of right cells", "worst writer"], ["---"] * 3]
+    rows = [["agents", "share of right cells", "worst writer"]]
     for agents in (2, 4, 8):
         rewards = [f"{constant_reward(agents, team):.3f}" for team in ("mean", "worst")]
         rows.append([str(agents), *rewards])
-    return _markdown(rows)
-
-
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return markdown(rows)
 
 
 def tables(lines: Sequence[Line]) -> dict[str, str]:

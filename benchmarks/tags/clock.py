@@ -7,7 +7,7 @@ one, so words by tokens are counted in the beginnings of the recorded answers of
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,6 +16,7 @@ import yaml
 
 from benchmarks.learning.primary import Comparison, primary_table
 from benchmarks.learning.study import JOINT, Arm, Study
+from benchmarks.markdown import markdown
 from benchmarks.tags.arms import TAGS
 from benchmarks.tags.measures import measured, played_texts, reading_rule
 from marl_ray.core.statistics import student_interval
@@ -100,7 +101,7 @@ COMPARISONS = (
 
 def report(lines: Sequence[Line], path: Path) -> str:
     """Return the comparisons and the words by tokens as Markdown, and draw the figure."""
-    compared = list(comparable(lines))
+    compared = comparable(lines)
     parts = [
         primary_table(compared, COMPARISONS),
         limits_table(lines),
@@ -110,13 +111,15 @@ def report(lines: Sequence[Line], path: Path) -> str:
     return "\n\n".join(parts)
 
 
-def comparable(lines: Sequence[Line]) -> Iterator[dict[str, Any]]:
-    """Yield the words of each run after training. One agent asked twice is an arm of its own."""
+def comparable(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """Return the words of each run after training. One agent asked twice is an arm of its own."""
+    compared = []
     for line in lines:
         last = line["evaluations"][-1]
-        yield {"arm": line["arm"], "seed": line["seed"], "after": {"words": last["partners"]}}
+        compared.append({"arm": line["arm"], "seed": line["seed"], "after": {"words": last["partners"]}})
         if line["arm"] == "single_14":
-            yield {"arm": TWICE, "seed": line["seed"], "after": {"words": last["twice"]}}
+            compared.append({"arm": TWICE, "seed": line["seed"], "after": {"words": last["twice"]}})
+    return compared
 
 
 def words_of(lines: Sequence[Line], arms: Sequence[str], limit: int, kind: str = "words") -> list[float]:
@@ -133,7 +136,7 @@ def words_of(lines: Sequence[Line], arms: Sequence[str], limit: int, kind: str =
 
 def limits_table(lines: Sequence[Line]) -> str:
     """Return a Markdown table of the words of pair and single agent by tokens per answer."""
-    rows = [["tokens per answer", *map(str, LIMITS)], ["---"] * (len(LIMITS) + 1)]
+    rows = [["tokens per answer", *map(str, LIMITS)]]
     for title, arms, kind in (
         ("a pair", PAIR_ARMS, "words"),
         ("one agent", SINGLE_ARMS, "words"),
@@ -149,7 +152,7 @@ def limits_table(lines: Sequence[Line]) -> str:
             interval = "" if half is None else f" ± {half:.2f}"
             cells.append(f"{mean:.2f}{interval}")
         rows.append([title, *cells])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return markdown(rows)
 
 
 def catch_up(lines: Sequence[Line]) -> str:
@@ -184,7 +187,7 @@ def draw(lines: Sequence[Line], path: Path) -> None:
     figure = Figure(figsize=(11.5, 4.8), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1.0, 1.25])
     _draw_by_tokens(left, lines)
-    _draw_arms(right, list(comparable(lines)))
+    _draw_arms(right, comparable(lines))
     for axis in (left, right):
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.25)

@@ -10,6 +10,7 @@ import numpy as np
 
 from benchmarks.learning.report import share_cell
 from benchmarks.learning.study import JOINT, Study
+from benchmarks.markdown import markdown
 from benchmarks.tags.arms import TAGS
 from marl_ray.core.statistics import student_interval
 from marl_ray.results.returns_plot import centred_mean
@@ -46,7 +47,7 @@ def table(lines: Sequence[Line], study: Study = TAGS) -> str:
     all runs reached. Intervals are over seeds; `difference` has the interval over texts if there is one seed."""
     lines = list(map(by_position, lines))
     head = ["", "seeds", "steps", "tokens per answer", *study.columns.values()]
-    rows = [head, ["---"] * len(head)]
+    rows = [head]
     joint = [line for line in lines if line["arm"] == JOINT]
     common = max(set.intersection(*({one["step"] for one in line["evaluations"]} for line in lines)), default=0)
     if joint:
@@ -58,7 +59,7 @@ def table(lines: Sequence[Line], study: Study = TAGS) -> str:
             lasts = [one for line in own for one in line["evaluations"] if one["step"] == common]
             tokens, _ = student_interval([line["answer_tokens"] for line in own])
             rows.append([arm.title, _seeds(own), str(common), f"{tokens:.1f}", *_cells(lasts, study)])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return markdown(rows)
 
 
 def _seeds(lines: Sequence[Line]) -> str:
